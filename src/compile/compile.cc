@@ -1,10 +1,13 @@
 // Graph -> Program: chooses kernels, aliases views and in-place results, plans memory.
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <map>
 
 #include "compile/choose.h"
 #include "compile/lanes.h"
 #include "compile/program.h"
+#include "base/threads/thread_pool.h"
 #include "ir/updates.h"
 
 namespace trireme::compile {
@@ -28,8 +31,10 @@ class Compiler {
     program_.on = options_.on;
     add_slots();
     for (const size_t n : step_order(graph_, options_.overlap)) {
-      if (!graph_.nodes()[n].op->schema.is_view) add_step(graph_.nodes()[n]);
+      if (!graph_.nodes()[n].op->schema.is_view) choose_kernel(graph_.nodes()[n]);
     }
+    prepare();
+    for (Chosen& chosen : chosen_) add_step(chosen);
     claim_outputs();
     if (options_.overlap) plan_lanes(program_);
     share_in_place();
@@ -91,24 +96,68 @@ class Compiler {
     }
   }
 
-  void add_step(const Node& node) {
+  /// A node that becomes a step, and what it is made of.
+  struct Chosen {
+    const Node* node;
+    const ir::Kernel* kernel;
+    Step step;
+    std::exception_ptr failure = {};  ///< of its preparation
+  };
+
+  void choose_kernel(const Node& node) {
     const ir::NodeView view = graph_.view(node);
     Step step;
     const Choice choice = choose(node, view, options_, step.refusals);
-    const ir::Kernel* kernel = choice.kernel;
     step.op = node.op;
     step.on_host = choice.on_host;
-    step.kernel = choice.on_host ? "host:" + kernel->name : kernel->name;
+    step.kernel = choice.on_host ? "host:" + choice.kernel->name : choice.kernel->name;
     step.attrs = node.attrs.to_string();
     step.from = node.from;
     if (node.op->schema.is_collective) step.axes = node.attrs.get_string("axes", "");
     step.cost = ir::cost_of(node.op->schema, view);
+    chosen_.push_back({&node, choice.kernel, std::move(step)});
+  }
+
+  void prepare(Chosen& chosen) const {
+    const Node& node = *chosen.node;
+    const ir::NodeView view = graph_.view(node);
     try {
-      tensor::Device* device = choice.on_host ? nullptr : options_.device;
-      step.bound = kernel->prepare({view, packs_, options_.threads, device});
+      tensor::Device* device = chosen.step.on_host ? nullptr : options_.device;
+      chosen.step.bound = chosen.kernel->prepare({view, packs_, options_.threads, device});
     } catch (const base::Error& e) {
-      throw e.with(base::concat("node '", node.from, "' (", node.op_name(), ", kernel ", kernel->name, ")"));
+      chosen.failure = std::make_exception_ptr(e.with(
+          base::concat("node '", node.from, "' (", node.op_name(), ", kernel ", chosen.kernel->name, ")")));
+    } catch (...) {
+      chosen.failure = std::current_exception();
     }
+  }
+
+  /// On a device side by side: there it is libraries that choose and compile, for seconds. On the CPU one
+  /// after the other: each packs a weight, and needs memory for it. Throws the first failure in the order of
+  /// steps.
+  void prepare() {
+    std::atomic<int64_t> failed = INT64_MAX;  // a step behind it need not be prepared
+    const auto prepare_one = [&](int64_t i) {
+      if (failed < i) return;
+      Chosen& chosen = chosen_[static_cast<size_t>(i)];
+      prepare(chosen);
+      if (!chosen.failure) return;
+      for (int64_t at = failed; i < at && !failed.compare_exchange_weak(at, i);) {
+      }
+    };
+    const auto count = static_cast<int64_t>(chosen_.size());
+    const bool is_on_device = options_.device != nullptr && options_.on != tensor::DeviceKind::cpu;
+    const int64_t threads = is_on_device ? std::min<int64_t>(options_.threads, count) : 1;
+    base::ThreadPool team(static_cast<int>(std::max<int64_t>(threads, 1)));
+    team.run(count, prepare_one);
+    for (const Chosen& chosen : chosen_) {
+      if (chosen.failure) std::rethrow_exception(chosen.failure);
+    }
+  }
+
+  void add_step(Chosen& chosen) {
+    const Node& node = *chosen.node;
+    Step& step = chosen.step;
     for (size_t i = 0; i < node.in.size(); ++i) {
       const bool unread = i < 32 && (step.bound.unread_inputs >> i & 1u);
       step.in.push_back(slot_of(node.in[i]));
@@ -116,7 +165,7 @@ class Compiler {
     }
     for (ValueId id : node.out) step.out.push_back(slot_of(id));
     alias_updates(node, step);
-    overwrites_.push_back(kernel->may_overwrite);
+    overwrites_.push_back(chosen.kernel->may_overwrite);
     program_.steps.push_back(std::move(step));
   }
 
@@ -319,6 +368,7 @@ class Compiler {
   const CompileOptions& options_;
   base::SharedCache& packs_;
   Program program_;
+  std::vector<Chosen> chosen_;        ///< in the order of steps
   std::vector<uint32_t> overwrites_;  ///< per step: Kernel::may_overwrite
   std::vector<char> is_view_;         ///< per slot of a value
   std::vector<std::pair<SlotId, tensor::Dims>> output_dims_;

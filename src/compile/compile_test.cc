@@ -2,6 +2,9 @@
 // refuse.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <set>
 
 #include "base/rng.h"
@@ -245,6 +248,66 @@ TEST(Compile, RefusesWhatNoKernelRuns) {
     EXPECT_EQ(e.code(), base::ErrorCode::unsupported);
     EXPECT_NE(e.message().find("layer"), std::string::npos);
     EXPECT_NE(e.message().find("picky: not today"), std::string::npos);
+  }
+}
+
+/// A device that kernels are only prepared for.
+class HeldDevice final : public tensor::Device {
+ public:
+  tensor::DeviceKind kind() const override { return tensor::DeviceKind::cuda; }
+  std::string describe() const override { return "held"; }
+  std::shared_ptr<void> allocate(int64_t) override { base::fail_unsupported("no memory"); }
+  std::unique_ptr<tensor::Stream> open_stream(base::ThreadPool&) override {
+    base::fail_unsupported("no streams");
+  }
+};
+
+/// Six nodes, one behind the other, of an operator that `prepare` prepares for the device; named "0" to "5".
+Program prepared_on_device(const std::function<ir::BoundKernel(const ir::KernelInit&)>& prepare,
+                           int threads) {
+  std::vector<ir::OpDef> defs;
+  ir::OpDef def;
+  def.schema = {.name = "strange", .doc = "nothing", .dims = "...->..."};
+  def.kernels.push_back({.on = tensor::DeviceKind::cuda, .name = "slow", .prepare = prepare});
+  defs.push_back(def);
+  const ir::OpTable table(std::move(defs));
+  ir::Graph g;
+  ir::ValueId x = g.add_input("x", {DType::f32, {1}});
+  for (int i = 0; i < 6; ++i) x = g.add1(table.need("strange"), {x}, {}, std::to_string(i));
+  g.add_output(x, "y");
+  base::SharedCache packs;
+  HeldDevice device;
+  return compile(g, {.on = tensor::DeviceKind::cuda, .device = &device, .threads = threads}, packs);
+}
+
+TEST(Compile, KernelsOfADeviceArePreparedSideBySide) {
+  std::mutex mutex;
+  std::condition_variable came;
+  int inside = 0, most = 0;
+  const auto prepare = [&](const ir::KernelInit&) {
+    std::unique_lock lock(mutex);
+    most = std::max(most, ++inside);
+    came.notify_all();
+    // Long only where nobody comes.
+    came.wait_for(lock, std::chrono::seconds(20), [&] { return most >= 2; });
+    --inside;
+    return ir::BoundKernel{};
+  };
+  const Program p = prepared_on_device(prepare, 3);
+  EXPECT_GE(most, 2);
+  ASSERT_EQ(p.steps.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(p.steps[i].from, std::to_string(i));
+}
+
+TEST(Compile, TheFirstFailureInTheOrderOfStepsIsThrown) {
+  for (const int threads : {1, 4}) {
+    const auto prepare = [&](const ir::KernelInit&) -> ir::BoundKernel { base::fail_unsupported("no plan"); };
+    try {
+      prepared_on_device(prepare, threads);
+      FAIL() << "nothing was thrown";
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.message(), "node '0' (strange, kernel slow): no plan");
+    }
   }
 }
 

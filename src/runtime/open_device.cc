@@ -10,6 +10,7 @@
 
 #include "backend/cpu/device/cpu_device.h"
 #include "backend/cuda/device/cuda_device.h"
+#include "backend/cuda/kept/plan_store.h"
 #include "base/error.h"
 #include "comm/world.h"
 
@@ -138,5 +139,7 @@ tensor::DeviceKind kind_of_device(std::string_view name) {
   if (!ordinal_of(name, "emulated") && !ordinal_of(name, "cuda")) fail_name(name);
   return tensor::DeviceKind::cuda;
 }
+
+std::string take_notice(base::SharedCache& packs) { return cuda::plan_store_of(packs)->take_notice(); }
 
 }  // namespace trireme::runtime

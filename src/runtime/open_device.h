@@ -9,6 +9,10 @@
 #include "comm/communicator.h"
 #include "tensor/device.h"
 
+namespace trireme::base {
+class SharedCache;
+}
+
 namespace trireme::runtime {
 
 /// A device this program sees, or why it sees none of its kind.
@@ -44,5 +48,9 @@ std::string shared_device(const std::string& name);
 /// Which kernels programs for the device of that name have; it need not be there. Throws invalid_argument
 /// for a name that open_device() does not know.
 tensor::DeviceKind kind_of_device(std::string_view name);
+
+/// What is to be told, once, of what programs with these packs were to take from earlier runs and could not:
+/// kept plans that are damaged, a directory that cannot be written. Empty: nothing.
+std::string take_notice(base::SharedCache& packs);
 
 }  // namespace trireme::runtime

@@ -24,7 +24,7 @@ ir::Kernel sample_tokens() {
                                  .n = n.in_dims(0)[1],
                                  .columns = n.in_dims(1)[1],
                                  .places = has_penalties ? n.in_dims(3)[0] : 0};
-    return ir::BoundKernel{[=, dtype = n.in[0].dtype](const ir::RunArgs& args) {
+    const auto run = [=, dtype = n.in[0].dtype](const ir::RunArgs& args) {
       cuda::SampleArgs a = fixed;
       a.x = args.in[0];
       a.settings = in_ptr<float>(args, 1);
@@ -33,8 +33,9 @@ ir::Kernel sample_tokens() {
       a.row_places = has_penalties ? in_ptr<int32_t>(args, 4) : nullptr;
       a.y = out_ptr<int64_t>(args, 0);
       a.log_probability = wants_logarithm ? out_ptr<float>(args, 1) : nullptr;
-      cuda::sample_tokens({args.stream, dtype}, a);
-    }};
+      cuda::sample_tokens({args.stream, dtype}, a, args.workspace);
+    };
+    return ir::BoundKernel{run, cuda::sample_workspace_bytes(fixed.rows, fixed.n)};
   };
   return k;
 }

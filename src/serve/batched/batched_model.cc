@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/device_notice.h"
 #include "base/machine/cpu_info.h"
 #include "sched/current_error.h"
 #include "serve/config/run_config.h"
@@ -90,9 +91,10 @@ BatchedModel::BatchedModel(BatchedParts parts, const ModelSource& source, const 
 }
 
 void BatchedModel::make_scheduler(sched::SchedulerOptions options) {
+  const std::shared_ptr<const engine::PreparedModel> prepared = std::move(parts_.prepared);
   try {
     scheduler_ = std::make_unique<sched::Scheduler>(
-        std::move(parts_.prepared), std::move(options), env().clock,
+        prepared, std::move(options), env().clock,
         [counts = metrics().get()](const sched::Timing& t) { counts->count_batch(t); });
   } catch (const base::Error& e) {
     const std::vector<std::string> devices = config().devices();
@@ -104,6 +106,8 @@ void BatchedModel::make_scheduler(sched::SchedulerOptions options) {
   const std::string on_host = scheduler_->host_operators();
   if (!on_host.empty())
     env().log.warning("serve", "host_fallback", {{"model", name()}, {"operators", on_host}});
+  if (const std::string notice = engine::take_device_notice(*prepared); !notice.empty())
+    env().log.warning("serve", "device_cache", {{"model", name()}, {"problem", notice}});
 }
 
 BatchedModel::~BatchedModel() {

@@ -1,4 +1,5 @@
 // Attention by cuDNN's fused graphs: f16 and bf16, causal or not, grouped heads, any strides.
+#include <bit>
 #include <cmath>
 
 #include "backend/cuda/attention/attention.h"
@@ -10,10 +11,8 @@ namespace {
 using Ints = std::vector<int64_t>;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-struct Built {
-  fe::graph::Graph graph;
-  Tensor q, k, v, y, lse, dy, dq, dk, dv;
-};
+/// Operands and results by their numbers in a graph.
+enum : Uid { kQ = 1, kK, kV, kY, kLse, kDy, kDq, kDk, kDv };
 
 /// [batch, heads, positions, channels] as it lies.
 struct Operand {
@@ -24,11 +23,11 @@ Operand operand(const AttentionShape& s, const AttentionStrides& at, bool of_key
           {at.batch, at.head, at.seq, 1}};
 }
 
-Tensor add(Built& b, const Operand& o) {
-  return b.graph.tensor(fe::graph::Tensor_attributes().set_dim(o.dims).set_stride(o.strides));
+Tensor add(fe::graph::Graph& graph, Uid uid, const Operand& o) {
+  return graph.tensor(fe::graph::Tensor_attributes().set_dim(o.dims).set_stride(o.strides).set_uid(uid));
 }
-void set_result(const Tensor& t, const Operand& o, fe::DataType_t type) {
-  t->set_output(true).set_dim(o.dims).set_stride(o.strides).set_data_type(type);
+void set_result(const Tensor& t, Uid uid, const Operand& o, fe::DataType_t type) {
+  t->set_output(true).set_dim(o.dims).set_stride(o.strides).set_data_type(type).set_uid(uid);
 }
 
 Operand statistics(const AttentionShape& s) {
@@ -47,90 +46,97 @@ int64_t workspace_of(const AttentionShape& s, bool gradient) {
 }
 constexpr int64_t kMostWorkspaceBytes = int64_t{8} << 30;
 
-void build_forward(Built& b, const AttentionShape& s, bool gives_lse) {
+/// What both directions read.
+struct Inputs {
+  Tensor q, k, v;
+};
+
+void describe_forward(fe::graph::Graph& graph, const AttentionShape& s, const Inputs& in, bool gives_lse) {
   auto attributes = fe::graph::SDPA_attributes().set_attn_scale(s.scale).set_generate_stats(gives_lse);
   if (s.causal) attributes.set_causal_mask(true);
-  const auto [y, lse] = b.graph.sdpa(b.q, b.k, b.v, attributes);
-  b.y = y;
-  set_result(b.y, operand(s, s.y, false, s.value_dim), cudnn_type(s.type));
-  if (!gives_lse) return;
-  b.lse = lse;
-  set_result(b.lse, statistics(s), fe::DataType_t::FLOAT);
+  const auto [y, lse] = graph.sdpa(in.q, in.k, in.v, attributes);
+  set_result(y, kY, operand(s, s.y, false, s.value_dim), cudnn_type(s.type));
+  if (gives_lse) set_result(lse, kLse, statistics(s), fe::DataType_t::FLOAT);
 }
 
-void build_backward(Built& b, const AttentionShape& s) {
-  b.y = add(b, operand(s, s.y, false, s.value_dim));
-  b.dy = add(b, operand(s, s.y, false, s.value_dim));
-  b.lse = add(b, statistics(s));
-  b.lse->set_data_type(fe::DataType_t::FLOAT);
+void describe_backward(fe::graph::Graph& graph, const AttentionShape& s, const Inputs& in) {
+  const Tensor y = add(graph, kY, operand(s, s.y, false, s.value_dim));
+  const Tensor dy = add(graph, kDy, operand(s, s.y, false, s.value_dim));
+  const Tensor lse = add(graph, kLse, statistics(s));
+  lse->set_data_type(fe::DataType_t::FLOAT);
   auto attributes =
       fe::graph::SDPA_backward_attributes().set_attn_scale(s.scale).set_deterministic_algorithm(true);
   if (s.causal) attributes.set_causal_mask(true);
-  const auto [dq, dk, dv] = b.graph.sdpa_backward(b.q, b.k, b.v, b.y, b.dy, b.lse, attributes);
-  b.dq = dq;
-  b.dk = dk;
-  b.dv = dv;
-  set_result(b.dq, operand(s, s.q, false, s.head_dim), cudnn_type(s.type));
-  set_result(b.dk, operand(s, s.k, true, s.head_dim), cudnn_type(s.type));
-  set_result(b.dv, operand(s, s.v, true, s.value_dim), cudnn_type(s.type));
+  const auto [dq, dk, dv] = graph.sdpa_backward(in.q, in.k, in.v, y, dy, lse, attributes);
+  set_result(dq, kDq, operand(s, s.q, false, s.head_dim), cudnn_type(s.type));
+  set_result(dk, kDk, operand(s, s.k, true, s.head_dim), cudnn_type(s.type));
+  set_result(dv, kDv, operand(s, s.v, true, s.value_dim), cudnn_type(s.type));
+}
+
+std::string key_of(const AttentionShape& s, bool gives_lse, bool gradient) {
+  std::string key = base::concat("attention ", name_of(s.type), " ", s.batch, ",", s.heads, ",", s.kv_heads,
+                                 ",", s.queries, ",", s.keys, ",", s.head_dim, ",", s.value_dim, " ",
+                                 std::bit_cast<uint32_t>(s.scale), " ", s.causal);
+  for (const AttentionStrides* at : {&s.q, &s.k, &s.v, &s.y})
+    key += base::concat(" ", at->batch, ",", at->seq, ",", at->head);
+  return base::concat(key, " ", gives_lse, gradient);
 }
 
 /// Null if cuDNN refuses the shape.
-std::unique_ptr<Built> build(const AttentionShape& s, const Cudnn& cudnn, bool gives_lse, bool gradient) {
-  auto built = std::make_unique<Built>();
-  Built& b = *built;
-  b.graph.set_io_data_type(cudnn_type(s.type))
-      .set_intermediate_data_type(fe::DataType_t::FLOAT)
-      .set_compute_data_type(fe::DataType_t::FLOAT);
-  b.q = add(b, operand(s, s.q, false, s.head_dim));
-  b.k = add(b, operand(s, s.k, true, s.head_dim));
-  b.v = add(b, operand(s, s.v, true, s.value_dim));
-  gradient ? build_backward(b, s) : build_forward(b, s, gives_lse);
-  const PlanWish wish{.checks_notes = false, .workspace_bytes = workspace_of(s, gradient)};
-  return build_graph(b.graph, cudnn, wish) ? std::move(built) : nullptr;
+std::unique_ptr<const fe::graph::Graph> build(const GemmPlace& place, const Cudnn& cudnn,
+                                              const AttentionShape& s, bool gives_lse, bool gradient) {
+  const PlanWish wish{.key = key_of(s, gives_lse, gradient),
+                      .checks_notes = false,
+                      .workspace_bytes = workspace_of(s, gradient)};
+  return ready_graph(place, cudnn, wish, [&](fe::graph::Graph& graph) {
+    graph.set_io_data_type(cudnn_type(s.type))
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    const Inputs in{add(graph, kQ, operand(s, s.q, false, s.head_dim)),
+                    add(graph, kK, operand(s, s.k, true, s.head_dim)),
+                    add(graph, kV, operand(s, s.v, true, s.value_dim))};
+    gradient ? describe_backward(graph, s, in) : describe_forward(graph, s, in, gives_lse);
+  });
 }
-
-/// A built graph that attentions of one shape share.
-struct SharedGraph {
-  std::unique_ptr<Built> built;  // null: cuDNN refused
-};
 
 class CudnnAttention final : public AttentionPlan {
  public:
-  CudnnAttention(int64_t workspace, std::shared_ptr<const Cudnn> cudnn,
-                 std::shared_ptr<const SharedGraph> graph)
-      : workspace_(workspace), cudnn_(std::move(cudnn)), graph_(std::move(graph)) {}
+  CudnnAttention(int64_t workspace, bool gives_lse, std::shared_ptr<const Cudnn> cudnn,
+                 std::shared_ptr<const SharedGraph> shared, const fe::graph::Graph* graph)
+      : workspace_(workspace),
+        gives_lse_(gives_lse),
+        cudnn_(std::move(cudnn)),
+        shared_(std::move(shared)),
+        graph_(graph) {}
 
   int64_t workspace_bytes() const override { return workspace_ + kCudnnAlignment; }
 
   void run(tensor::Stream& stream, const AttentionPointers& p, void* workspace) const override {
-    const Built& b = *graph_->built;
-    CudnnAddresses at{{b.q, const_cast<void*>(p.q)},
-                      {b.k, const_cast<void*>(p.k)},
-                      {b.v, const_cast<void*>(p.v)},
-                      {b.y, p.y}};
-    if (b.lse != nullptr) at[b.lse] = p.lse;
-    run_graph(b.graph, *cudnn_, stream, std::move(at), cudnn_aligned(workspace));
+    CudnnAddresses at{
+        {kQ, const_cast<void*>(p.q)}, {kK, const_cast<void*>(p.k)}, {kV, const_cast<void*>(p.v)}, {kY, p.y}};
+    if (gives_lse_) at[kLse] = p.lse;
+    run_graph(*graph_, *cudnn_, stream, std::move(at), cudnn_aligned(workspace));
   }
 
   void run_grad(tensor::Stream& stream, const AttentionGradPointers& p, void* workspace) const override {
-    const Built& b = *graph_->built;
-    CudnnAddresses at{{b.q, const_cast<void*>(p.q)},
-                      {b.k, const_cast<void*>(p.k)},
-                      {b.v, const_cast<void*>(p.v)},
-                      {b.y, const_cast<void*>(p.y)},
-                      {b.dy, const_cast<void*>(p.dy)},
-                      {b.lse, const_cast<float*>(p.lse)},
-                      {b.dq, p.dq},
-                      {b.dk, p.dk},
-                      {b.dv, p.dv}};
-    run_graph(b.graph, *cudnn_, stream, std::move(at), cudnn_aligned(workspace));
+    CudnnAddresses at{{kQ, const_cast<void*>(p.q)},
+                      {kK, const_cast<void*>(p.k)},
+                      {kV, const_cast<void*>(p.v)},
+                      {kY, const_cast<void*>(p.y)},
+                      {kDy, const_cast<void*>(p.dy)},
+                      {kLse, const_cast<float*>(p.lse)},
+                      {kDq, p.dq},
+                      {kDk, p.dk},
+                      {kDv, p.dv}};
+    run_graph(*graph_, *cudnn_, stream, std::move(at), cudnn_aligned(workspace));
   }
 
  private:
   int64_t workspace_;
+  bool gives_lse_;
   std::shared_ptr<const Cudnn> cudnn_;
-  std::shared_ptr<const SharedGraph> graph_;
+  std::shared_ptr<const SharedGraph> shared_;
+  const fe::graph::Graph* graph_;  // of it
 };
 
 /// Stands where there is no device: the program is only looked at.
@@ -157,15 +163,6 @@ bool is_expressible(const AttentionShape& s, bool gradient) {
   return fits && s.head_dim % 8 == 0 && s.value_dim % 8 == 0 && (!gradient || s.head_dim == s.value_dim);
 }
 
-std::string key_of(const AttentionShape& s) {
-  std::string key =
-      base::concat("attention ", name_of(s.type), " ", s.batch, ",", s.heads, ",", s.kv_heads, ",", s.queries,
-                   ",", s.keys, ",", s.head_dim, ",", s.value_dim, " ", s.scale, " ", s.causal);
-  for (const AttentionStrides* at : {&s.q, &s.k, &s.v, &s.y})
-    key += base::concat(" ", at->batch, ",", at->seq, ",", at->head);
-  return key;
-}
-
 }  // namespace
 
 std::shared_ptr<const AttentionPlan> make_attention(const GemmPlace& place, const AttentionShape& shape,
@@ -175,12 +172,13 @@ std::shared_ptr<const AttentionPlan> make_attention(const GemmPlace& place, cons
   if (place.device == nullptr) return std::make_shared<ImaginedAttention>(workspace);
   const std::shared_ptr<const Cudnn> cudnn = cudnn_of(place);
   if (cudnn == nullptr) return nullptr;
-  const auto graph = place.shared->get<SharedGraph>(
-      base::concat(key_of(shape), gives_lse, gradient, " on ", place.device->ordinal()), [&] {
-        return std::make_shared<const SharedGraph>(SharedGraph{build(shape, *cudnn, gives_lse, gradient)});
-      });
-  if (graph->built == nullptr) return nullptr;
-  return std::make_shared<CudnnAttention>(workspace, cudnn, graph);
+  const auto shared = place.shared->get<SharedGraph>(
+      base::concat(key_of(shape, gives_lse, gradient), " on ", place.device->ordinal()),
+      [] { return std::make_shared<const SharedGraph>(); });
+  const fe::graph::Graph* graph =
+      shared->get([&] { return build(place, *cudnn, shape, gives_lse, gradient); });
+  if (graph == nullptr) return nullptr;
+  return std::make_shared<CudnnAttention>(workspace, gives_lse, cudnn, shared, graph);
 }
 
 }  // namespace trireme::cuda

@@ -68,15 +68,19 @@ struct Copies {
   int64_t bytes() const { return weights + data; }
 };
 
-/// The graph and its tensors.
-struct Built {
-  fe::graph::Graph graph;
-  Tensor x, w, y, bias, residual, result;
-};
+/// Operands and results by their numbers in a graph.
+enum : Uid { kX = 1, kW, kY, kBias, kResidual, kResult };
 
-Tensor add_tensor(Built& b, const Layout& layout) {
-  return b.graph.tensor(fe::graph::Tensor_attributes().set_dim(layout.dims).set_stride(layout.strides));
-}
+/// A description under way.
+struct Description {
+  fe::graph::Graph& graph;
+  const ConvolutionShape& shape;
+
+  Tensor add(Uid uid, const Layout& layout) {
+    return graph.tensor(
+        fe::graph::Tensor_attributes().set_dim(layout.dims).set_stride(layout.strides).set_uid(uid));
+  }
+};
 
 template <class Attributes>
 Attributes window_of(const ConvolutionShape& s, const Ints& post) {
@@ -86,72 +90,90 @@ Attributes window_of(const ConvolutionShape& s, const Ints& post) {
   return a;
 }
 
-Tensor pointwise(Built& b, const Tensor& left, const Tensor& right, fe::PointwiseMode_t mode) {
+Tensor pointwise(Description& d, const Tensor& left, const Tensor& right, fe::PointwiseMode_t mode) {
   const auto attributes =
       fe::graph::Pointwise_attributes().set_mode(mode).set_compute_data_type(fe::DataType_t::FLOAT);
-  return right == nullptr ? b.graph.pointwise(left, attributes) : b.graph.pointwise(left, right, attributes);
+  return right == nullptr ? d.graph.pointwise(left, attributes) : d.graph.pointwise(left, right, attributes);
 }
 
 /// bias, residual and rectifier behind `z`.
-Tensor add_finish(Built& b, const ConvolutionShape& s, Tensor z, const Layout& result) {
+Tensor add_finish(Description& d, Tensor z, const Layout& result) {
+  const ConvolutionShape& s = d.shape;
   if (s.bias) {
     const Ints one(result.dims.size() - 2, 1);
-    b.bias = add_tensor(b, Layout(1, result.dims[1], one, channels_last(s)));
-    z = pointwise(b, z, b.bias, fe::PointwiseMode_t::ADD);
+    z = pointwise(d, z, d.add(kBias, Layout(1, result.dims[1], one, channels_last(s))),
+                  fe::PointwiseMode_t::ADD);
   }
-  if (s.residual) {
-    b.residual = add_tensor(b, result);
-    z = pointwise(b, z, b.residual, fe::PointwiseMode_t::ADD);
-  }
-  if (s.act.kind == Activation::relu) z = pointwise(b, z, nullptr, fe::PointwiseMode_t::RELU_FWD);
+  if (s.residual) z = pointwise(d, z, d.add(kResidual, result), fe::PointwiseMode_t::ADD);
+  if (s.act.kind == Activation::relu) z = pointwise(d, z, nullptr, fe::PointwiseMode_t::RELU_FWD);
   return z;
 }
 
-/// Null if cuDNN has no such convolution.
-std::unique_ptr<Built> build(const ConvolutionShape& s, const Cudnn& cudnn, bool tf32) {
-  const std::optional<Ints> post = post_padding(s);
-  if (!post) return nullptr;
-  auto built = std::make_unique<Built>();
-  Built& b = *built;
-  b.graph.set_io_data_type(cudnn_type(s.type))
+void describe(fe::graph::Graph& graph, const ConvolutionShape& s, const Ints& post) {
+  graph.set_io_data_type(cudnn_type(s.type))
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
+  Description d{graph, s};
   const bool last = channels_last(s);
   const Layout x(s.batch, s.channels, axes_of(s, s.in), last), y(s.batch, s.filters, axes_of(s, s.out), last);
   const Layout w(s.filters, s.channels / s.groups, axes_of(s, s.kernel), last);
-  const Layout* result = &y;
+  const Layout* layout = &y;
+  Tensor result;
   if (s.kind == ConvolutionKind::forward) {
-    b.x = add_tensor(b, x);
-    b.w = add_tensor(b, w);
-    b.result = b.graph.conv_fprop(b.x, b.w, window_of<fe::graph::Conv_fprop_attributes>(s, *post));
-    b.result = add_finish(b, s, b.result, y);
+    result =
+        graph.conv_fprop(d.add(kX, x), d.add(kW, w), window_of<fe::graph::Conv_fprop_attributes>(s, post));
+    result = add_finish(d, result, y);
   } else if (s.kind == ConvolutionKind::data) {
-    b.y = add_tensor(b, y);
-    b.w = add_tensor(b, w);
-    b.result = b.graph.conv_dgrad(b.y, b.w, window_of<fe::graph::Conv_dgrad_attributes>(s, *post));
-    result = &x;
+    result =
+        graph.conv_dgrad(d.add(kY, y), d.add(kW, w), window_of<fe::graph::Conv_dgrad_attributes>(s, post));
+    layout = &x;
   } else {
-    b.y = add_tensor(b, y);
-    b.x = add_tensor(b, x);
-    b.result = b.graph.conv_wgrad(b.y, b.x, window_of<fe::graph::Conv_wgrad_attributes>(s, *post));
-    result = &w;
+    result =
+        graph.conv_wgrad(d.add(kY, y), d.add(kX, x), window_of<fe::graph::Conv_wgrad_attributes>(s, post));
+    layout = &w;
   }
-  b.result->set_output(true).set_dim(result->dims).set_stride(result->strides);
-  b.result->set_data_type(cudnn_type(s.type));
-  const bool keeps_f32 = s.type == tensor::DType::f32 && !tf32;
-  return build_graph(b.graph, cudnn, {.keeps_f32 = keeps_f32}) ? std::move(built) : nullptr;
+  result->set_output(true).set_dim(layout->dims).set_stride(layout->strides).set_uid(kResult);
+  result->set_data_type(cudnn_type(s.type));
 }
 
-/// A built graph that convolutions of one shape share.
-struct SharedGraph {
-  std::unique_ptr<Built> built;  // null: cuDNN refused
-};
+/// What is measured with: bytes of each operand and of the result.
+std::vector<std::pair<Uid, int64_t>> operands_of(const ConvolutionShape& s) {
+  const auto bytes = [&](int64_t elements) { return tensor::bytes_of(s.type, elements); };
+  const int64_t x = bytes(s.x_elements()), y = bytes(s.y_elements()), w = bytes(s.w_elements());
+  if (s.kind == ConvolutionKind::data) return {{kY, y}, {kW, w}, {kResult, x}};
+  if (s.kind == ConvolutionKind::weights) return {{kY, y}, {kX, x}, {kResult, w}};
+  std::vector<std::pair<Uid, int64_t>> all{{kX, x}, {kW, w}, {kResult, y}};
+  if (s.bias) all.emplace_back(kBias, bytes(s.filters));
+  if (s.residual) all.emplace_back(kResidual, y);
+  return all;
+}
+
+std::string key_of(const ConvolutionShape& s, bool tf32) {
+  std::string key =
+      base::concat("convolution ", static_cast<int>(s.kind), " ", name_of(s.type), tf32, " ", s.batch, ",",
+                   s.channels, ",", s.filters, ",", s.groups, " ", s.x_channels_last, s.y_channels_last,
+                   s.bias, s.residual, static_cast<int>(s.act.kind));
+  for (const auto* values : {&s.in, &s.kernel, &s.out, &s.stride, &s.dilation, &s.pad}) {
+    for (int64_t v : *values) key += base::concat(",", v);
+  }
+  return key;
+}
+
+/// Null if cuDNN has no such convolution.
+std::unique_ptr<const fe::graph::Graph> build(const GemmPlace& place, const Cudnn& cudnn,
+                                              const ConvolutionShape& s, bool tf32) {
+  const std::optional<Ints> post = post_padding(s);
+  if (!post) return nullptr;
+  const PlanWish wish{
+      .key = key_of(s, tf32), .keeps_f32 = s.type == tensor::DType::f32 && !tf32, .operands = operands_of(s)};
+  return ready_graph(place, cudnn, wish, [&](fe::graph::Graph& graph) { describe(graph, s, *post); });
+}
 
 class CudnnConvolution final : public ConvolutionPlan {
  public:
   CudnnConvolution(const ConvolutionShape& shape, std::shared_ptr<const Cudnn> cudnn,
-                   std::shared_ptr<const SharedGraph> graph)
-      : shape_(shape), copies_(shape), cudnn_(std::move(cudnn)), graph_(std::move(graph)) {}
+                   std::shared_ptr<const SharedGraph> shared, const fe::graph::Graph* graph)
+      : shape_(shape), copies_(shape), cudnn_(std::move(cudnn)), shared_(std::move(shared)), graph_(graph) {}
 
   int64_t workspace_bytes() const override {
     return copies_.bytes() + kCudnnWorkspaceBytes + kCudnnAlignment;
@@ -159,16 +181,16 @@ class CudnnConvolution final : public ConvolutionPlan {
 
   void run(tensor::Stream& stream, const ConvolutionPointers& p, void* workspace) const override {
     std::byte* memory = cudnn_aligned(workspace);
-    const Built& b = *graph_->built;
+    const bool forward = shape_.kind == ConvolutionKind::forward, data = shape_.kind == ConvolutionKind::data;
     CudnnAddresses at;
-    if (b.x != nullptr) at[b.x] = data_operand(stream, p, memory);
-    if (b.w != nullptr) at[b.w] = weight_operand(stream, p, memory);
-    if (b.y != nullptr) at[b.y] = const_cast<void*>(p.y);
-    if (b.bias != nullptr) at[b.bias] = const_cast<void*>(p.bias);
-    if (b.residual != nullptr) at[b.residual] = const_cast<void*>(p.residual);
+    if (!data) at[kX] = data_operand(stream, p, memory);
+    if (forward || data) at[kW] = weight_operand(stream, p, memory);
+    if (!forward) at[kY] = const_cast<void*>(p.y);
+    if (shape_.bias) at[kBias] = const_cast<void*>(p.bias);
+    if (shape_.residual) at[kResidual] = const_cast<void*>(p.residual);
     const bool turns_weights = shape_.kind == ConvolutionKind::weights && copies_.weights > 0;
-    at[b.result] = turns_weights ? memory : p.result;
-    run_graph(b.graph, *cudnn_, stream, std::move(at), memory + copies_.bytes());
+    at[kResult] = turns_weights ? memory : p.result;
+    run_graph(*graph_, *cudnn_, stream, std::move(at), memory + copies_.bytes());
     if (turns_weights) {
       transpose({stream, shape_.type}, memory, p.result,
                 {shape_.filters, shape_.taps(), shape_.channels / shape_.groups});
@@ -192,19 +214,9 @@ class CudnnConvolution final : public ConvolutionPlan {
   ConvolutionShape shape_;
   Copies copies_;
   std::shared_ptr<const Cudnn> cudnn_;
-  std::shared_ptr<const SharedGraph> graph_;
+  std::shared_ptr<const SharedGraph> shared_;
+  const fe::graph::Graph* graph_;  // of it
 };
-
-std::string key_of(const ConvolutionShape& s, bool tf32) {
-  std::string key =
-      base::concat("convolution ", static_cast<int>(s.kind), " ", name_of(s.type), tf32, " ", s.batch, ",",
-                   s.channels, ",", s.filters, ",", s.groups, " ", s.x_channels_last, s.y_channels_last,
-                   s.bias, s.residual, static_cast<int>(s.act.kind));
-  for (const auto* values : {&s.in, &s.kernel, &s.out, &s.stride, &s.dilation, &s.pad}) {
-    for (int64_t v : *values) key += base::concat(",", v);
-  }
-  return key;
-}
 
 /// True if cuDNN may be asked for all of it.
 bool is_expressible(const ConvolutionShape& s) {
@@ -239,11 +251,12 @@ std::unique_ptr<ConvolutionPlan> make_convolution(const GemmPlace& place, const 
   const std::shared_ptr<const Cudnn> cudnn = cudnn_of(place);
   if (cudnn == nullptr) return nullptr;
   const bool tf32 = gemm_options_from_environment().tf32;
-  const auto graph = place.shared->get<SharedGraph>(
-      base::concat(key_of(shape, tf32), " on ", place.device->ordinal()),
-      [&] { return std::make_shared<const SharedGraph>(SharedGraph{build(shape, *cudnn, tf32)}); });
-  if (graph->built == nullptr) return nullptr;
-  return std::make_unique<CudnnConvolution>(shape, cudnn, graph);
+  const auto shared =
+      place.shared->get<SharedGraph>(base::concat(key_of(shape, tf32), " on ", place.device->ordinal()),
+                                     [] { return std::make_shared<const SharedGraph>(); });
+  const fe::graph::Graph* graph = shared->get([&] { return build(place, *cudnn, shape, tf32); });
+  if (graph == nullptr) return nullptr;
+  return std::make_unique<CudnnConvolution>(shape, cudnn, shared, graph);
 }
 
 }  // namespace trireme::cuda

@@ -54,10 +54,18 @@ cudnnHandle_t new_handle() {
 
 }  // namespace
 
-Cudnn::Cudnn(int ordinal) : ordinal_(ordinal) {
+Cudnn::Cudnn(int ordinal, std::shared_ptr<const PlanStore> plans)
+    : ordinal_(ordinal), plans_(std::move(plans)) {
   open_libraries();
   check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
   const Lease first(*this, nullptr);  // fails now rather than in a run
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, ordinal), "reading the properties of a GPU");
+  int driver = 0;
+  check_cuda(cudaDriverGetVersion(&driver), "reading the driver's version");
+  device_key_ =
+      base::concat(properties.name, " of ", properties.multiProcessorCount, " driver ", driver, " cudnn ",
+                   fe::detail::get_backend_version(), " front end ", CUDNN_FRONTEND_VERSION);
 }
 
 Cudnn::~Cudnn() {
@@ -84,9 +92,10 @@ Cudnn::Lease::~Lease() {
 std::shared_ptr<const Cudnn> cudnn_of(const GemmPlace& place) {
   if (place.device == nullptr || place.shared == nullptr) return nullptr;
   const int ordinal = place.device->ordinal();
+  const auto plans = plan_store_of(*place.shared);
   try {
     return place.shared->get<Cudnn>(base::concat("cudnn ", ordinal),
-                                    [&] { return std::make_shared<const Cudnn>(ordinal); });
+                                    [&] { return std::make_shared<const Cudnn>(ordinal, plans); });
   } catch (const base::Error& e) {
     if (e.code() != base::ErrorCode::unavailable) throw;
     return nullptr;
@@ -100,28 +109,6 @@ fe::DataType_t cudnn_type(tensor::DType type) {
     case tensor::DType::bf16: return fe::DataType_t::BFLOAT16;
     default: base::fail(base::ErrorCode::internal, "cuDNN: no type for ", tensor::name_of(type));
   }
-}
-
-bool build_graph(fe::graph::Graph& graph, const Cudnn& cudnn, const PlanWish& wish) {
-  check_cuda(cudaSetDevice(cudnn.ordinal()), "choosing a GPU");  // the front end asks for its generation
-  const Cudnn::Lease lease(cudnn, nullptr);
-  if (graph.validate().is_bad()) return false;
-  if (graph.build_operation_graph(lease.handle()).is_bad()) return false;
-  if (graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) return false;
-  std::vector<fe::NumericalNote_t> unwanted;
-  if (wish.checks_notes)
-    unwanted = {fe::NumericalNote_t::NONDETERMINISTIC, fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION};
-  if (wish.keeps_f32) {
-    unwanted.push_back(fe::NumericalNote_t::TENSOR_CORE);
-    unwanted.push_back(fe::NumericalNote_t::DOWN_CONVERT_INPUTS);
-  }
-  graph.deselect_numeric_notes(unwanted);
-  graph.deselect_workspace_greater_than(wish.workspace_bytes);
-  if (graph.check_support(lease.handle()).is_bad()) return false;
-  if (graph.build_plans(lease.handle(), fe::BuildPlanPolicy_t::HEURISTICS_CHOICE).is_bad()) return false;
-  // The front end has intermediate results beside what the plan asks for, which the choice above is blind to.
-  int64_t needed = 0;
-  return graph.get_workspace_size(needed).is_good() && needed <= wish.workspace_bytes;
 }
 
 void run_graph(const fe::graph::Graph& graph, const Cudnn& cudnn, tensor::Stream& stream,

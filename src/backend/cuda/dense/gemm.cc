@@ -6,6 +6,7 @@
 #include "backend/cuda/dense/float8.h"
 #include "backend/cuda/dense/gemm_finish.h"
 #include "backend/cuda/dense/gemm_product.h"
+#include "backend/cuda/kept/plan_store.h"
 #include "base/error.h"
 
 namespace trireme::cuda {
@@ -19,10 +20,8 @@ bool is_set(const char* name, std::string_view value) {
 }
 
 std::string cache_file() {
-  if (const char* root = std::getenv("XDG_CACHE_HOME"); root != nullptr && *root != 0)
-    return base::concat(root, "/trireme/gemm.jsonl");
-  const char* home = std::getenv("HOME");
-  return home == nullptr || *home == 0 ? std::string() : base::concat(home, "/.cache/trireme/gemm.jsonl");
+  const std::string directory = cache_directory();
+  return directory.empty() ? directory : directory + "/gemm.jsonl";
 }
 
 /// Parts of a finish that a kernel of ours does behind the product.

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 
 #include "backend/cuda/device/cuda_check.h"
+#include "backend/cuda/dense/launch_timer.cuh"
 #include "backend/cuda/dense/toolkit_gemm.cuh"
 #include "base/error.h"
 #include "base/files/file.h"
@@ -79,49 +80,12 @@ bool read_hex(const std::string& text, cublasLtMatmulAlgo_t& algo) {
   return true;
 }
 
-/// A queue and the two events of a measurement.
-class Timer {
- public:
-  Timer() {
-    check_cuda(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "opening a stream");
-    check_cuda(cudaEventCreate(&begin_), "making an event");
-    check_cuda(cudaEventCreate(&end_), "making an event");
-  }
-  ~Timer() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-    cudaStreamDestroy(queue_);
-  }
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
-
-  /// The median of a few runs in milliseconds, after one that is not counted.
-  float median_ms(const GemmTrial::Launch& launch, const cublasLtMatmulAlgo_t& algo) {
-    constexpr int kRuns = 5;
-    float ms[kRuns];
-    launch(queue_, algo);
-    for (float& one : ms) {
-      check_cuda(cudaEventRecord(begin_, queue_), "measuring a product");
-      launch(queue_, algo);
-      check_cuda(cudaEventRecord(end_, queue_), "measuring a product");
-      check_cuda(cudaEventSynchronize(end_), "measuring a product");
-      check_cuda(cudaEventElapsedTime(&one, begin_, end_), "measuring a product");
-    }
-    std::nth_element(ms, ms + kRuns / 2, ms + kRuns);
-    return ms[kRuns / 2];
-  }
-
- private:
-  cudaStream_t queue_ = nullptr;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
 /// Milliseconds of each algorithm on one of the trial's products; infinite where it does not launch.
-std::vector<float> times_of(Timer& timer, const GemmTrial& trial, const GemmTrial::Launch& launch) {
+std::vector<float> times_of(LaunchTimer& timer, const GemmTrial& trial, const GemmTrial::Launch& launch) {
   std::vector<float> ms;
   for (const cublasLtMatmulAlgo_t& algo : trial.algos) {
     try {
-      ms.push_back(timer.median_ms(launch, algo));
+      ms.push_back(timer.median_ms([&](cudaStream_t queue) { launch(queue, algo); }));
     } catch (const base::Error&) {
       cudaGetLastError();  // this algorithm does not launch
       ms.push_back(std::numeric_limits<float>::infinity());
@@ -132,9 +96,7 @@ std::vector<float> times_of(Timer& timer, const GemmTrial& trial, const GemmTria
 
 /// The best over all products of the trial; the first where none can be launched.
 GemmChoice measure(const GemmTrial& trial) {
-  Timer timer;
-  // Memory is filled on the default stream.
-  check_cuda(cudaStreamSynchronize(nullptr), "measuring a product");
+  LaunchTimer timer;
   std::vector<float> scores(trial.algos.size(), 0.0f);
   for (const GemmTrial::Launch& launch : trial.launches) {
     const std::vector<float> ms = times_of(timer, trial, launch);

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdlib>
-#include <filesystem>
 
 #include <cuda_runtime.h>
 #include <nvrtc.h>
@@ -14,8 +13,9 @@
 #include "backend/cuda/elementwise/element_launch.h"
 #include "backend/cuda/elementwise/element_text.h"
 #include "backend/cuda/device/toolkit_library.h"
+#include "backend/cuda/kept/plan_file.h"
+#include "backend/cuda/kept/plan_store.h"
 #include "base/error.h"
-#include "base/files/file.h"
 
 namespace trireme::cuda {
 namespace {
@@ -95,50 +95,6 @@ std::string compile_by(const Compiler& nvrtc, const ElementText& text, int arch)
   return out;
 }
 
-/// FNV-1a, twice with different starts: 32 hexadecimal digits.
-std::string digest_of(const std::string& text) {
-  std::string out;
-  for (uint64_t h : {uint64_t{0xcbf29ce484222325}, uint64_t{0x84222325cbf29ce4}}) {
-    for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(h));
-    out += digits;
-  }
-  return out;
-}
-
-/// $XDG_CACHE_HOME/trireme or ~/.cache/trireme; empty where there is no home.
-std::string cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache == '/') return base::concat(cache, "/trireme");
-  const char* home = std::getenv("HOME");
-  return home != nullptr && *home == '/' ? base::concat(home, "/.cache/trireme") : "";
-}
-
-/// From the folder of kernels compiled before, or compiled and put there; that a folder cannot be written
-/// only costs time.
-std::string cached_code(const Compiler& nvrtc, const ElementText& text, int arch) {
-  const std::string folder = cache_folder();
-  if (folder.empty()) return compile_by(nvrtc, text, arch);
-  int major = 0, minor = 0;
-  nvrtc.version(&major, &minor);
-  std::string all = base::concat("sm_", arch, " ", major, ".", minor, "\n", text.source);
-  for (const TextHeader& h : element_headers()) all += h.text;
-  const std::string path = base::concat(folder, "/", digest_of(all), ".cubin");
-  try {
-    return base::read_file(path);
-  } catch (const base::Error&) {
-  }
-  std::string code = compile_by(nvrtc, text, arch);
-  try {
-    std::error_code ignored;
-    std::filesystem::create_directories(folder, ignored);
-    base::write_file_atomic(path, code);
-  } catch (const base::Error&) {
-  }
-  return code;
-}
-
 /// A loaded kernel.
 class Loaded {
  public:
@@ -157,11 +113,47 @@ class Loaded {
   cudaKernel_t kernel_ = nullptr;
 };
 
+/// A kernel that programs share.
+struct MadeOnce {
+  mutable base::Guarded<std::shared_ptr<const Loaded>> kernel;
+};
+
 int arch_of(int ordinal) {
   int major = 0, minor = 0;
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal), "asking a GPU");
   check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal), "asking a GPU");
   return 10 * major + minor;
+}
+
+/// Of a kernel's text, the compiler and what it compiles for.
+std::string key_of(const Compiler& nvrtc, const ElementText& text, int arch) {
+  int major = 0, minor = 0;
+  nvrtc.version(&major, &minor);
+  std::string all = text.source;
+  for (const TextHeader& h : element_headers()) all += h.text;
+  return base::concat("elements sm_", arch, " nvrtc ", major, ".", minor, " ", digest_of(all));
+}
+
+/// What an earlier process compiled, or compiled now and kept.
+std::shared_ptr<const Loaded> load_elements(const Compiler& nvrtc, const ElementText& text, int ordinal,
+                                            const PlanStore& plans) {
+  check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
+  const int arch = arch_of(ordinal);
+  std::shared_ptr<const Loaded> loaded;
+  const auto takes = [&](std::string_view code) {
+    try {
+      loaded = std::make_shared<const Loaded>(std::string(code));
+      return true;
+    } catch (const base::Error&) {
+      return false;
+    }
+  };
+  plans.get(key_of(nvrtc, text, arch), takes, [&] {
+    std::string code = compile_by(nvrtc, text, arch);
+    loaded = std::make_shared<const Loaded>(code);
+    return code;
+  });
+  return loaded;
 }
 
 }  // namespace
@@ -179,15 +171,19 @@ ElementRun bind_elements(const ElementProgram& program, tensor::Device* device, 
   if (nvrtc == nullptr) return interpret_elements(program);
   const ElementText text = element_text(program);
   const int ordinal = device->ordinal(), each = text.each;
-  const auto loaded = packs.get<Loaded>(base::concat("elements/", ordinal, "/", text.source), [&] {
-    check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
-    return std::make_shared<const Loaded>(cached_code(*nvrtc, text, arch_of(ordinal)));
+  const auto plans = plan_store_of(packs);
+  const auto made = packs.get<MadeOnce>(base::concat("elements/", ordinal, "/", text.source),
+                                        [] { return std::make_shared<const MadeOnce>(); });
+  // Not while the cache is locked: kernels are compiled side by side.
+  const auto loaded = made->kernel.with([&](std::shared_ptr<const Loaded>& kernel) {
+    if (kernel == nullptr) kernel = load_elements(*nvrtc, text, ordinal, *plans);
+    return kernel;
   });
   const int64_t count = tensor::element_count(program.extent);
   const size_t inputs = program.inputs.size(), outputs = program.outputs.size();
   // The compiler stays open with its kernels: opening it takes a moment.
   return [=](tensor::Stream& stream, const void* const* in, void* const* out) {
-    static_cast<void>(nvrtc);
+    static_cast<void>(nvrtc), static_cast<void>(plans), static_cast<void>(made);
     if (count == 0) return;
     ElementArguments arguments{};
     for (size_t k = 0; k < inputs; ++k) arguments.in[k] = in[k];

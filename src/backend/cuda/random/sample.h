@@ -17,7 +17,12 @@ struct SampleArgs {
   float* log_probability = nullptr;  ///< [rows]; null: nobody asks
   int64_t rows = 0, n = 0, columns = 4, places = 0;
 };
-void sample_tokens(On on, const SampleArgs& args);
+/// Rows of 16,384 tokens and more by many blocks in three launches, shorter ones by one block each in one;
+/// the bits are the same. `workspace`: sample_workspace_bytes(), aligned to 8 bytes.
+void sample_tokens(On on, const SampleArgs& args, void* workspace);
+int64_t sample_workspace_bytes(int64_t rows, int64_t n);
+/// A block a row, however long.
+void sample_tokens_by_rows(On on, const SampleArgs& args);
 
 /// y [rows, n] of `on.dtype` from x [rows, n], allowed [rows, words], ids and biases [rows, most]: see
 /// edit_logits in ops/random.

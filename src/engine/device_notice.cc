@@ -1,0 +1,10 @@
+// What a model's programs have to tell of what they took, or could not take, from earlier runs.
+#include "engine/device_notice.h"
+
+#include "runtime/open_device.h"
+
+namespace trireme::engine {
+
+std::string take_device_notice(const PreparedModel& model) { return runtime::take_notice(model.packs()); }
+
+}  // namespace trireme::engine
