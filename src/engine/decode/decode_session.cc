@@ -194,6 +194,10 @@ void DecodeSession::check(std::span<const DecodePiece> pieces) const {
                              !piece.sampling->has_penalties();
     base::check(!piece.draws_each || draws_alone, "a piece that draws behind each token is scored, has its ",
                 "token from a step under way, or counts tokens that may be taken back");
+    base::check(piece.allowed_behind.empty() ||
+                    (piece.draws_each && !piece.allowed.empty() && piece.tokens.size() > 1 &&
+                     piece.allowed_behind.size() % (piece.tokens.size() - 1) == 0),
+                "masks of draws that a piece does not have");
     for (int64_t id : piece.tokens) {
       if (id < 0 || id >= vocabulary())
         base::fail_invalid("token ", id, " is not in the vocabulary of ", vocabulary());
@@ -299,6 +303,12 @@ struct StepRow {
   }
   /// The number of its draw.
   int64_t position() const { return piece->position + (piece->draws_each ? token : 0); }
+  /// What may come behind it.
+  std::span<const uint64_t> allowed() const {
+    if (piece->allowed_behind.empty() || token == 0) return piece->allowed;
+    const size_t words = piece->allowed_behind.size() / (piece->tokens.size() - 1);
+    return piece->allowed_behind.subspan((static_cast<size_t>(token) - 1) * words, words);
+  }
 };
 
 /// All rows: the last token of each piece, then the others of pieces that have more rows.
@@ -339,10 +349,11 @@ void fill_edits(std::span<const StepRow> rows, int64_t sequences, std::vector<Te
   for (size_t row = 0; row < static_cast<size_t>(sequences); ++row, allowed += words) {
     const bool is_drawn = row < rows.size() && rows[row].is_drawn();
     const DecodePiece& piece = is_drawn ? *rows[row].piece : nothing;
-    const size_t given = std::min(words, 2 * piece.allowed.size());
+    const std::span<const uint64_t> may_come = is_drawn ? rows[row].allowed() : piece.allowed;
+    const size_t given = std::min(words, 2 * may_come.size());
     // Words of 64 bits are two of 32, the lower one first: this machine's order of bytes.
     static_assert(std::endian::native == std::endian::little);
-    if (given > 0) std::memcpy(allowed, piece.allowed.data(), given * sizeof(int32_t));
+    if (given > 0) std::memcpy(allowed, may_come.data(), given * sizeof(int32_t));
     std::fill(allowed + given, allowed + words, given > 0 ? 0 : -1);
     const size_t at = row * static_cast<size_t>(passes::kMostBiases);
     std::fill_n(ids + at, passes::kMostBiases, -1);

@@ -31,6 +31,9 @@ struct DecodePiece {
   /// all may), biases (at most passes::kMostBiases, each of another token), and whether the likeliest tokens
   /// are wanted, too.
   std::span<const uint64_t> allowed = {};
+  /// Of a piece that draws behind each of its tokens: the same of the draws but the first, one behind another
+  /// and equally long; empty: `allowed` holds for them, too.
+  std::span<const uint64_t> allowed_behind = {};
   std::span<const TokenBias> biases = {};
   bool lists = false;
   /// The tokens that come behind each of `tokens`, or behind each but the last: the logarithms of their

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,8 @@ class TokenFilter {
   virtual std::span<const uint64_t> mask() = 0;
   /// Takes a token of the mask, which was drawn.
   virtual void accept(int64_t token) = 0;
+  /// Goes on from here by itself: what it accepts, this one does not know.
+  virtual std::unique_ptr<TokenFilter> fork() const = 0;
 };
 
 /// Added to the logit of a token, before penalties.

@@ -24,30 +24,79 @@ struct Generator::Running {
   int32_t row = -1;                          // of the step launched last, where that draws its next token
   std::vector<uint64_t> own_words = {};      // of the mask, where the filter's are not all
   std::span<const uint64_t> words = {};      // what may come in the next draw; none: anything
+  std::vector<uint64_t> first_words = {};    // these, where other masks are made behind them
+  std::vector<uint64_t> behind = {};         // what may come behind each draft, by the form
   std::shared_ptr<const base::Error> error;  // why it cannot go on
   std::vector<ScoredToken> scores = {};      // of the prompt, until the first token comes
   bool is_cancelled = false;
   bool is_over = false;
 
-  void find_words(int64_t vocabulary);
+  std::span<const uint64_t> words_of(TokenFilter* filter, int64_t vocabulary);
+  int64_t form_drafts(int64_t most, int64_t vocabulary, MaskCost& cost);
   bool find_mask(int64_t vocabulary, MaskCost& cost);
   void accept(int64_t token, MaskCost& cost);
   DecodePiece next_piece(int64_t tokens, int32_t row_before);
 };
 
-/// What may come in the next draw of a text, beyond what the filter says: no end before it is time.
-void Generator::Running::find_words(int64_t vocabulary) {
+namespace {
+
+bool is_any(std::span<const uint64_t> words) {
+  return std::any_of(words.begin(), words.end(), [](uint64_t w) { return w != 0; });
+}
+
+bool allows(std::span<const uint64_t> words, int64_t token) {
+  const auto word = static_cast<size_t>(token) / 64;
+  return token >= 0 && word < words.size() && (words[word] >> token % 64 & 1) != 0;
+}
+
+}  // namespace
+
+/// What may come in a draw: what the filter says, null where there is none, but no end before it is time.
+/// Draws of one step are all before that time, or none.
+std::span<const uint64_t> Generator::Running::words_of(TokenFilter* filter, int64_t vocabulary) {
   const bool may_end = generated >= request.least_tokens || request.stop.empty();
-  words = request.filter == nullptr ? std::span<const uint64_t>() : request.filter->mask();
-  if (may_end) return;
+  const std::span<const uint64_t> mask = filter == nullptr ? std::span<const uint64_t>() : filter->mask();
+  if (may_end) return mask;
   const auto count = static_cast<size_t>(vocabulary + 63) / 64;
-  own_words.assign(count, request.filter == nullptr ? UINT64_MAX : 0);
-  std::copy_n(words.begin(), std::min(count, words.size()), own_words.begin());
+  own_words.assign(count, filter == nullptr ? UINT64_MAX : 0);
+  std::copy_n(mask.begin(), std::min(count, mask.size()), own_words.begin());
   for (int64_t id : request.stop) {
     if (id >= 0 && id < vocabulary) own_words[static_cast<size_t>(id) / 64] &= ~(uint64_t{1} << id % 64);
   }
   // An answer that is whole by its form ends, however short it is.
-  if (std::any_of(own_words.begin(), own_words.end(), [](uint64_t w) { return w != 0; })) words = own_words;
+  return is_any(own_words) ? own_words : mask;
+}
+
+/// How many of the first `most` drafts the filter lets come; what may come behind each of them is in `behind`
+/// then. Drafts of tokens that end the answer have nothing behind them.
+int64_t Generator::Running::form_drafts(int64_t most, int64_t vocabulary, MaskCost& cost) {
+  behind.clear();
+  if (request.filter == nullptr || most <= 0) return most;
+  const auto began = std::chrono::steady_clock::now();
+  const auto count = static_cast<size_t>(vocabulary + 63) / 64;
+  const auto& stop = request.stop;
+  first_words.assign(words.begin(), words.end());  // the next masks may be made where these are
+  words = first_words;
+  int64_t taken = 0;
+  try {
+    const std::unique_ptr<TokenFilter> ahead = request.filter->fork();
+    for (; taken < most; ++taken) {
+      const int64_t draft = drafts[static_cast<size_t>(taken)];
+      const bool is_end = std::find(stop.begin(), stop.end(), draft) != stop.end();
+      if (is_end || !allows(ahead->mask(), draft)) break;
+      ahead->accept(draft);
+      const std::span<const uint64_t> next = words_of(ahead.get(), vocabulary);
+      if (!is_any(next)) break;
+      const size_t begin = behind.size();
+      behind.resize(begin + count, 0);
+      std::copy_n(next.begin(), std::min(count, next.size()), behind.begin() + static_cast<ptrdiff_t>(begin));
+    }
+  } catch (const base::Error&) {
+    // the answer meets it where it really goes there
+  }
+  cost.masks += taken;
+  cost.ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+  return taken;
 }
 
 /// False where a text cannot go on; clean() ends it.
@@ -59,9 +108,8 @@ bool Generator::Running::find_mask(int64_t vocabulary, MaskCost& cost) {
   }
   const auto began = std::chrono::steady_clock::now();
   try {
-    find_words(vocabulary);
-    const bool is_any = std::any_of(words.begin(), words.end(), [](uint64_t w) { return w != 0; });
-    if (request.filter != nullptr && !is_any)
+    words = words_of(request.filter.get(), vocabulary);
+    if (request.filter != nullptr && !is_any(words))
       base::fail_invalid("no token of the vocabulary goes on with the answer after ", generated, " tokens");
   } catch (const base::Error& e) {
     error = std::make_shared<const base::Error>(e);
@@ -106,6 +154,7 @@ DecodePiece Generator::Running::next_piece(int64_t tokens, int32_t row_before) {
   if (done < prompt.size()) return piece;
   piece.sampling = &request.sampling;
   piece.allowed = words;
+  if (piece.draws_each) piece.allowed_behind = behind;
   piece.biases = request.biases;
   piece.lists = request.likeliest > 0;
   return piece;
@@ -237,8 +286,8 @@ bool Generator::can_draw(size_t i) const {
 int64_t Generator::most_drafts(size_t i) const {
   const Running& r = *running_[i];
   const GenerateRequest& request = r.request;
-  const bool is_free = request.filter == nullptr && !request.sampling.has_penalties();
-  if (drafter_ == nullptr || !is_free || prompt_left(i) > 0 || r.error != nullptr) return 0;
+  if (drafter_ == nullptr || request.sampling.has_penalties() || prompt_left(i) > 0 || r.error != nullptr)
+    return 0;
   // All draws of a step have one mask: as long as the answer may not end yet, all or none.
   const bool may_end = r.drawn >= request.least_tokens || request.stop.empty();
   const int64_t most = may_end ? request.max_tokens : std::min(request.least_tokens, request.max_tokens);
@@ -292,11 +341,15 @@ bool Generator::launch(std::span<const int64_t> tokens) {
     if (tokens[i] == 0) continue;
     const bool draws = prompt_left(i) <= tokens[i];
     if (draws && !r.find_mask(session_.vocabulary(), mask_cost_)) continue;
-    const DecodePiece piece = r.next_piece(tokens[i], row);
+    const bool has_drafts = r.done == r.request.prompt.size() && tokens[i] > 1;
+    const int64_t taken =
+        has_drafts ? 1 + r.form_drafts(tokens[i] - 1, session_.vocabulary(), mask_cost_) : tokens[i];
+    const DecodePiece piece = r.next_piece(taken, row);
     Launched::Drawn drawn{.row = more};
     if (piece.sampling != nullptr) {
       drawn.text = &r;
       drawn.drafts = piece.draws_each ? piece.tokens.size() - 1 : 0;
+      drawn.guessed = has_drafts ? static_cast<size_t>(tokens[i]) - 1 : 0;
       r.drawn += static_cast<int64_t>(drawn.drafts) + 1;
       r.row = static_cast<int32_t>(pieces_.size());
     }
@@ -347,8 +400,11 @@ void Generator::take(const Launched::Drawn& piece, const DecodeSession::Drawn& d
     accepted += is_right ? 1 : 0;
     goes_on = is_right && !r.is_over;
   }
-  if (piece.drafts == 0) return;
-  checked_.push_back({r.number, static_cast<int64_t>(piece.drafts), static_cast<int64_t>(accepted)});
+  if (piece.guessed == 0) return;
+  checked_.push_back({.request = r.number,
+                      .drafted = static_cast<int64_t>(piece.drafts),
+                      .accepted = static_cast<int64_t>(accepted),
+                      .guessed = static_cast<int64_t>(piece.guessed)});
   r.drawn = r.generated;
   session_.shrink(r.sequence, static_cast<int64_t>(r.text.size()) - 1);
 }

@@ -52,6 +52,7 @@ struct CheckedDrafts {
   int64_t request = 0;  ///< its number
   int64_t drafted = 0;  ///< tokens
   int64_t accepted = 0;
+  int64_t guessed = 0;  ///< with those that did not run, since the text's filter did not let them come
 };
 
 /// What was spent on masks so far, beside the steps.
@@ -111,8 +112,8 @@ class Generator {
   bool scores_prompt(size_t i) const;
   /// Whether text i has draws that can be launched.
   bool can_draw(size_t i) const;
-  /// How many tokens of text i may be guessed behind its next draw: none of texts whose masks or penalties
-  /// depend on the tokens before.
+  /// How many tokens of text i may be guessed behind its next draw: none of texts whose penalties depend on
+  /// the tokens before.
   int64_t most_drafts(size_t i) const;
   /// Has tokens guessed, of text i at most most[i]: none while its last token is under way. Where that is
   /// above 0, the text also waits for its tokens from then on.
@@ -134,7 +135,7 @@ class Generator {
   bool can_launch() const { return static_cast<int>(launched_.size()) < session_.depth(); }
   bool is_launched() const { return !launched_.empty(); }
   /// Launches a step: of text i the next tokens[i] tokens of its prompt, or a draw, with tokens[i] - 1 of its
-  /// drafts behind it. False where there are none.
+  /// drafts behind it, as far as the text's filter lets them come. False where there are none.
   bool launch(std::span<const int64_t> tokens);
   /// The oldest step's tokens, in the order of the texts; how many tokens of prompts and answers it ran.
   /// Throws internal where a token has no probability: the model's logits are no numbers.
@@ -151,6 +152,7 @@ class Generator {
     struct Drawn {
       Running* text = nullptr;  ///< null: nobody wants it, or the text is over
       size_t drafts = 0;        ///< that run behind the text's last token
+      size_t guessed = 0;       ///< with those that the text's filter did not let come
       size_t row = 0;           ///< of the draws but the last, behind those of pieces
     };
     std::vector<Drawn> drawn;  ///< by pieces

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/rng.h"
 #include "sched/text/grammar_filter.h"
 #include "sched/text/token_scheduler.h"
 #include "tests/test_device.h"
@@ -116,6 +117,96 @@ TEST(AnswerForms, AreKeptAndChangeNobodyElsesTokens) {
     }
     EXPECT_EQ(session.free_pages(), session.pool().pages());
   }
+}
+
+/// Guesses the tokens of known answers, and something else now and then.
+class Prophet final : public Drafter {
+ public:
+  Prophet(double right, const Answers& answers) : right_(right), answers_(answers) {}
+  void draft(std::span<const DraftWish> wishes) override {
+    for (const DraftWish& wish : wishes) {
+      const std::vector<int64_t>& answer = answers_.at(wish.text).tokens;
+      for (int64_t i = 0; i < wish.most; ++i) {
+        const auto at = static_cast<size_t>(wish.position + i);
+        const int64_t token = at < answer.size() ? answer[at] : kEnd;
+        wish.drafts->push_back(rng_.uniform() < right_ ? token : static_cast<int64_t>(rng_.below(61)));
+      }
+    }
+  }
+  void forget(int64_t) override {}
+  bool runs_steps() const override { return false; }
+  int64_t memory_bytes() const override { return 0; }
+
+ private:
+  double right_;
+  const Answers& answers_;
+  base::Rng rng_{5, 0};
+};
+
+/// Each draw behind a guess has the mask that it would have had alone: tokens, ends and chances are those
+/// without guesses, whatever was guessed.
+TEST(AnswerForms, AreTheSameWithGuessedTokens) {
+  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  Answers alone;
+  {
+    DecodeSession session(prepared, {.threads = 1});
+    TokenScheduler scheduler(session);
+    const auto own = grammars();
+    for (int64_t i = 0; i < kRequests; ++i) scheduler.add(request(i, own));
+    alone = run_all(scheduler);
+  }
+  int64_t accepted = 0;
+  for (const double right : {1.0, 0.8, 0.0}) {
+    for (const DecodeOptions& o : {DecodeOptions{.threads = 1}, DecodeOptions{.threads = 2, .max_tokens = 20},
+                                   DecodeOptions{.threads = 1, .cache_bytes = 6 * 2 * 2 * 2 * 16 * 8 * 4}}) {
+      Prophet drafter(right, alone);
+      DecodeSession session(prepared, o);
+      TokenScheduler scheduler(session, {.drafter = &drafter, .draft_tokens = 5});
+      const auto shared = grammars();
+      for (int64_t i = 0; i < kRequests; ++i) scheduler.add(request(i, shared));
+      const Answers got = run_all(scheduler);
+      EXPECT_EQ(got, alone) << right;
+      for (int64_t i = 0; i < kRequests; ++i) EXPECT_EQ(got.at(i).logs, alone.at(i).logs) << "request " << i;
+      EXPECT_EQ(session.free_pages(), session.pool().pages());
+      accepted += scheduler.draft_counts().accepted;
+    }
+  }
+  EXPECT_GT(accepted, 100);
+}
+
+/// A text with a form alone: right guesses bring several tokens a step, and what the form does not let come
+/// takes no row.
+TEST(AnswerForms, TakeSeveralTokensAStep) {
+  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const auto run = [&](Drafter* drafter, int64_t& steps, DraftCounts& counts) {
+    DecodeSession session(prepared, {.threads = 1});
+    TokenScheduler scheduler(session, {.drafter = drafter, .draft_tokens = 4});
+    GenerateRequest r{.prompt = {3, 6, 7}, .max_tokens = 80, .stop = {kEnd}};
+    r.filter = AnswerGrammar::filter(grammar("([a-c][0-9]){25,30}x"));
+    scheduler.add(r);
+    Answers answers;
+    for (steps = 0; !scheduler.is_idle(); ++steps) {
+      for (const GenerateEvent& e : scheduler.step()) {
+        if (e.token >= 0) answers[0].tokens.push_back(e.token);
+        answers[0].finish = e.finish;
+      }
+    }
+    counts = scheduler.draft_counts();
+    return answers;
+  };
+  int64_t plain = 0, guessed = 0, refused = 0;
+  DraftCounts counts;
+  const Answers want = run(nullptr, plain, counts);
+  Prophet prophet(1.0, want);
+  EXPECT_EQ(run(&prophet, guessed, counts), want);
+  EXPECT_LT(guessed, plain / 3);
+  EXPECT_EQ(counts.accepted, counts.tokens);
+  Answers strange = want;
+  for (int64_t& token : strange[0].tokens) token = 40;  // a letter that the form does not have
+  Prophet fool(1.0, strange);
+  EXPECT_EQ(run(&fool, refused, counts), want);
+  EXPECT_EQ(refused, plain);
+  EXPECT_EQ(counts.tokens, 0);
 }
 
 /// Nothing but answers with grammars, and pages for few: what was accepted before a text was put back is not

@@ -29,9 +29,10 @@ bool DraftPolicy::is_tried(int64_t text) {
 
 void DraftPolicy::observe(const engine::CheckedDrafts& checked) {
   Record& text = records_[checked.request];
+  const int64_t guessed = std::max(checked.drafted, checked.guessed);
   const auto add = [&](Record& to, double kept) {
     to.right = kept * to.right + static_cast<double>(checked.accepted);
-    to.tried = kept * to.tried + static_cast<double>(std::min(checked.accepted + 1, checked.drafted));
+    to.tried = kept * to.tried + static_cast<double>(std::min(checked.accepted + 1, guessed));
   };
   add(text, kKeptOfText);
   add(all_, kKeptOfAll);

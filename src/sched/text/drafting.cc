@@ -71,7 +71,8 @@ void Drafting::take(std::vector<int64_t>& tokens) {
 
 const std::vector<engine::CheckedDrafts>& Drafting::account() {
   for (const engine::CheckedDrafts& checked : generator_.checked()) {
-    counts_ += {.drafts = 1, .tokens = checked.drafted, .accepted = checked.accepted};
+    counts_ +=
+        {.drafts = checked.drafted > 0 ? 1 : 0, .tokens = checked.drafted, .accepted = checked.accepted};
     policy_.observe(checked);
   }
   return generator_.checked();

@@ -46,6 +46,12 @@ class GrammarFilter final : public engine::TokenFilter {
     base::check(is_taken, "token ", token, " is outside of its mask");
   }
 
+  std::unique_ptr<engine::TokenFilter> fork() const override {
+    auto made = std::make_unique<GrammarFilter>(grammar_);
+    made->matcher_ = matcher_;
+    return made;
+  }
+
  private:
   const std::shared_ptr<AnswerGrammar> grammar_;
   data::GrammarMatcher matcher_;
