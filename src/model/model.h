@@ -49,6 +49,9 @@ struct Model {
 /// What the caller of a reader can deal with.
 struct LoadOptions {
   bool takes_strings = false;  ///< honours string_inputs and string_outputs; else such models are refused
+  /// Of a network that scores pairs of texts (hf/pair_scores.h) the types of tokens are an input; else all
+  /// are of the first text.
+  bool takes_pairs = false;
 };
 
 }  // namespace trireme::model

@@ -10,9 +10,22 @@
 namespace trireme::data {
 namespace {
 
-int64_t token_limit(const std::string& directory, const WordPiece& tokenizer, int64_t max_positions) {
+/// The tokenizer's own limit; 0: it has none. A tokenizer.json says what its texts were cut to when it was
+/// saved, which those who give it pairs set anew.
+int64_t own_limit(const std::string& directory, const WordPiece& tokenizer, TextKind kind) {
+  const std::string file = directory + "/tokenizer_config.json";
+  if (kind == TextKind::text || !base::file_exists(directory + "/tokenizer.json"))
+    return static_cast<int64_t>(tokenizer.options().max_length);
+  if (!base::file_exists(file)) return 0;
+  const base::Json config = base::parse_json(base::read_file(file));
+  const base::Json* length = config.find("model_max_length");
+  constexpr double kNoLimit = 1e9;  // 1e30 is written where there is none
+  const bool is_limit = length != nullptr && length->is_number() && length->as_double() < kNoLimit;
+  return is_limit ? static_cast<int64_t>(std::max(0.0, length->as_double())) : 0;
+}
+
+int64_t token_limit(const std::string& directory, int64_t own, int64_t max_positions) {
   int64_t limit = max_positions;
-  const auto own = static_cast<int64_t>(tokenizer.options().max_length);
   if (own > 0) limit = std::min(limit, own);
   const std::string file = directory + "/sentence_bert_config.json";
   if (base::file_exists(file)) {
@@ -28,16 +41,30 @@ TokenGroup make_group(std::vector<int64_t> rows, const std::vector<Encoding>& en
   size_t length = 1;
   for (int64_t r : rows) length = std::max(length, encodings[static_cast<size_t>(r)].ids.size());
   const tensor::Dims dims{static_cast<int64_t>(rows.size()), static_cast<int64_t>(length)};
-  TokenGroup group{std::move(rows), tensor::Tensor::zeros(tensor::DType::i64, dims),
-                   tensor::Tensor::zeros(tensor::DType::i64, dims)};
+  const auto zeros = [&] { return tensor::Tensor::zeros(tensor::DType::i64, dims); };
+  TokenGroup group{std::move(rows), zeros(), zeros(), zeros()};
   int64_t* ids = group.ids.mutable_data<int64_t>().data();
   int64_t* mask = group.mask.mutable_data<int64_t>().data();
+  int64_t* types = group.types.mutable_data<int64_t>().data();
   for (size_t i = 0; i < group.rows.size(); ++i) {
     const Encoding& e = encodings[static_cast<size_t>(group.rows[i])];
     std::copy(e.ids.begin(), e.ids.end(), ids + i * length);
     std::copy(e.attention_mask.begin(), e.attention_mask.end(), mask + i * length);
+    std::copy(e.type_ids.begin(), e.type_ids.end(), types + i * length);
   }
   return group;
+}
+
+std::vector<TokenGroup> grouped(const std::vector<Encoding>& encodings, const std::vector<int64_t>& buckets) {
+  std::map<int64_t, std::vector<int64_t>> by_bucket;
+  for (size_t i = 0; i < encodings.size(); ++i) {
+    const auto length = static_cast<int64_t>(encodings[i].ids.size());
+    const auto bucket = std::lower_bound(buckets.begin(), buckets.end(), length);
+    by_bucket[bucket == buckets.end() ? length : *bucket].push_back(static_cast<int64_t>(i));
+  }
+  std::vector<TokenGroup> groups;
+  for (auto& [bucket, rows] : by_bucket) groups.push_back(make_group(std::move(rows), encodings));
+  return groups;
 }
 
 }  // namespace
@@ -49,24 +76,30 @@ std::vector<int64_t> buckets_up_to(std::vector<int64_t> buckets, int64_t most) {
   return buckets;
 }
 
-TextEncoder::TextEncoder(const std::string& directory, int64_t max_positions)
+TextEncoder::TextEncoder(const std::string& directory, int64_t max_positions, TextKind kind)
     : tokenizer_(WordPiece::from_directory(directory)),
-      max_tokens_(token_limit(directory, tokenizer_, max_positions)) {}
+      max_tokens_(token_limit(directory, own_limit(directory, tokenizer_, kind), max_positions)) {}
 
 std::vector<TokenGroup> TextEncoder::encode(const std::vector<std::string>& texts,
                                             const std::vector<int64_t>& buckets) const {
   std::vector<Encoding> encodings;
-  std::map<int64_t, std::vector<int64_t>> by_bucket;
-  for (const std::string& text : texts) {
+  for (const std::string& text : texts)
     encodings.push_back(tokenizer_.encode(text, static_cast<size_t>(max_tokens_)));
-    const auto length = static_cast<int64_t>(encodings.back().ids.size());
-    const auto bucket = std::lower_bound(buckets.begin(), buckets.end(), length);
-    by_bucket[bucket == buckets.end() ? length : *bucket].push_back(static_cast<int64_t>(encodings.size()) -
-                                                                    1);
+  return grouped(encodings, buckets);
+}
+
+std::vector<TokenGroup> TextEncoder::encode_pairs(const std::vector<std::string>& first,
+                                                  const std::vector<std::string>& second,
+                                                  const std::vector<int64_t>& buckets) const {
+  base::check(first.size() == second.size(), "pairs have a first and a second text each");
+  std::vector<Encoding> encodings;
+  std::vector<int64_t> tokens;  // of the first text
+  for (size_t i = 0; i < first.size(); ++i) {
+    if (i == 0 || first[i] != first[i - 1]) tokens = tokenizer_.tokenize(first[i]);
+    encodings.push_back(
+        tokenizer_.join(tokens, tokenizer_.tokenize(second[i]), static_cast<size_t>(max_tokens_)));
   }
-  std::vector<TokenGroup> groups;
-  for (auto& [bucket, rows] : by_bucket) groups.push_back(make_group(std::move(rows), encodings));
-  return groups;
+  return grouped(encodings, buckets);
 }
 
 }  // namespace trireme::data

@@ -209,9 +209,11 @@ Encoding WordPiece::encode(std::string_view text, size_t max_length) const {
 }
 
 Encoding WordPiece::encode_pair(std::string_view first, std::string_view second, size_t max_length) const {
+  return join(tokenize(first), tokenize(second), max_length);
+}
+
+Encoding WordPiece::join(std::span<const int64_t> a, std::span<const int64_t> b, size_t max_length) const {
   const size_t room = length_limit(max_length, 3);
-  std::vector<int64_t> a = tokenize(first);
-  std::vector<int64_t> b = tokenize(second);
   size_t a_size = a.size(), b_size = b.size();
   share_room(room, a_size, b_size);
   Encoding out;

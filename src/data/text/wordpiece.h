@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,8 @@ class WordPiece {
   Encoding encode(std::string_view text, size_t max_length = 0) const;
   /// [CLS] first [SEP] second [SEP]; what is too long is cut longest first.
   Encoding encode_pair(std::string_view first, std::string_view second, size_t max_length = 0) const;
+  /// The same of tokens.
+  Encoding join(std::span<const int64_t> first, std::span<const int64_t> second, size_t max_length = 0) const;
   /// The tokens of a text without [CLS] and [SEP]; those that occur in the text itself are recognised.
   std::vector<int64_t> tokenize(std::string_view text) const;
 

@@ -37,7 +37,7 @@ zoo::BertConfig read_config(const base::Json& json) {
 /// The head that the checkpoint was saved with. A sentence-transformers directory is an encoder whatever it
 /// says.
 BertHead saved_head(const base::Json& json, const std::string& directory) {
-  if (has_modules(directory)) return BertHead::none;
+  if (is_sentence_encoder(directory)) return BertHead::none;
   const std::string architecture = first_architecture(json);
   if (architecture == "BertForMaskedLM") return BertHead::masked_lm;
   return architecture == "BertForSequenceClassification" ? BertHead::classification : BertHead::none;
@@ -57,7 +57,7 @@ Model load_bert(const std::string& directory, const BertOptions& options) {
   const std::string type = json.get_or("model_type", "");
   if (type != "bert") base::fail_unsupported("Hugging Face model type '", type, "'; supported here: bert");
   zoo::BertConfig config = read_config(json);
-  config.has_token_types = options.has_token_types;
+  config.has_token_types = options.has_token_types && config.token_types > 1;
   config.head = options.is_encoder ? BertHead::none : saved_head(json, directory);
   config.classes = class_count(json);
   CheckpointParams params(directory, "bert.");

@@ -8,6 +8,7 @@
 #include "model/hf/bert.h"
 #include "model/hf/checkpoint.h"
 #include "model/hf/forms/forms.h"
+#include "model/hf/pair_scores.h"
 #include "model/hf/transformers.h"
 
 namespace trireme::model::hf {
@@ -89,8 +90,10 @@ void add_zero_biases(NamedTensors& out, const base::Json& config) {
 
 }  // namespace
 
-Model load_directory(const std::string& directory) {
+Model load_directory(const std::string& directory, const LoadOptions& options) {
   const std::string type = read_config_json(directory).get_or("model_type", "");
+  if (type == "bert" && options.takes_pairs && scores_pairs(directory))
+    return load_bert(directory, {.has_token_types = true});
   std::string known;
   for (const Architecture& a : kArchitectures) {
     if (a.type == type) return a.load(directory);
@@ -161,8 +164,15 @@ std::string first_architecture(const base::Json& config) {
   return list != nullptr && list->is_array() && list->size() > 0 ? list->at(size_t{0}).as_string() : "";
 }
 
-bool has_modules(const std::string& directory) {
-  return base::file_exists((fs::path(directory) / "modules.json").string());
+base::Json sentence_settings(const std::string& directory) {
+  const std::string file = (fs::path(directory) / "config_sentence_transformers.json").string();
+  return base::file_exists(file) ? base::parse_json(base::read_file(file)) : base::Json();
+}
+
+bool is_sentence_encoder(const std::string& directory) {
+  if (!base::file_exists((fs::path(directory) / "modules.json").string())) return false;
+  const base::Json settings = sentence_settings(directory);
+  return !settings.is_object() || settings.get_or("model_type", "SentenceTransformer") != "CrossEncoder";
 }
 
 void set_origin(Model& model, const std::string& directory, const base::Json& config) {

@@ -11,7 +11,7 @@ namespace trireme::model::hf {
 /// Loads config.json and model.safetensors (or its shards): bert, gpt2, llama, vit and resnet. Throws
 /// unsupported for another architecture or option, naming it; invalid_argument for weights that do not fit
 /// the config.
-Model load_directory(const std::string& directory);
+Model load_directory(const std::string& directory, const LoadOptions& options = {});
 
 /// What save_directory may be told.
 struct SaveOptions {
@@ -34,8 +34,10 @@ void copy_companions(const std::string& from, const std::string& to);
 base::Json read_config_json(const std::string& directory);
 /// The first of "architectures"; "" if there is none.
 std::string first_architecture(const base::Json& config);
-/// True for a sentence-transformers directory.
-bool has_modules(const std::string& directory);
+/// config_sentence_transformers.json of a directory; null where there is none.
+base::Json sentence_settings(const std::string& directory);
+/// True for a sentence-transformers directory that makes vectors of texts, not scores of pairs.
+bool is_sentence_encoder(const std::string& directory);
 /// Name, format, directory and config of a model that was loaded from `directory`.
 void set_origin(Model& model, const std::string& directory, const base::Json& config);
 

@@ -23,7 +23,8 @@ Model load_model(const std::string& path, const LoadOptions& options) {
                            "', want *.onnx, *.gguf or a directory");
   }
   if (fs::exists(at / "model.onnx", none)) return onnx::load_onnx((at / "model.onnx").string(), options);
-  if (fs::exists(at / "config.json", none) && hf::has_checkpoint(path)) return hf::load_directory(path);
+  if (fs::exists(at / "config.json", none) && hf::has_checkpoint(path))
+    return hf::load_directory(path, options);
   base::fail(base::ErrorCode::not_found, "directory '", path,
              "' holds neither model.onnx nor config.json with model.safetensors");
 }

@@ -146,7 +146,7 @@ ServedModel::MemoryUse BatchedModel::memory() const {
 /// Of an encoder the text; the configuration lists all alternatives as optional.
 std::vector<TensorConfig> BatchedModel::offered_inputs() const {
   std::vector<TensorConfig> inputs = config().inputs;
-  if (parts_.text) inputs.resize(1);
+  if (parts_.text) inputs.resize(parts_.text->text_inputs());
   return inputs;
 }
 
@@ -245,18 +245,21 @@ std::vector<sched::Request> BatchedModel::parts_of(InferRequest& request, Work& 
                            name(), "' by ModelStreamInfer or generate_stream");
   work.wishes = border_.wishes(request);
   std::vector<sched::Request> parts;
-  if (parts_.text && TextFront::is_for(request)) {
-    const CheckedInputs texts = border_.take_alone(request);
+  const size_t text_inputs = parts_.text ? parts_.text->text_inputs() : 0;  // the others' alternative
+  if (parts_.text && parts_.text->is_for(request)) {
+    const CheckedInputs texts =
+        text_inputs == 1 ? border_.take_alone(request) : border_.take(request, 0, text_inputs);
     work.rows = texts.rows;
-    for (data::TokenGroup& g : parts_.text->encode(texts, config())) {
+    for (TextFront::Group& g : parts_.text->encode(texts, config())) {
       const auto rows = static_cast<int64_t>(g.rows.size());
-      for (int64_t kept : g.mask.data<int64_t>()) work.tokens += kept;
+      work.tokens += g.tokens;
       work.places.push_back(std::move(g.rows));
-      parts.push_back({.inputs = {std::move(g.ids), std::move(g.mask)}, .rows = rows});
+      parts.push_back({.inputs = std::move(g.inputs), .rows = rows});
     }
     return parts;
   }
-  CheckedInputs inputs = border_.take(request, parts_.text ? 1 : 0);  // the text is the others' alternative
+  if (parts_.text) parts_.text->complete(request);
+  CheckedInputs inputs = border_.take(request, text_inputs);
   work.rows = inputs.rows;
   parts.push_back({.inputs = enter(std::move(inputs), work), .rows = work.rows});
   return parts;
@@ -265,7 +268,7 @@ std::vector<sched::Request> BatchedModel::parts_of(InferRequest& request, Work& 
 /// The graph's tensors for those of a client.
 std::vector<Tensor> BatchedModel::enter(CheckedInputs inputs, Work& work) const {
   std::vector<Tensor> entered;
-  const size_t first = parts_.text ? 1 : 0;
+  const size_t first = parts_.text ? parts_.text->text_inputs() : 0;
   for (size_t i = 0; i < inputs.tensors.size(); ++i) {
     const TensorConfig& want = config().inputs[first + i];
     WireTensor& given = inputs.tensors[i];

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lower/batch_proof.h"
+#include "model/hf/pair_scores.h"
 #include "serve/config/run_config.h"
 #include "serve/models/answer_form.h"
 #include "serve/models/model_file.h"
@@ -68,22 +69,54 @@ class Loader {
   BatchedParts load();
 
  private:
+  void open_texts(model::Model& model);
+  std::string why_no_pairs(const ir::Graph& graph) const;
   void complete(const ir::Graph& graph);
-  TensorConfig take_text_input();
+  void refuse_optional_inputs() const;
   void set_padding(const ir::Graph& graph);
 
   const ModelSource& source_;
   const ModelHost& host_;
   BatchedParts out_;
+  bool is_batched_by_kind_ = false;  ///< rows of encoders are texts, whatever the graph shows
 };
+
+/// Whether what the config asks for leaves a place for pairs of texts; empty: it does.
+std::string Loader::why_no_pairs(const ir::Graph& graph) const {
+  const ModelConfig& c = out_.config;
+  if (c.max_batch_size == 0) return "max_batch_size is 0";
+  if (c.sequence || c.is_decoupled) return "the config has sequence_batching or is decoupled";
+  if (!RunConfig::of(c.parameters).pad_buckets.empty()) return "the config has pad_buckets";
+  const bool is_told = c.max_batch_size.has_value() || c.has_dynamic_batching || is_batched_by_kind_;
+  const std::string why = is_told ? "" : lower::why_not_batched(graph);
+  return why.empty() ? "" : "rows are not shown to be independent: " + why + "; set max_batch_size";
+}
+
+/// Texts in: of an encoder directory one embedding a row out, and the hidden states stay inside; of a
+/// cross-encoder the score of a pair a row. One that cannot take texts is served as tensors.
+void Loader::open_texts(model::Model& model) {
+  const std::vector<int64_t>& buckets = host_.options.length_buckets;
+  is_batched_by_kind_ = model.format == "huggingface";
+  if (is_batched_by_kind_ && keep_embedding(model)) {
+    out_.text = std::make_unique<TextFront>(model, buckets, data::TextKind::text);
+    return;
+  }
+  if (!model::hf::add_pair_score(model)) return;
+  std::string why = why_no_pairs(model.graph);
+  try {
+    if (why.empty()) out_.text = std::make_unique<TextFront>(model, buckets, data::TextKind::pair);
+  } catch (const base::Error& e) {
+    why = e.what();
+  }
+  if (!out_.text)
+    host_.env.log.info("serve", "pairs_of_texts_off", {{"model", source_.name}, {"reason", why}});
+}
 
 BatchedParts Loader::load() {
   const ServeOptions& options = host_.options;
   const RunConfig run = RunConfig::of(source_.config.parameters);
   model::Model model = open_model(source_.path, options.others);
-  // An encoder directory: texts in, one embedding a row out; the hidden states stay inside.
-  if (model.format == "huggingface" && keep_embedding(model))
-    out_.text = std::make_unique<TextFront>(model, options.length_buckets);
+  open_texts(model);
   out_.kept_outputs = places_of_outputs(model.graph, out_.config);
   keep_outputs(model.graph, out_.kept_outputs);
   out_.strings = StringPorts(model);
@@ -109,10 +142,12 @@ BatchedParts Loader::load() {
 void Loader::complete(const ir::Graph& graph) {
   const ServeOptions& options = host_.options;
   const bool streams_rows = RunConfig::of(out_.config.parameters).streams_rows;
-  const TensorConfig text = take_text_input();
+  refuse_optional_inputs();
+  std::vector<TensorConfig> texts;
+  if (out_.text) texts = out_.text->take_inputs(out_.config);
   // Nobody said that the first dimension is a batch: then it must be shown, or clients' rows could mix.
   const bool is_told = out_.config.max_batch_size.has_value() || out_.config.sequence ||
-                       out_.config.has_dynamic_batching || out_.text != nullptr;
+                       out_.config.has_dynamic_batching || (out_.text && is_batched_by_kind_);
   const std::string why_alone = is_told ? "" : lower::why_not_batched(graph);
   if (!why_alone.empty()) {
     out_.config.max_batch_size = 0;
@@ -135,30 +170,17 @@ void Loader::complete(const ir::Graph& graph) {
   name_device(out_.config.groups, out_.config.instances, options.device);
   if (!out_.text) return;
   base::require(out_.config.is_batched(), "an encoder is served with max_batch_size > 0");
-  base::check(out_.config.inputs.size() == 2 && out_.config.inputs[0].name == "input_ids",
-              "an encoder takes ids and mask");
   for (TensorConfig& t : out_.config.inputs) t.is_optional = true;
-  out_.config.inputs.insert(out_.config.inputs.begin(), text);
+  out_.config.inputs.insert(out_.config.inputs.begin(), texts.begin(), texts.end());
 }
 
-/// Of an encoder, the text as the config has it, taken out of the config, whose other inputs are the graph's:
-/// one text a row, which may have a dimension of its own. Refuses optional inputs of other models.
-TensorConfig Loader::take_text_input() {
-  TensorConfig text{.name = "text", .type = std::nullopt, .is_optional = true};
+/// Inputs of a model of texts are alternatives; others need all of theirs.
+void Loader::refuse_optional_inputs() const {
   for (const TensorConfig& t : out_.config.inputs) {
-    if (!out_.text && t.is_optional) {
-      base::fail_unsupported("input '", t.name, "': field 'input.optional' is not honoured: the models ",
-                             "served here need all of their inputs");
-    }
-    if (!out_.text || t.name != text.name) continue;
-    base::require(!t.type && !t.reshape && (t.dims.empty() || t.dims == tensor::Dims{1}),
-                  "input 'text' of an encoder is TYPE_STRING with dims [ ] or [ 1 ], the config has ",
-                  config_type_name(t.type), " ", tensor::to_string(t.dims));
-    text.dims = t.dims;
+    if (out_.text || !t.is_optional) continue;
+    base::fail_unsupported("input '", t.name, "': field 'input.optional' is not honoured: the models ",
+                           "served here need all of their inputs");
   }
-  if (out_.text)
-    std::erase_if(out_.config.inputs, [&](const TensorConfig& t) { return t.name == text.name; });
-  return text;
 }
 
 /// The parameters pad_buckets, pad_value and pad_inputs: which extents of inputs are filled up, and which of

@@ -95,7 +95,7 @@ sched::SchedulerOptions Setup::options() const {
   }
   if (parts_.text) {
     out.padding.length_buckets = parts_.text->buckets();
-    out.padding.padded_inputs = {0, 1};
+    out.padding.padded_inputs = parts_.text->padded_inputs();
   }
   out.max_queue = static_cast<size_t>(config_.queue.max_queue_size > 0 ? config_.queue.max_queue_size
                                                                        : options.max_queue);
@@ -181,11 +181,7 @@ std::vector<sched::WarmUp> Setup::warm_up(const std::vector<int64_t>& rows) cons
                     .is_run = run_all});
   };
   if (parts_.text) {
-    for (int64_t length : parts_.text->buckets()) {
-      Tensor mask = Tensor::empty(tensor::DType::i64, {1, length});
-      std::fill_n(mask.mutable_data<int64_t>().begin(), length, int64_t{1});
-      add({Tensor::zeros(tensor::DType::i64, {1, length}), mask});
-    }
+    for (int64_t length : parts_.text->buckets()) add(parts_.text->example(length));
     return list;
   }
   std::vector<Tensor> example;

@@ -59,10 +59,11 @@ void Border::check(const WireTensor& got, const TensorConfig& want) const {
                 "', got ", got.dims[0]);
 }
 
-CheckedInputs Border::take(InferRequest& request, size_t first) const {
+CheckedInputs Border::take(InferRequest& request, size_t first, size_t last) const {
+  last = std::min(last, config_.inputs.size());
   std::vector<std::string> missing;
   std::vector<size_t> places;  // in the request
-  for (size_t i = first; i < config_.inputs.size(); ++i) {
+  for (size_t i = first; i < last; ++i) {
     const TensorConfig& want = config_.inputs[i];
     const auto at = std::find_if(request.inputs.begin(), request.inputs.end(),
                                  [&](const WireTensor& t) { return t.name == want.name; });
@@ -73,7 +74,7 @@ CheckedInputs Border::take(InferRequest& request, size_t first) const {
     check(*at, want);
     places.push_back(static_cast<size_t>(at - request.inputs.begin()));
   }
-  const size_t wanted = config_.inputs.size() - first;
+  const size_t wanted = last - first;
   if (!missing.empty() || request.inputs.size() != wanted) {
     std::vector<std::string> given;
     for (const WireTensor& t : request.inputs) given.push_back(t.name);

@@ -31,8 +31,9 @@ class Border {
   /// `config` outlives it.
   explicit Border(const ModelConfig& config) : config_(config) {}
 
-  /// Takes the request's inputs; the configuration's before `first` are no tensors of this form of request.
-  CheckedInputs take(InferRequest& request, size_t first = 0) const;
+  /// Takes the request's inputs; the configuration's before `first` and from `last` on belong to other forms
+  /// of request.
+  CheckedInputs take(InferRequest& request, size_t first = 0, size_t last = SIZE_MAX) const;
   /// Takes the request's only input, which the configuration has at place 0 and which stands alone.
   CheckedInputs take_alone(InferRequest& request) const;
   /// Takes what the request has of the inputs, by their places in the configuration; those that are optional

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/files/directory.h"
+#include "model/hf/pair_scores.h"
 #include "model/load/load.h"
 
 namespace trireme::serve {
@@ -35,7 +36,7 @@ model::Model open_model(const std::string& path, const OtherModels& others) {
   try {
     if (others.has(path)) return others.open(path);
     const std::string gguf = gguf_file_of(path);
-    return model::load_model(gguf.empty() ? path : gguf, {.takes_strings = true});
+    return model::load_model(gguf.empty() ? path : gguf, {.takes_strings = true, .takes_pairs = true});
   } catch (const base::Error& e) {
     // Says what is there, where it is no model that is read here.
     if (e.code() != base::ErrorCode::not_found || !e.message().starts_with("directory '")) throw;
@@ -82,7 +83,7 @@ std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& k
   // "<path>\n<number of the load>", and the outputs that are kept
   const size_t number = key.find('\n');
   model::Model model = open_model(key.substr(0, number), others);
-  keep_embedding(model);
+  if (!keep_embedding(model)) model::hf::add_pair_score(model);
   const size_t places = number == std::string::npos ? number : key.find('\n', number + 1);
   if (places != std::string::npos) keep_outputs(model.graph, key.substr(places));
   return std::make_shared<const engine::PreparedModel>(std::move(model.graph));

@@ -1,4 +1,4 @@
-// Embeddings of texts over the OpenAI API.
+// Embeddings of texts and scores of pairs over the OpenAI API.
 #include "serve/openai/embedding_call.h"
 
 #include <algorithm>
@@ -21,13 +21,17 @@ using base::Json;
 
 constexpr size_t kMostTexts = 2048;
 constexpr size_t kMostBackgroundTexts = 4;
-constexpr const char* kText = "text";
+constexpr const char *kText = "text", *kPair = "text_pair";
+constexpr const char *kScore = "score", *kLogits = "logits";
 
 [[noreturn]] void fail(const char* member, const std::string& what) {
   throw MemberError(ErrorCode::invalid_argument, member, what);
 }
 
-/// One request's texts, embedded in several batches that end in any order.
+/// Rows that a request asks for: of pairs that are scored their number, else that of its texts.
+size_t rows_of(const EmbeddingRequest& request) { return request.texts.size() - request.firsts; }
+
+/// One request's texts or pairs, run in several batches that end in any order.
 class EmbeddingCall {
  public:
   using Answer = std::function<std::string(const Embedded&)>;
@@ -35,7 +39,7 @@ class EmbeddingCall {
       : request_(std::move(request)),
         reply_(std::move(reply)),
         answer_(std::move(answer)),
-        rows_(request_.texts.size()),
+        rows_(rows_of(request_)),
         left_(batches) {}
 
   const EmbeddingRequest& request() const { return request_; }
@@ -44,7 +48,7 @@ class EmbeddingCall {
     return is_over_ || reply_->client_gone();
   }
 
-  /// The embeddings of the texts from `first` on.
+  /// The rows from `first` on.
   void take(size_t first, const InferResponse& response) {
     const tensor::Tensor& values = response.outputs.at(0).tensor.values;
     const auto width = static_cast<size_t>(values.dims().back());
@@ -57,7 +61,8 @@ class EmbeddingCall {
       request_.charge->spend(tokens_);
       request_.charge->settle();
     }
-    http::Response reply = http::json_response(200, answer_({std::move(rows_), tokens_.load()}));
+    http::Response reply =
+        http::json_response(200, answer_({std::move(rows_), tokens_.load(), request_.firsts > 0}));
     reply.headers.insert(reply.headers.end(), request_.headers.begin(), request_.headers.end());
     end(std::move(reply));
   }
@@ -159,33 +164,85 @@ std::string embedding_answer(const EmbeddingRequest& request, const Embedded& em
   return out + "}}";
 }
 
+namespace {
+
+bool is_text(const ModelConfig& config, size_t input, const char* name) {
+  return config.inputs.size() > input && config.inputs[input].name == name && !config.inputs[input].type;
+}
+
+bool embeds_texts(const ModelConfig& config) {
+  return is_text(config, 0, kText) && !is_text(config, 1, kPair) && config.is_batched() &&
+         config.outputs.size() == 1 && config.outputs[0].type == tensor::DType::f32 &&
+         config.outputs[0].dims.size() == 1;
+}
+
+/// A model that scores pairs of texts (model/hf/pair_scores.h).
+bool scores_pairs(const ModelConfig& config) {
+  return is_text(config, 0, kText) && is_text(config, 1, kPair) && config.is_batched();
+}
+
+bool has_output(const ModelConfig& config, const std::string& name) {
+  return std::any_of(config.outputs.begin(), config.outputs.end(),
+                     [&](const TensorConfig& t) { return t.name == name; });
+}
+
+/// Throws not_found for a model that does not do what is asked for; makes pairs single texts for one that
+/// embeds.
+void fit_to_model(EmbeddingRequest& request, const ModelConfig& config) {
+  if (scores_pairs(config)) {
+    if (request.firsts == 0)
+      base::fail(ErrorCode::not_found, "The model `", request.model,
+                 "` scores pairs of texts (/v1/rerank, /v1/score) and makes no embeddings");
+    const char* output = request.is_raw ? kLogits : kScore;
+    if (!has_output(config, output))
+      base::fail(ErrorCode::not_found, "The model `", request.model, "` is configured without its output ",
+                 output);
+    return;
+  }
+  if (embeds_texts(config)) return static_cast<void>(request.firsts = 0);
+  if (request.firsts == 0)
+    base::fail(ErrorCode::not_found, "The model `", request.model, "` makes no embeddings of texts");
+  base::fail(ErrorCode::not_found, "The model `", request.model,
+             "` ranks no texts: it is neither an encoder of texts nor a classifier of pairs with one label "
+             "and a WordPiece tokenizer");
+}
+
+/// Of rows first .. first + count - 1 the texts at one place of a pair.
+WireTensor texts_of(const EmbeddingRequest& request, const TensorConfig& input, size_t first, size_t count) {
+  WireTensor tensor{.name = input.name, .type = std::nullopt};
+  const bool is_second = input.name == kPair;
+  for (size_t row = first; row < first + count; ++row) {
+    const size_t place = is_second ? request.firsts + row : request.firsts == 1 ? 0 : row;
+    tensor.strings.push_back(request.texts[place]);
+  }
+  tensor.dims = {static_cast<int64_t>(count)};
+  if (!input.dims.empty()) tensor.dims.push_back(1);
+  return tensor;
+}
+
+}  // namespace
+
 void embed(const KserveCore& core, const std::shared_ptr<ServedModel>& model, EmbeddingRequest request,
            const std::shared_ptr<http::Reply>& reply, std::function<std::string(const Embedded&)> answer) {
   const ModelConfig& config = model->config();
-  const bool takes_texts = !config.inputs.empty() && config.inputs[0].name == kText &&
-                           !config.inputs[0].type && config.is_batched() && config.outputs.size() == 1 &&
-                           config.outputs[0].type == tensor::DType::f32 && config.outputs[0].dims.size() == 1;
-  if (!takes_texts)
-    base::fail(ErrorCode::not_found, "The model `", request.model, "` makes no embeddings of texts");
+  fit_to_model(request, config);
   auto most = static_cast<size_t>(*config.max_batch_size);
   // What begins is not interrupted: few texts at a time leave the way free.
   if (request.is_background) most = std::min(most, kMostBackgroundTexts);
-  const size_t count = request.texts.size();
+  const size_t count = rows_of(request);
+  const size_t texts = request.firsts > 0 ? 2 : 1;
   const auto call = std::make_shared<EmbeddingCall>(std::move(request), reply, (count + most - 1) / most,
                                                     std::move(answer));
   for (size_t first = 0; first < count && !call->is_gone(); first += most) {
-    const auto& texts = call->request().texts;
-    const auto from = texts.begin() + static_cast<ptrdiff_t>(first);
+    const EmbeddingRequest& asked = call->request();
     InferRequest part;
-    WireTensor input{.name = kText, .type = std::nullopt};
-    input.strings.assign(from, from + static_cast<ptrdiff_t>(std::min(most, count - first)));
-    input.dims = {static_cast<int64_t>(input.strings.size())};
-    if (!config.inputs[0].dims.empty()) input.dims.push_back(1);
-    part.inputs.push_back(std::move(input));
-    part.priority = call->request().priority;
-    part.timeout_us = call->request().timeout_us;
-    part.tenant = call->request().tenant;
-    part.is_background = call->request().is_background;
+    for (size_t i = 0; i < texts; ++i)
+      part.inputs.push_back(texts_of(asked, config.inputs[i], first, std::min(most, count - first)));
+    if (asked.firsts > 0) part.outputs.push_back({.name = asked.is_raw ? kLogits : kScore});
+    part.priority = asked.priority;
+    part.timeout_us = asked.timeout_us;
+    part.tenant = asked.tenant;
+    part.is_background = asked.is_background;
     part.binary_output = true;
     InferSink sink{.done =
                        [call, first](InferResponse&& r) {

@@ -53,13 +53,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
       case 3: {
         const serve::RerankRequest r = serve::rerank_request(body);
-        need(r.embedding.texts.size() > 1 && r.most > 0 && r.most < r.embedding.texts.size());
+        need(r.embedding.firsts == 1 && r.embedding.texts.size() > 1 && r.most > 0 &&
+             r.most < r.embedding.texts.size());
         break;
       }
       case 4: {
         const serve::ScoreRequest r = serve::score_request(body);
-        const size_t second = r.embedding.texts.size() - r.first;
-        need(r.first > 0 && second > 0 && (r.first == 1 || r.first == second));
+        const size_t first = r.embedding.firsts, second = r.embedding.texts.size() - first;
+        need(first > 0 && second > 0 && (first == 1 || first == second));
         break;
       }
       default: {

@@ -1,4 +1,4 @@
-// How well texts fit each other, by their embeddings.
+// How well texts fit each other, by what models of pairs say or by their embeddings.
 #include "serve/openai/score_request.h"
 
 #include <algorithm>
@@ -46,6 +46,17 @@ const Json& member_of(const Members& m, std::initializer_list<const char*> names
   fail_member(*names.begin(), "is missing");
 }
 
+/// Members that every request of this kind has.
+void read_common(EmbeddingRequest& r, const Members& m) {
+  r.model = model_of(m);
+  r.priority = static_cast<uint64_t>(m.integer("priority", 0, 0, INT32_MAX));
+  r.is_raw = !m.flag("activation", true) || !m.flag("use_activation", true);
+  for (const char* name : {"truncate_prompt_tokens", "max_tokens_per_doc", "max_chunks_per_doc",
+                           "rank_fields", "instruction", "chat_template"}) {
+    if (m.has(name)) refuse_member(name, "is not served: pairs are cut to what the model takes");
+  }
+}
+
 std::string usage(const Embedded& rows) {
   const std::string tokens = std::to_string(rows.tokens);
   return R"("usage":{"prompt_tokens":)" + tokens + R"(,"total_tokens":)" + tokens + "}";
@@ -59,7 +70,8 @@ RerankRequest rerank_request(std::string_view body) {
   const Json json = request_object(body);
   const Members m(json);
   RerankRequest r;
-  r.embedding.model = model_of(m);
+  read_common(r.embedding, m);
+  r.embedding.firsts = 1;
   r.embedding.texts = {text_of(member_of(m, {"query"}), "query")};
   const Json& documents = member_of(m, {"documents"});
   if (!documents.is_array()) fail_member("documents", "expected a list of texts");
@@ -69,7 +81,6 @@ RerankRequest rerank_request(std::string_view body) {
   const int64_t most = m.integer("top_n", 0, 0, INT32_MAX);
   r.most = static_cast<size_t>(most == 0 ? count : std::min(most, count));
   r.gives_documents = m.flag("return_documents", true);
-  r.embedding.priority = static_cast<uint64_t>(m.integer("priority", 0, 0, INT32_MAX));
   return r;
 }
 
@@ -77,15 +88,14 @@ ScoreRequest score_request(std::string_view body) {
   const Json json = request_object(body);
   const Members m(json);
   ScoreRequest r;
-  r.embedding.model = model_of(m);
+  read_common(r.embedding, m);
   r.embedding.texts = texts_of(member_of(m, {"text_1", "data_1", "queries"}), "text_1");
   const std::vector<std::string> second = texts_of(member_of(m, {"text_2", "data_2", "documents"}), "text_2");
-  r.first = r.embedding.texts.size();
-  if (r.first > 1 && r.first != second.size())
-    fail_member("text_2", base::concat("has ", second.size(), " texts, text_1 has ", r.first,
+  const size_t firsts = r.embedding.firsts = r.embedding.texts.size();
+  if (firsts > 1 && firsts != second.size())
+    fail_member("text_2", base::concat("has ", second.size(), " texts, text_1 has ", firsts,
                                        ": one for all, or as many"));
   r.embedding.texts.insert(r.embedding.texts.end(), second.begin(), second.end());
-  r.embedding.priority = static_cast<uint64_t>(m.integer("priority", 0, 0, INT32_MAX));
   return r;
 }
 
@@ -100,9 +110,18 @@ double cosine(const std::vector<float>& a, const std::vector<float>& b) {
   return of_a > 0 && of_b > 0 ? product / std::sqrt(of_a * of_b) : 0;
 }
 
-std::string rerank_answer(const RerankRequest& request, const Embedded& rows, const std::string& id) {
+std::vector<double> fits(const EmbeddingRequest& request, const Embedded& rows) {
   std::vector<double> scores;
-  for (size_t i = 1; i < rows.rows.size(); ++i) scores.push_back(cosine(rows.rows[0], rows.rows[i]));
+  for (size_t i = request.firsts; i < request.texts.size(); ++i) {
+    const size_t pair = i - request.firsts;
+    scores.push_back(rows.are_scores ? double{rows.rows[pair].at(0)}
+                                     : cosine(rows.rows[request.firsts == 1 ? 0 : pair], rows.rows[i]));
+  }
+  return scores;
+}
+
+std::string rerank_answer(const RerankRequest& request, const Embedded& rows, const std::string& id) {
+  const std::vector<double> scores = fits(request.embedding, rows);
   std::vector<size_t> order(scores.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
@@ -129,11 +148,11 @@ std::string score_answer(const ScoreRequest& request, const Embedded& rows, cons
                     "\",\"object\":\"list\",\"created\":" + std::to_string(created) + ",\"model\":";
   append_quoted(out, request.embedding.model);
   out += ",\"data\":[";
-  for (size_t i = request.first; i < rows.rows.size(); ++i) {
-    const size_t pair = i - request.first;
+  const std::vector<double> scores = fits(request.embedding, rows);
+  for (size_t pair = 0; pair < scores.size(); ++pair) {
     out += (pair > 0 ? ",{\"index\":" : "{\"index\":") + std::to_string(pair);
     out += ",\"object\":\"score\",\"score\":";
-    base::append_json(out, cosine(rows.rows[request.first == 1 ? 0 : pair], rows.rows[i]));
+    base::append_json(out, scores[pair]);
     out += '}';
   }
   return out + "]," + usage(rows) + "}";
