@@ -165,9 +165,11 @@ TEST_F(OverlapOnDevice, TheTraceShowsStreamsBesideEachOther) {
   std::atomic<int> overlapping{0};
   Ranks(tensor::MeshShape({{"dp", 2}})).run([&](Ranks::Rank& rank) {
     Bound aside(backward(6, 64), rank.mesh, {});
-    // A rank that is late leaves the other's collectives waiting while it computes on.
-    for (int run = 0; run < 5; ++run) {
+    // A rank that is late leaves the other's collectives waiting while it computes on: later each time, for a
+    // machine that gives these threads no time.
+    for (int run = 0; run < 7; ++run) {
       Trace trace;
+      if (rank.mesh.world().rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5 << run));
       aside.run(ops::testing::random_tensor(tensor::DType::f32, {64, 64}, -0.1, 0.1), &trace);
       int64_t last_end[3] = {0, 0, 0};
       for (const Span& span : trace.spans) {
