@@ -232,7 +232,7 @@ void Loader::set_padding(const ir::Graph& graph) {
   for (const sched::PaddedSide& side : out_.padding.padded_sides) lengths[side.tensor] = side.dim;
   const std::string why = lower::why_positions_meet(graph, lengths);
   if (why.empty()) return;
-  host_.env.log.info("serve", "out_.paddingneeds_mask",
+  host_.env.log.info("serve", "padding_needs_mask",
                      {{"model", source_.name},
                       {"reason", "what is filled up reaches other positions, unless masked: " + why}});
 }
