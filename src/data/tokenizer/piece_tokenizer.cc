@@ -52,7 +52,9 @@ PieceTokenizer::PieceTokenizer(TokenizerParts parts)
   for (const SpecialToken& token : parts_.special) {
     const int8_t kind = token.is_special ? 1 : 2;
     special_kind_[static_cast<size_t>(token.id)] = kind;
-    special_kind_[static_cast<size_t>(spelled_.find(token.content))] = kind;  // files list some tokens twice
+    // Files list some tokens twice; of two texts with one id the last one stands, the first is spelled nowhere.
+    const int32_t spelled = spelled_.find(token.content);
+    if (spelled != Vocabulary::kNone) special_kind_[static_cast<size_t>(spelled)] = kind;
   }
   for (const int64_t id : parts_.before)
     base::require(id >= 0 && id < vocabulary_size(), "template token ", id);

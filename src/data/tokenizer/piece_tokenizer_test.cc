@@ -119,6 +119,16 @@ TEST(PieceTokenizer, RefusesWhatItDoesNotDo) {
   EXPECT_TRUE(fails(bad));
 }
 
+/// The last text stands; the first is still found where it is written.
+TEST(PieceTokenizer, TwoTextsMayHaveOneId) {
+  const auto tokenizer = tokenizer_from_json(R"({"added_tokens": [
+      {"id": 2, "content": "<a>", "special": true}, {"id": 2, "content": "<b>", "special": true}],
+      "model": {"type": "BPE", "vocab": {"x": 0, "y": 1}, "merges": []}})");
+  EXPECT_EQ(tokenizer->encode("x<a>y<b>", false), (std::vector<int64_t>{0, 2, 1, 2}));
+  EXPECT_EQ(tokenizer->find("<a>"), 2);
+  EXPECT_EQ(tokenizer->vocabulary_size(), 3);
+}
+
 TEST(PieceTokenizer, LongTextsTakeLittleTime) {
   const base::Json all = vectors();
   const auto tokenizer = tokenizer_from_json(all.at("small").at(size_t{3}).at("tokenizer").dump());
