@@ -52,7 +52,7 @@ PieceTokenizer::PieceTokenizer(TokenizerParts parts)
   for (const SpecialToken& token : parts_.special) {
     const int8_t kind = token.is_special ? 1 : 2;
     special_kind_[static_cast<size_t>(token.id)] = kind;
-    // Files list some tokens twice; of two texts with one id the last one stands, the first is spelled nowhere.
+    // Files list some tokens twice. Of two texts with one id the last stands, the first is spelled nowhere.
     const int32_t spelled = spelled_.find(token.content);
     if (spelled != Vocabulary::kNone) special_kind_[static_cast<size_t>(spelled)] = kind;
   }
