@@ -17,13 +17,13 @@ import _slurm
 from _training import TRIREME, make_patterns, read_log
 
 CONFIG = """
-run: {{name: run, directory: {directory}, steps: 2000, seed: 11}}
+run: {{name: run, directory: {directory}, steps: {steps}, seed: 11}}
 model: {{source: "zoo:mlp", config: {{size: 12, hidden: [48, 32], classes: 4}}}}
 data: {{path: {data}, hold_out: 0.1}}
 batch: {{global: 32, micro: 4}}
 optimizer: {{kind: adamw}}
 schedule: {{lr: 0.003}}
-checkpoint: {{every: 40, keep: 2}}
+checkpoint: {{every: 200, keep: 2}}
 log: {{progress: 0s}}
 """
 
@@ -58,7 +58,7 @@ def launched_run_loses_a_rank(slurm, room):
     """Empty if the run went on after a kill and ended, else what was wrong."""
     make_patterns(room / "data")
     config, directory = room / "run.yaml", room / "run"
-    config.write_text(CONFIG.format(directory=directory, data=room / "data"))
+    config.write_text(CONFIG.format(directory=directory, data=room / "data", steps=20_000))
     process = subprocess.Popen([TRIREME, "launch", "-n", "2", "--kind", "slurm", "--", "trireme", "train", str(config),
                                 "--quiet"], env=slurm.environment, stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -123,7 +123,7 @@ def batch_job_is_requeued(slurm, room):
     room.mkdir()
     make_patterns(room / "data")
     config, directory, log = room / "run.yaml", room / "run", room / "job.log"
-    config.write_text(CONFIG.format(directory=directory, data=room / "data"))
+    config.write_text(CONFIG.format(directory=directory, data=room / "data", steps=10_000_000))  # until it is stopped
     script = Path(__file__).resolve().parent.parent / "deploy/train.sbatch"
     code, output = slurm.run(["sbatch", "--parsable", "--nodes=1", "--ntasks-per-node=2", "--overcommit",
                               f"--export=ALL,TRIREME={Path(TRIREME).resolve()}", f"--output={log}", script, config])
@@ -137,12 +137,14 @@ def batch_job_is_requeued(slurm, room):
         return f"not queued again: {state_of(slurm, job)}\n{log.read_text()[-1200:]}"
     until(20, lambda: state_of(slurm, job)[0] == "PENDING")
     until(20, lambda: not has_steps(job))  # a job that begins again before that is killed with them
+    last = read_log(directory)["step"][-1]["step"] + 2000
+    config.write_text(CONFIG.format(directory=directory, data=room / "data", steps=last))
     slurm.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])  # Slurm would wait for two minutes
     if not until(90, lambda: state_of(slurm, job)[0] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")):
         return f"does not end: {state_of(slurm, job)}\n{log.read_text()[-1200:]}"
     state, _ = state_of(slurm, job)
     steps = [event["step"] for event in read_log(directory).get("step", [])]
-    good = state == "COMPLETED" and steps and steps[-1] == 2000
+    good = state == "COMPLETED" and steps and steps[-1] == last
     return "" if good else f"{state}, last step {steps[-1:]}:\n{log.read_text()[-1500:]}"
 
 
