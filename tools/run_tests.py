@@ -3,6 +3,9 @@
 # A journey is tests/<name>.py: exit code 0, and a last line `N passed, N failed, N skipped`. A comment `# tier: all`,
 # `# tier: onnx`, `# tier: oracles` or `# tier: slurm` among its first five lines keeps it for ./dev test --all, --onnx,
 # `# timeout: SECONDS` there lifts its time limit. Files that start with an underscore are modules, not journeys.
+#
+# With --second-runs N, at most N tests that failed are run once more, alone. One that passes then is called UNSTEADY
+# above the totals and does not fail the call. A crash, a hang, and a test that fails again do.
 import argparse
 import concurrent.futures
 import json
@@ -30,6 +33,8 @@ class Result:
     seconds: float = 0.0
     reasons: list = field(default_factory=list)  # why tests were skipped
     output: str = ""  # printed when something failed
+    cases: list = field(default_factory=list)  # of a GoogleTest binary: the names of those that failed
+    again: object = None  # runs what failed once more; None where it ended in a way that no second run excuses
 
 
 def run(command, limit_s, env):
@@ -53,17 +58,20 @@ def gtest_cases(report):
         yield from suite.get("testsuite", [])
 
 
-def run_binary(binary, limit_s):
-    """One GoogleTest binary in its own temporary directory. A crash counts as one failure and names the test."""
+def run_binary(binary, limit_s, cases=()):
+    """One GoogleTest binary, or those cases of it, in its own temporary directory. A crash counts as one failure and
+    names the test."""
     result = Result(binary.name)
     with tempfile.TemporaryDirectory(prefix=binary.name) as scratch:
         report = Path(scratch) / "report.json"
         env = dict(os.environ, TMPDIR=scratch, TEST_TMPDIR=scratch, GTEST_COLOR="no")
-        code, output, result.seconds = run([binary, f"--gtest_output=json:{report}"], limit_s, env)
+        chosen = [f"--gtest_filter={':'.join(cases)}"] if cases else []
+        code, output, result.seconds = run([binary, f"--gtest_output=json:{report}", *chosen], limit_s, env)
         if report.exists():
             for case in gtest_cases(report):
                 if case.get("failures"):
                     result.failed += 1
+                    result.cases.append(f"{case['classname']}.{case['name']}")
                 elif case.get("result") == "SKIPPED":
                     result.skipped += 1
                 elif case.get("status") == "RUN":
@@ -78,6 +86,8 @@ def run_binary(binary, limit_s):
         output += f"\n{binary.name} ended with {code} in {last[-1] if last else 'no test'}\n"
     if result.failed:
         result.output = output
+    if result.cases and code == 1:
+        result.again = lambda: run_binary(binary, limit_s, result.cases)
     return result
 
 
@@ -107,7 +117,28 @@ def run_journey(script):
     result.reasons = re.findall(r"^skip(?:ped)?:? (.*)$", output, re.M | re.I) if result.skipped else []
     if result.failed:
         result.output = output
+    if result.failed and code == 1:
+        result.again = lambda: run_journey(script)
     return result
+
+
+def tests_of(result):
+    """How many tests a second run takes up: cases of a binary, else what the journey counted as failed."""
+    return len(result.cases) or result.failed
+
+
+def run_again(results, most):
+    """Runs what failed once more, if that is at most so many tests. Returns the names of those that passed then."""
+    failed = [result for result in results if result.failed]
+    if sum(map(tests_of, failed)) > most:
+        return []
+    unsteady = []
+    for result in failed:
+        second = result.again() if result.again else None
+        if second and not second.failed:
+            unsteady.append(" ".join([result.name, *result.cases]))
+            result.passed, result.failed = result.passed + len(result.cases) if result.cases else second.passed, 0
+    return unsteady
 
 
 def show(result):
@@ -124,6 +155,7 @@ def main():
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--tiers", default="quick")
     parser.add_argument("--only", default="")
+    parser.add_argument("--second-runs", type=int, default=0, metavar="N")
     args = parser.parse_args()
     tiers = args.tiers.split(",")
     if "all" in tiers:
@@ -155,10 +187,13 @@ def main():
         results.append(run_journey(script))
         show(results[-1])
 
+    unsteady = run_again(results, args.second_runs)
     passed, failed, skipped = (sum(getattr(r, key) for r in results) for key in ("passed", "failed", "skipped"))
     names = [r.name for r in results if r.failed]
     if names:
         print(f"failed: {' '.join(names)}")
+    for name in unsteady:
+        print(f"UNSTEADY {name}: failed, and passed when it ran alone")
     print(f"tests took {time.monotonic() - start:.1f} s")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(1 if failed or not results else 0)
