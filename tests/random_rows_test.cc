@@ -80,7 +80,7 @@ class Builder {
   ValueId count(int64_t v) { return graph_.add_constant(Tensor::scalar<int64_t>(v)); }
 
   void grow(ValueId x) {
-    switch (below(8)) {
+    switch (below(9)) {
       case 0:
       case 1: return grow_elements(x);
       case 2:
@@ -88,6 +88,7 @@ class Builder {
       case 4: return grow_layer(x);
       case 5: return grow_moves(x);
       case 6: return grow_view(x);
+      case 7: return grow_lookup(x);
       default: return grow_extents(x);
     }
   }
@@ -177,6 +178,30 @@ class Builder {
       default:
         return keep(add("reshape", {x, add("concat", {rows(), ints({-1, 6})}, {{"axis", int64_t{0}}})}));
     }
+  }
+
+  /// Each row looks up by its number what is its own, as exporters write indexing: by tuples or by places in
+  /// a flat view. About one in four graphs looks beside it, within the tensor.
+  void grow_lookup(ValueId x) {
+    if (rank(x) < 2) return;
+    const int64_t inner = extent(x, 1);
+    const auto from_end = [&](ValueId numbers) { return add("sub", {count(-1), numbers}); };
+    ValueId numbers = add("range", {count(0), add("squeeze", {rows(), ints({0})}), count(1)});
+    if (seldom()) numbers = from_end(numbers);
+    numbers = add("unsqueeze", {numbers, ints({1})});
+    Ints places;
+    for (size_t i = 0; i < 1 + below(3); ++i)
+      places.push_back(static_cast<int64_t>(below(static_cast<size_t>(inner))));
+    if (below(2) == 0) {  // [n, places] of a flat view
+      const ValueId ahead = add("mul", {numbers, count(seldom() ? 1 : inner)});
+      const ValueId flat = add(
+          "reshape", {x, add("concat", {ints({-1}), add("slice", {add("shape", {x}), ints({2}), ints({9})})},
+                             {{"axis", int64_t{0}}})});
+      return keep(add("gather", {flat, add("add", {ints(places), ahead})}, {{"axis", int64_t{0}}}));
+    }
+    const ValueId to = add("concat", {rows(), ints({1})}, {{"axis", int64_t{0}}});
+    const ValueId column = add("expand", {ints({places[0]}), to});
+    return keep(add("gather_nd", {x, add("concat", {numbers, column}, {{"axis", int64_t{-1}}})}));
   }
 
   /// i64[1]: the number of rows, by one of the ways in which exporters write it.

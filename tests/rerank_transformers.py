@@ -65,8 +65,6 @@ def case_served_scores_are_transformers():
                       output_names=["logits"], dynamic_shapes=open_dims, external_data=False, dynamo=True)
     for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
         (root / "onnx" / name).write_bytes((root / "pairs" / name).read_bytes())
-    # PyTorch's graph numbers the rows for its mask, so they are not shown to be independent: the user says so.
-    (root / "onnx/config.pbtxt").write_text("max_batch_size: 32\ndynamic_batching { }\n")
     repository = temporary()
     link_tree(root, repository)
     want = Model.logits()

@@ -8,6 +8,7 @@
 #include "ops/counts.h"
 #include "passes/cleanup/fold.h"
 #include "passes/independence/index_rule.h"
+#include "passes/independence/numbered_rows.h"
 #include "passes/partition/cut_match.h"
 
 namespace trireme::passes {
@@ -82,6 +83,7 @@ class IndexWalk {
     for (size_t i = 0; i < node.out.size(); ++i) {
       if (node.out[i] != ir::kNoValue) set(node.out[i], results[i], counts[i]);
     }
+    if (node.out.size() == 1 && node.out[0] != ir::kNoValue) numbers_.note(node, elements_of(node));
     fold(id, node);
   }
 
@@ -127,9 +129,12 @@ class IndexWalk {
   static std::vector<IndexUse> all(const Node& node, IndexUse what) {
     return std::vector<IndexUse>(node.out.size(), std::move(what));
   }
-  std::vector<IndexUse> mixed(const Node& node, const std::string& why) {
+  static std::string named(const Node& node, const std::string& why) {
     const std::string name = node.from.empty() ? "" : base::concat("'", node.from, "' ");
-    return all(node, {Kind::mixed, {}, base::concat(name, "(", node.op_name(), "): ", why)});
+    return base::concat(name, "(", node.op_name(), "): ", why);
+  }
+  static std::vector<IndexUse> mixed(const Node& node, const std::string& why) {
+    return all(node, {Kind::mixed, {}, named(node, why)});
   }
 
   std::vector<IndexUse> uses_of(const Node& node) {
@@ -141,7 +146,9 @@ class IndexWalk {
     if (op.is_control) return mixed(node, "runs subgraphs, which are not looked into");
     if (op.is_collective) return mixed(node, "meets other ranks");
     if (reads_extents(node)) return all(node, {Kind::counts});
-    const bool has_rows = any_operand(node, Kind::along), has_counts = any_operand(node, Kind::counts);
+    const bool has_numbers = any_operand(node, Kind::numbered);
+    const bool has_rows = has_numbers || any_operand(node, Kind::along);
+    const bool has_counts = any_operand(node, Kind::counts);
     if (!has_rows && !has_counts) return all(node, {Kind::apart});
     if (op.updates_state()) return mixed(node, "writes state that all rows share");
     for (const ValueId id : node.out) {
@@ -149,7 +156,24 @@ class IndexWalk {
         return mixed(node, "the extents of its result depend on data");
     }
     if (!has_rows && are_known(node)) return all(node, {Kind::counts});
-    return by_rule(node);
+    if (!has_rows) {
+      if (const auto place = numbers_.counted(node, elements_of(node)))
+        return all(node, {Kind::numbered, *place, named(node, "its result depends on the place of a row")});
+    }
+    return has_numbers ? by_numbers(node) : by_rule(node);
+  }
+
+  /// Results over numbers of rows depend on them too, unless each row looks up what is its own.
+  std::vector<IndexUse> by_numbers(const Node& node) {
+    if (const auto own = numbers_.looks_up_own(node)) return all(node, {Kind::along, *own});
+    const auto numbered = std::find_if(node.in.begin(), node.in.end(), [&](ValueId id) {
+      return id != ir::kNoValue && use(id).kind == Kind::numbered;
+    });
+    std::vector<IndexUse> out = by_rule(node);
+    for (IndexUse& result : out) {
+      if (result.kind != Kind::mixed) result = {Kind::numbered, result.place, use(*numbered).why};
+    }
+    return out;
   }
 
   /// Of the node's results, those that are counts.
@@ -159,15 +183,13 @@ class IndexWalk {
     const ir::NodeView view = graph_.view(node);
     if (const auto extents = ops::counts_of_extents(*node.op, view, extents_of(node.in[0])))
       return {*extents};
-    std::vector<Counts> in;
-    for (const ValueId id : node.in) in.push_back(elements_of(id));
-    std::vector<Counts> out = ops::follow_counts(*node.op, view, in, pool_);
+    std::vector<Counts> out = ops::follow_counts(*node.op, view, elements_of(node), pool_);
     out.resize(node.out.size());
     return out;
   }
 
   bool reads_extents(const Node& node) {
-    if (node.in.empty() || node.in[0] == ir::kNoValue || use(node.in[0]).kind != Kind::along) return false;
+    if (node.in.empty() || node.in[0] == ir::kNoValue || !use(node.in[0]).has_place()) return false;
     return ops::counts_of_extents(*node.op, graph_.view(node), extents_of(node.in[0])).has_value();
   }
 
@@ -177,15 +199,20 @@ class IndexWalk {
     if (!shape.is_static()) return {Count::any()};
     for (const tensor::Dim& d : shape.dims()) out.push_back({d.value(), 0});
     const IndexUse& what = use(id);
-    if (what.kind == Kind::along) out[what.place.dim] = {0, what.place.outer * what.place.inner};
+    if (what.has_place()) out[what.place.dim] = {0, what.place.outer * what.place.inner};
     return out;
   }
 
+  std::vector<Counts> elements_of(const Node& node) {
+    std::vector<Counts> in;
+    for (const ValueId id : node.in) in.push_back(elements_of(id));
+    return in;
+  }
   Counts elements_of(ValueId id) {
     if (id == ir::kNoValue) return {};
     if (const auto at = counts_.find(id); at != counts_.end()) return at->second;
     const tensor::Tensor* known = graph_.known(id);
-    return known == nullptr ? Counts{} : ops::plain_counts(*known);
+    return known == nullptr || known->bytes() > kMaxBytes ? Counts{} : ops::plain_counts(*known);
   }
 
   /// Operands small enough to compute with, and results too.
@@ -206,7 +233,7 @@ class IndexWalk {
       const ValueId id = node.in[i];
       in.places.emplace_back();
       if (id == ir::kNoValue) continue;
-      if (use(id).kind == Kind::along) in.places.back() = use(id).place;
+      if (use(id).has_place()) in.places.back() = use(id).place;
       if (use(id).kind != Kind::counts) continue;
       if (node.op->schema.shape_operand != i)
         return mixed(node, base::concat("operand ", i, " is a number that follows the number of rows"));
@@ -232,6 +259,7 @@ class IndexWalk {
   const int64_t n_;
   std::vector<IndexUse> uses_;
   std::map<ValueId, Counts> counts_;
+  NumberedRows numbers_{graph_, uses_};
   base::ThreadPool pool_{1};
 };
 

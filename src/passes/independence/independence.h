@@ -27,12 +27,17 @@ struct IndexUse {
     apart,   ///< not at all: weights, constants
     along,   ///< entry i depends on entry i of the inputs alone (or on none, with as many entries)
     counts,  ///< whole numbers that follow from the number of entries: shapes
-    mixed,   ///< anything else; `why` names the first node that mixes, and how
+    /// As `along`, but entry i depends on i as well: rows that were counted. Stays inside the graph where it
+    /// only looks up what belongs to the same entry; `why` names the node that counts.
+    numbered,
+    mixed,  ///< anything else; `why` names the first node that mixes, and how
   };
   Kind kind = Kind::apart;
   IndexPlace place = {};
   std::string why = {};
 
+  /// The value has the index at `place`.
+  bool has_place() const { return kind == Kind::along || kind == Kind::numbered; }
   bool is_along(size_t dim) const { return kind == Kind::along && place == IndexPlace{dim}; }
 };
 

@@ -73,6 +73,31 @@ INSTANTIATE_TEST_SUITE_P(
              "  %6 = where(%4, %5, %2)\n  %7 = expand(%1, %6)\n  %8 = add(%7, %0)\n  return %8 \"y\"\n"},
         Case{"ones_of_the_rows",
              "  %2 = shape(%0)\n  %3 = constant_of_shape(%2)\n  %4 = add(%3, %0)\n  return %4 \"y\"\n"},
+        // The mask of attention as PyTorch's exporters write it: mask[batch_number, key], by torch.export.
+        Case{"looks_its_own_entries_up",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
+             "  %8 = const : i64[3]{1, 2, 3}\n  %9 = unsqueeze(%7, %8)\n  %10 = const : i64[4]{0, 1, 2, 3}\n"
+             "  %11 = max(%9, %10)\n  %12 = shape(%11)\n  %13 = expand(%9, %12)\n"
+             "  %14 = expand(%10, %12)\n  %15 = const : i64[1]{-1}\n  %16 = unsqueeze(%13, %15)\n"
+             "  %17 = unsqueeze(%14, %15)\n  %18 = concat(%16, %17) {axis=-1}\n"
+             "  %19 = gather_nd(%0, %18)\n  return %19 \"y\"\n"},
+        // The same by the older exporter: flat places.
+        Case{"looks_its_own_flat_places_up",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
+             "  %8 = const : i64[1]{1}\n  %9 = unsqueeze(%7, %8)\n  %10 = const : i64[]{4}\n"
+             "  %11 = mul(%9, %10)\n  %12 = const : i64[4]{0, 1, 2, 3}\n  %13 = add(%12, %11)\n"
+             "  %14 = const : i64[2]{-1, 6}\n  %15 = reshape(%0, %14)\n  %16 = gather(%15, %13) {axis=0}\n"
+             "  return %16 \"y\"\n"},
+        // The last token of each sequence, found by its content.
+        Case{"looks_up_where_its_content_says",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
+             "  %8 = arg_max(%0) {axis=1, keepdims=0}\n  %9 = const : i64[]{0}\n"
+             "  %10 = gather(%8, %9) {axis=1}\n  %11 = const : i64[1]{-1}\n  %12 = unsqueeze(%7, %11)\n"
+             "  %13 = unsqueeze(%10, %11)\n  %14 = concat(%12, %13) {axis=-1}\n"
+             "  %15 = gather_nd(%0, %14)\n  return %15 \"y\"\n"},
         Case{"pooled_image",
              "  %2 = const : i64[4]{0, 1, 4, 6}\n  %3 = reshape(%0, %2)\n"
              "  %4 = max_pool(%3) {kernel_shape=[2, 2], strides=[2, 2]}\n  return %4 \"y\"\n"},
@@ -121,6 +146,36 @@ INSTANTIATE_TEST_SUITE_P(
              "  %5 = const : i64[]{1}\n  %6 = range(%3, %4, %5)\n  %7 = cast(%6) {to=1}\n"
              "  %8 = const : i64[2]{1, 2}\n  %9 = unsqueeze(%7, %8)\n  %10 = add(%0, %9)\n  return %10 "
              "\"y\"\n"},
+        Case{"looks_the_next_row_up",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
+             "  %8 = add(%7, %6)\n  %9 = gather(%0, %8) {axis=0}\n  return %9 \"y\"\n"},
+        Case{"looks_rows_up_from_the_end",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
+             "  %8 = sub(%5, %7)\n  %9 = gather(%0, %8) {axis=0}\n  return %9 \"y\"\n"},
+        Case{"looks_columns_up_by_the_number_of_the_row",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
+             "  %8 = const : i64[1]{-1}\n  %9 = unsqueeze(%7, %8)\n"
+             "  %10 = concat(%9, %9) {axis=-1}\n  %11 = gather_nd(%0, %10)\n  return %11 \"y\"\n"},
+        Case{"flat_places_that_reach_the_next_row",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
+             "  %8 = const : i64[1]{1}\n  %9 = unsqueeze(%7, %8)\n"
+             "  %10 = const : i64[]{4}\n  %11 = mul(%9, %10)\n  %12 = const : i64[4]{1, 2, 3, 4}\n"
+             "  %13 = add(%12, %11)\n  %14 = const : i64[2]{-1, 6}\n  %15 = reshape(%0, %14)\n"
+             "  %16 = gather(%15, %13) {axis=0}\n  return %16 \"y\"\n"},
+        Case{"looks_a_table_up_by_the_number_of_the_row",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
+             "  %8 = gather(%1, %7) {axis=0}\n  return %8 \"y\"\n"},
+        Case{"flat_places_of_another_step",
+             "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
+             "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
+             "  %8 = const : i64[]{2}\n  %9 = mul(%7, %8)\n"
+             "  %10 = const : i64[2]{-1, 6}\n  %11 = reshape(%0, %10)\n  %12 = gather(%11, %9) {axis=0}\n"
+             "  return %12 \"y\"\n"},
         Case{"other_with_more_than_eight",
              "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{8}\n  %4 = greater(%2, %3)\n"
              "  %5 = relu(%0)\n  %6 = where(%4, %5, %0)\n  return %6 \"y\"\n"},
