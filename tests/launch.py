@@ -20,7 +20,7 @@ batch: {{global: 32, micro: 4}}
 loader: {{workers: 1, prefetch: 2}}
 optimizer: {{kind: adamw}}
 schedule: {{lr: 0.003}}
-checkpoint: {{every: 40, keep: 2}}
+checkpoint: {{every: 80, keep: 2}}
 log: {{progress: 0s}}
 """
 
@@ -29,7 +29,10 @@ ROOM = Path(scratch.name)
 make_patterns(ROOM / "data")
 
 
-def configure(name, steps=2000):
+STEPS = 6000  # enough of them follow each moment at which a run is disturbed, however fast they are
+
+
+def configure(name, steps=STEPS):
     """Gives the configuration's path and the run directory."""
     path = ROOM / f"{name}.yaml"
     path.write_text(CONFIG.format(name="run", directory=ROOM / name, data=ROOM / "data", steps=steps))
@@ -141,7 +144,7 @@ def killed_and_resumed(ranks, *words):
     """Kills a rank twice; gives stderr and the number of ranks in the end."""
     config, directory = configure(f"killed{ranks}{'-'.join(words)}".replace("--", ""))
     process = launch("-n", ranks, *words, "--", "trireme", "train", config, "--quiet")
-    for step in (200, 900):
+    for step in (240, 960):
         reached(directory, step, process)
         running = ranks_of(process)
         os.kill(running[-1], signal.SIGKILL)
@@ -180,7 +183,7 @@ def the_ranks_that_are_left_go_on():
 def stopped_and_resumed(ranks, *words):
     config, directory = configure(f"stopped{ranks}{'-'.join(words)}".replace("--", ""))
     process = launch("-n", ranks, *words, "--", "trireme", "train", config, "--quiet")
-    reached(directory, 120, process)
+    reached(directory, 160, process)
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
     assert code == INTERRUPTED and "restart" not in err, f"{code}: {err}"
@@ -204,7 +207,7 @@ def ranks_do_not_outlive_their_launcher():
     config, directory = configure("orphans")
     process = launch("-n", 2, *([] if _ranks.why_no_mpi() else ["--kind", "mpi"]), "--", "trireme", "train", config,
                      "--quiet")
-    reached(directory, 40, process)
+    reached(directory, 80, process)
     below = ranks_of(process)
     process.kill()
     end = time.monotonic() + 20
