@@ -1,5 +1,5 @@
 # trireme launch: exact lines, ranks killed and started again from their checkpoint, fewer ranks, signals.
-# timeout: 240
+# timeout: 900
 import hashlib
 import os
 import signal
@@ -44,7 +44,7 @@ def launch(*words, **how):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
 
 
-def finish(process, limit_s=100):
+def finish(process, limit_s=300):
     """Gives (exit code, stdout, stderr); ends the whole launch at the limit."""
     try:
         out, err = process.communicate(timeout=limit_s)
@@ -76,7 +76,7 @@ def running(pid):
         return False
 
 
-def reached(directory, step, process, limit_s=60):
+def reached(directory, step, process, limit_s=200):
     """Waits until a checkpoint of at least `step` is committed."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end and process.poll() is None:
