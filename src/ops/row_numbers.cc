@@ -69,6 +69,20 @@ std::optional<CountedRows> counted_rows(const ir::OpDef& op, const std::vector<C
   return number ? std::optional(CountedRows{*number, limit.each / step.fixed}) : std::nullopt;
 }
 
+std::optional<RepeatedForRows> repeated_for_rows(const ir::OpDef& op, const NodeView& node,
+                                                 const std::vector<Counts>& in) {
+  if (op.schema.name != "tile" || in.size() != 2 || !node.in[0].shape.is_static()) return std::nullopt;
+  const tensor::Dims x = node.in_dims(0);
+  if (in[1].size() != x.size()) return std::nullopt;
+  std::optional<RepeatedForRows> found;
+  for (size_t d = 0; d < x.size(); ++d) {
+    if (in[1][d].is_plain()) continue;
+    if (found || !in[1][d].is_multiple()) return std::nullopt;
+    found = {d, in[1][d].each * x[d]};
+  }
+  return found && found->each_row > 0 ? found : std::nullopt;
+}
+
 std::optional<RowNumber> follow_row_numbers(const ir::OpDef& op, const NodeView& node,
                                             const std::vector<std::optional<RowNumber>>& in) {
   if (node.out.size() != 1 || !is_index_type(node.out[0].dtype) || in.empty() || !in[0]) return std::nullopt;

@@ -26,6 +26,16 @@ struct CountedRows {
 };
 std::optional<CountedRows> counted_rows(const ir::OpDef& op, const std::vector<Counts>& in);
 
+/// A node that repeats the whole of operand 0, which does not depend on the rows, once or several times for
+/// each of them (`in`: the elements of its operands): the result has `each_row` entries of each row one after
+/// another in dimension `dim`. nullopt for every other node.
+struct RepeatedForRows {
+  size_t dim = 0;
+  int64_t each_row = 0;
+};
+std::optional<RepeatedForRows> repeated_for_rows(const ir::OpDef& op, const ir::NodeView& node,
+                                                 const std::vector<Counts>& in);
+
 /// What is known of every element of a node's one result from what is known of the operands': sums,
 /// differences and products with constants, casts between integers, moves. nullopt: nothing. Constants have
 /// `each` 0.

@@ -2,15 +2,19 @@
 #include "ops/image/image_cuts.h"
 
 #include "ops/cut_notation.h"
+#include "ops/image/resize_plan.h"
 
 namespace trireme::ops {
 namespace {
 
-/// Images and channels, where sampling leaves them alone.
-std::string kept(const tensor::Dims& x, const tensor::Dims& y, bool has_sizes) {
-  std::string text = dots(x.size());
-  for (size_t d = 0; d < 2 && d < x.size() && x.size() > 2; ++d) {
-    if (x[d] == y[d] && !has_sizes) text[d] = "nc"[d];
+/// Images and channels, where sampling leaves them alone. `forward`: x and y of resize.
+std::string kept(const ir::NodeView& forward) {
+  const size_t rank = forward.in[0].shape.rank();
+  std::string text = dots(rank);
+  if (rank < 3 || !sizes_are_extents(forward)) return text;
+  const std::vector<bool> stays = kept_axes(forward);
+  for (size_t d = 0; d < 2; ++d) {
+    if (stays[d]) text[d] = "nc"[d];
   }
   return text;
 }
@@ -24,12 +28,21 @@ std::string points_of(const ir::NodeView& n, size_t grid, const std::string& bef
 }  // namespace
 
 ir::CutRule resize_cut(const ir::NodeView& n) {
-  const std::string x = kept(n.in_dims(0), n.out_dims(0), n.present(3));
+  const std::string x = kept(n);
   return {.notation = CutNotation(n).in(0, x).out(0, x).text(), .linear = {1}};
 }
 
 ir::CutRule resize_grad_cut(const ir::NodeView& n) {
-  const std::string x = kept(n.out_dims(0), n.in_dims(0), n.present(3));
+  const bool has_sizes = n.value(3) != nullptr && n.value(3)->elements() > 0;
+  if (has_sizes) {  // they are the whole's, also in a part of it
+    const std::string none = dots(n.in[0].shape.rank());
+    return {.notation = CutNotation(n).in(0, none).out(0, none).text(), .linear = {1}};
+  }
+  ir::NodeView forward = n;
+  forward.in[0] = n.out[0];
+  forward.known[0] = nullptr;
+  forward.out = {n.in[0]};
+  const std::string x = kept(forward);
   return {.notation = CutNotation(n).in(0, x).out(0, x).text(), .linear = {1}};
 }
 

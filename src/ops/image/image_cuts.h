@@ -5,7 +5,8 @@
 
 namespace trireme::ops {
 
-/// resize, upsample: dimensions that keep their extent, unless sizes are given, which name all extents.
+/// resize, upsample: images and channels whose places stay what they are, which the extents alone do not
+/// show.
 ir::CutRule resize_cut(const ir::NodeView& node);
 ir::CutRule resize_grad_cut(const ir::NodeView& node);
 ir::CutRule grid_sample_cut(const ir::NodeView& node);

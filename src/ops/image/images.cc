@@ -55,6 +55,7 @@ ir::OpSchema resize() {
   return {.name = "resize",
           .doc = "samples x on a grid of other extents; operands x, roi, scales, sizes",
           .cut = resize_cut,
+          .shape_operand = 3,
           .min_in = 1,
           .max_in = 4,
           .attrs = {{"antialias", "int", "widen the kernel when shrinking"},
@@ -158,6 +159,7 @@ ir::OpSchema resize_grad() {
   s.name = "resize_grad";
   s.doc = "the transposed map of resize (or upsample); operands dy, then those of the forward op";
   s.cut = resize_grad_cut;
+  s.shape_operand = {};
   s.localise = localise_shape;
   s.attrs.push_back({"shape", "ints", "extents of x"});
   s.attrs.push_back({"upsample", "int", "1: of upsample"});

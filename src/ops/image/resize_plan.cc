@@ -189,6 +189,35 @@ std::optional<ResizeTarget> resize_target(const ir::NodeView& node) {
   return target;
 }
 
+std::vector<bool> kept_axes(const ir::NodeView& node) {
+  const size_t rank = node.in[0].shape.rank();
+  std::vector<bool> kept(rank, false);
+  const std::optional<ResizeTarget> target = resize_target(node);
+  if (!target) return kept;
+  const Dims in = node.in_dims(0);
+  for (size_t axis = 0; axis < rank; ++axis)
+    kept[axis] = target->out[axis] == in[axis] && target->scales[axis] == 1;
+  if (node.attrs.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize") return kept;
+  const std::vector<size_t> axes = axes_of(node, rank);
+  const std::vector<double> roi = has_values(node, 1) ? node.value(1)->to_doubles() : std::vector<double>{};
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const bool is_whole = roi.size() == 2 * axes.size() && roi[i] == 0 && roi[axes.size() + i] == 1;
+    kept[axes[i]] = kept[axes[i]] && is_whole;
+  }
+  return kept;
+}
+
+bool sizes_are_extents(const ir::NodeView& node) {
+  if (!has_values(node, 3)) return true;
+  const std::string policy = node.attrs.get_string("keep_aspect_ratio_policy", "stretch");
+  const size_t rank = node.in[0].shape.rank();
+  const std::vector<size_t> axes = axes_of(node, rank);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] != rank - axes.size() + i) return false;
+  }
+  return policy.empty() || policy == "stretch";
+}
+
 ResizePlan plan_resize(const ir::NodeView& node, bool is_upsample) {
   const Sampling s = sampling_of(node.attrs, is_upsample);
   const std::optional<ResizeTarget> target = resize_target(node);

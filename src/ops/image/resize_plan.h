@@ -29,6 +29,12 @@ struct ResizeTarget {
 };
 std::optional<ResizeTarget> resize_target(const ir::NodeView& node);
 
+/// By axis of x: whether every element along it stays where it is. None where scales, sizes or a region that
+/// decides it are not known; an extent that stays the same is not enough.
+std::vector<bool> kept_axes(const ir::NodeView& node);
+/// Whether the sizes of a resize, if it has any, are extents of the last dimensions of its result, in order.
+bool sizes_are_extents(const ir::NodeView& node);
+
 /// The plan of resize (and of upsample, whose coordinates are asymmetric and round down). Needs known
 /// operands.
 ResizePlan plan_resize(const ir::NodeView& node, bool is_upsample);

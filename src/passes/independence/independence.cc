@@ -157,6 +157,8 @@ class IndexWalk {
     }
     if (!has_rows && are_known(node)) return all(node, {Kind::counts});
     if (!has_rows) {
+      if (const auto repeated = ops::repeated_for_rows(*node.op, graph_.view(node), elements_of(node)))
+        return all(node, {Kind::along, {.dim = repeated->dim, .inner = repeated->each_row}});
       if (const auto place = numbers_.counted(node, elements_of(node)))
         return all(node, {Kind::numbered, *place, named(node, "its result depends on the place of a row")});
     }

@@ -98,6 +98,16 @@ INSTANTIATE_TEST_SUITE_P(
              "  %10 = gather(%8, %9) {axis=1}\n  %11 = const : i64[1]{-1}\n  %12 = unsqueeze(%7, %11)\n"
              "  %13 = unsqueeze(%10, %11)\n  %14 = concat(%12, %13) {axis=-1}\n"
              "  %15 = gather_nd(%0, %14)\n  return %15 \"y\"\n"},
+        Case{"resized_to_extents_of_the_rows",
+             "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[2]{4, 12}\n  %4 = concat(%2, %3) "
+             "{axis=0}\n"
+             "  %5 = resize(%0, _, _, %4) {mode=\"linear\"}\n  return %5 \"y\"\n"},
+        Case{"resized_along_the_last_axis",
+             "  %2 = const : i64[1]{9}\n  %3 = resize(%0, _, _, %2) {axes=[2]}\n  return %3 \"y\"\n"},
+        Case{"a_table_repeated_for_the_rows",
+             "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{1}\n  %4 = concat(%2, %3) {axis=0}\n"
+             "  %5 = tile(%1, %4)\n  %6 = const : i64[3]{-1, 4, 6}\n  %7 = reshape(%5, %6)\n"
+             "  %8 = add(%7, %0)\n  return %8 \"y\"\n"},
         Case{"pooled_image",
              "  %2 = const : i64[4]{0, 1, 4, 6}\n  %3 = reshape(%0, %2)\n"
              "  %4 = max_pool(%3) {kernel_shape=[2, 2], strides=[2, 2]}\n  return %4 \"y\"\n"},
@@ -176,6 +186,20 @@ INSTANTIATE_TEST_SUITE_P(
              "  %8 = const : i64[]{2}\n  %9 = mul(%7, %8)\n"
              "  %10 = const : i64[2]{-1, 6}\n  %11 = reshape(%0, %10)\n  %12 = gather(%11, %9) {axis=0}\n"
              "  return %12 \"y\"\n"},
+        // As many rows as before, and almost the same scale: each row but the first is the one before it.
+        Case{"resized_by_almost_one",
+             "  %2 = const : f32[3]{1.00000012, 1, 1}\n"
+             "  %3 = resize(%0, _, %2) {coordinate_transformation_mode=\"asymmetric\", "
+             "nearest_mode=\"floor\"}\n"
+             "  return %3 \"y\"\n"},
+        Case{"cropped_to_as_many_rows",
+             "  %2 = const : f32[6]{0.4, 0, 0, 1, 1, 1}\n  %3 = const : f32[3]{1, 1, 1}\n"
+             "  %4 = resize(%0, %2, %3) {coordinate_transformation_mode=\"tf_crop_and_resize\"}\n"
+             "  return %4 \"y\"\n"},
+        Case{"a_table_repeated_along_its_columns",
+             "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{1}\n  %4 = concat(%3, %2) {axis=0}\n"
+             "  %5 = tile(%1, %4)\n  %6 = const : i64[3]{-1, 4, 6}\n  %7 = reshape(%5, %6)\n"
+             "  return %7 \"y\"\n"},
         Case{"other_with_more_than_eight",
              "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{8}\n  %4 = greater(%2, %3)\n"
              "  %5 = relu(%0)\n  %6 = where(%4, %5, %0)\n  return %6 \"y\"\n"},

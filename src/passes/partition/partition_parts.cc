@@ -125,8 +125,11 @@ PartNode part_node(const ir::OpSchema& op, const ir::NodeView& node, const CutFi
     out_begin.push_back(part_begin_of(node.out_dims(i), fit.out[i], rank));
   }
   if (!is_cut) return part;
-  if (op.shape_operand && node.value(*op.shape_operand) != nullptr)
-    part.constants.emplace_back(*op.shape_operand, ints(out[0]));
+  if (op.shape_operand && node.value(*op.shape_operand) != nullptr) {
+    // As many as the whole node names: those of the last dimensions.
+    const auto named = static_cast<std::ptrdiff_t>(node.value(*op.shape_operand)->elements());
+    part.constants.emplace_back(*op.shape_operand, ints(Dims(out[0].end() - named, out[0].end())));
+  }
   if (op.name == "split") part_split(node, fit, rank, part);
   if (op.name == "slice" || op.name == "slice_grad") part_slice(node, fit, rank, part);
   if (!op.localise) return part;
