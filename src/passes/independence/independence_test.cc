@@ -200,6 +200,23 @@ INSTANTIATE_TEST_SUITE_P(
              "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{1}\n  %4 = concat(%3, %2) {axis=0}\n"
              "  %5 = tile(%1, %4)\n  %6 = const : i64[3]{-1, 4, 6}\n  %7 = reshape(%5, %6)\n"
              "  return %7 \"y\"\n"},
+        Case{"padded_before_and_cropped_behind",
+             "  %2 = const : i64[6]{1, 0, 0, -1, 0, 0}\n  %3 = pad(%0, %2)\n  return %3 \"y\"\n"},
+        Case{"in_reverse",
+             "  %2 = const : i64[1]{-1}\n  %3 = const : i64[1]{-9223372036854775807}\n  %4 = const : "
+             "i64[1]{0}\n"
+             "  %5 = slice(%0, %2, %3, %4, %2)\n  return %5 \"y\"\n"},
+        Case{"a_triangle_of_the_rows",
+             "  %2 = const : i64[2]{0, -1}\n  %3 = reshape(%0, %2)\n  %4 = trilu(%3)\n  return %4 \"y\"\n"},
+        Case{
+            "a_diagonal_of_the_rows",
+            "  %2 = const : i64[2]{0, -1}\n  %3 = reshape(%0, %2)\n  %4 = eye_like(%3)\n  return %4 \"y\"\n"},
+        Case{"rows_in_reverse_of_time",
+             "  %2 = const : i64[4]{1, 2, 3, 4}\n"
+             "  %3 = reverse_sequence(%0, %2) {time_axis=0, batch_axis=1}\n  return %3 \"y\"\n"},
+        Case{"transform_over_the_rows",
+             "  %2 = const : i64[3]{0, -1, 1}\n  %3 = reshape(%0, %2)\n  %4 = const : i64[]{0}\n"
+             "  %5 = dft(%3, _, %4)\n  return %5 \"y\"\n"},
         Case{"other_with_more_than_eight",
              "  %2 = shape(%0) {start=0, end=1}\n  %3 = const : i64[1]{8}\n  %4 = greater(%2, %3)\n"
              "  %5 = relu(%0)\n  %6 = where(%4, %5, %0)\n  return %6 \"y\"\n"},
