@@ -102,12 +102,22 @@ TEST(ConvCut, ImageSampling) {
   const ir::Attrs linear{{"mode", std::string("linear")}};
   EXPECT_EQ(expect_cuts({.op = "resize", .in = {x, {}, single}, .attrs = linear}), "nc");
   EXPECT_EQ(expect_cuts({.op = "resize", .in = {x, {}, {}, testing::ints({2, 4, 6, 3})}, .attrs = linear}),
-            "");
+            "nc");
+  ir::Attrs last = linear;
+  last.set("axes", std::vector<int64_t>{2, 3});
+  EXPECT_EQ(expect_cuts({.op = "resize", .in = {x, {}, {}, testing::ints({6, 3})}, .attrs = last}), "nc");
+  last.set("axes", std::vector<int64_t>{3, 2});
+  EXPECT_EQ(expect_cuts({.op = "resize", .in = {x, {}, {}, testing::ints({3, 6})}, .attrs = last}), "");
+  // As many images as before, but not the same ones.
+  const Tensor nearly = Tensor::from<float>({4}, {1.2f, 1, 2, 1.5});
+  EXPECT_EQ(expect_cuts({.op = "resize", .in = {x, {}, nearly}, .attrs = linear}), "c");
   EXPECT_EQ(expect_cuts({.op = "upsample", .in = {x, single}, .attrs = linear}), "nc");
   ir::Attrs back = linear;
   back.set("shape", std::vector<int64_t>{2, 4, 3, 2});
   EXPECT_EQ(expect_cuts({.op = "resize_grad", .in = {values({2, 4, 6, 3}, 2), {}, single}, .attrs = back}),
             "nc");
+  const Tensor dy_of_sizes = values({2, 4, 6, 3}, 2), sizes = testing::ints({2, 4, 6, 3});
+  EXPECT_EQ(expect_cuts({.op = "resize_grad", .in = {dy_of_sizes, {}, {}, sizes}, .attrs = back}), "");
   const Tensor grid = values({2, 4, 2, 2}, 3), dy = values({2, 4, 4, 2}, 4);
   EXPECT_EQ(expect_cuts({.op = "grid_sample", .in = {x, grid}}), "ncpq");
   EXPECT_EQ(expect_cuts({.op = "grid_sample_grad_x",
