@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "sched/row_prices.h"
-#include "sched/usual_load.h"
+#include "sched/policy/row_prices.h"
+#include "sched/policy/usual_load.h"
 
 namespace trireme::tune {
 namespace {
