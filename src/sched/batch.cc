@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_policy.h"
 #include "sched/current_error.h"
 
 namespace trireme::sched {

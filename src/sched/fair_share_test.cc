@@ -1,6 +1,6 @@
 // Fair share under a fake clock: a flood does not raise the others' latency beyond their share, weights hold,
 // nothing is saved up, and the work done is the same. Policy and shares are real, batches simulated.
-#include "sched/fair_share.h"
+#include "sched/policy/fair_share.h"
 
 #include <gtest/gtest.h>
 

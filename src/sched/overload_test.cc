@@ -7,8 +7,8 @@
 #include <random>
 
 #include "base/clock.h"
-#include "sched/batch_cost.h"
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_cost.h"
+#include "sched/policy/batch_policy.h"
 
 namespace trireme::sched {
 namespace {

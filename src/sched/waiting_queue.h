@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_policy.h"
 #include "sched/request.h"
 
 namespace trireme::sched {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/report/histogram.h"
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_policy.h"
 
 namespace trireme::tune {
 

@@ -77,7 +77,7 @@ tensor::TensorType type_from(const ValueInfoProto& info) {
 }
 
 Importer::Importer(const ModelProto& proto, TensorSource source, bool takes_strings)
-    : proto_(proto), source_(std::move(source)), takes_strings_(takes_strings) {
+    : proto_(proto), contents_(std::move(source)), strings_(proto.graph, takes_strings) {
   opsets_ = read_opsets(proto.opset_import);
   // Files older than IR version 3 have no opset list; they mean opset 1.
   if (proto.ir_version < 3) opsets_.emplace("", 1);
@@ -114,13 +114,13 @@ ir::Graph Importer::import_main() {
   ir::Graph graph;
   graph.name = std::string(proto_.graph.name);
   Scope scope{.graph = graph, .opsets = opsets_};
-  main_ = &graph;
+  strings_.begin(graph);
   add_initializers(proto_.graph, scope);
   add_inputs(proto_.graph, scope);
   add_nodes(proto_.graph.node, scope);
   for (const ValueInfoProto& info : proto_.graph.output) {
-    if (is_string(lookup(scope, info.name), scope)) {
-      note_string_output(info, scope);
+    if (const ValueId id = scope.lookup(info.name); strings_.has(id, graph)) {
+      strings_.note_output(info, id);
     } else if (!info.type.kind.empty()) {
       type_from(info);
     }
@@ -129,35 +129,29 @@ ir::Graph Importer::import_main() {
   return graph;
 }
 
-void Importer::bind(Scope& scope, std::string_view name, ValueId value) {
-  base::require(scope.values.emplace(name, value).second, "value '", shown(name), "' is defined twice");
+void Scope::bind(std::string_view name, ValueId value) {
+  base::require(values.emplace(name, value).second, "value '", shown(name), "' is defined twice");
 }
 
-ValueId Importer::lookup(const Scope& scope, std::string_view name) const {
+ValueId Scope::lookup(std::string_view name) const {
   if (name.empty()) return ir::kNoValue;
-  const auto at = scope.values.find(name);
-  base::require(at != scope.values.end(), "value '", shown(name), "' is read before any node defines it");
+  const auto at = values.find(name);
+  base::require(at != values.end(), "value '", shown(name), "' is read before any node defines it");
   return at->second;
-}
-
-Tensor Importer::tensor_of(const TensorProto& proto) {
-  const auto at = tensors_.find(proto.message.data());
-  if (at != tensors_.end()) return at->second;
-  return tensors_[proto.message.data()] = make_tensor(proto, source_);
 }
 
 void Importer::add_initializers(const GraphProto& graph, Scope& scope) {
   for (const TensorProto& proto : graph.initializer) {
-    Tensor t = tensor_of(proto);
+    Tensor t = contents_.tensor(proto);
     const bool is_weight = tensor::is_float(t.dtype()) && t.rank() > 0;
     std::string name(proto.name);
-    bind(scope, proto.name,
-         is_weight && scope.keeps_names ? scope.graph.add_param(std::move(name), std::move(t))
-                                        : scope.graph.add_constant(std::move(t), std::move(name)));
+    scope.bind(proto.name, is_weight && scope.keeps_names
+                               ? scope.graph.add_param(std::move(name), std::move(t))
+                               : scope.graph.add_constant(std::move(t), std::move(name)));
   }
   for (const SparseTensorProto& proto : graph.sparse_initializer) {
-    bind(scope, proto.values.name,
-         scope.graph.add_param(std::string(proto.values.name), make_dense(proto, source_)));
+    scope.bind(proto.values.name,
+               scope.graph.add_param(std::string(proto.values.name), contents_.dense(proto)));
   }
 }
 
@@ -165,18 +159,18 @@ void Importer::add_inputs(const GraphProto& graph, Scope& scope) {
   for (const ValueInfoProto& info : graph.input) {
     // Files before IR version 4 list every initializer among the inputs.
     if (scope.values.contains(info.name)) continue;
-    const bool is_text = takes_strings_ && info.type.kind == "tensor" && info.type.elem_type == kOnnxString;
-    const TensorType type = type_from(is_text ? add_string_input(info) : info);
+    const bool is_text = strings_.is_input(info);
+    const TensorType type = type_from(is_text ? strings_.add_input(info) : info);
     const ValueId id = scope.graph.add_input(std::string(info.name), type);
-    if (is_text) strings_[ir::index(id)] = string_inputs_.back().form;
-    bind(scope, info.name, id);
+    if (is_text) strings_.bound(id);
+    scope.bind(info.name, id);
   }
 }
 
 void Importer::add_outputs(const GraphProto& graph, Scope& scope) {
   std::unordered_set<size_t> taken;
   for (const ValueInfoProto& info : graph.output) {
-    ValueId id = lookup(scope, info.name);
+    ValueId id = scope.lookup(info.name);
     base::require(id != ir::kNoValue, "an output has no name");
     const bool is_taken = !taken.insert(ir::index(id)).second;
     // Outputs are computed values, each of its own.
@@ -209,24 +203,34 @@ void Importer::add_node(const NodeProto& node, Scope& scope) {
   if (const FunctionProto* function = find_function(node)) return inline_call(*function, node, scope);
   if (add_constant_node(node, scope)) return;
   PendingNode pending{.op_type = std::string(node.op_type), .from = node_label(node, scope)};
-  for (std::string_view name : node.input) pending.in.push_back(lookup(scope, name));
+  for (std::string_view name : node.input) pending.in.push_back(scope.lookup(name));
   while (!pending.in.empty() && pending.in.back() == ir::kNoValue) pending.in.pop_back();
   pending.out_count = node.output.size();
   while (pending.out_count > 1 && node.output[pending.out_count - 1].empty()) --pending.out_count;
   base::require(pending.out_count > 0, "the node has no output");
-  pending.attrs = read_attrs(node, scope);
-  if (add_string_cast(node, pending, scope)) return;
-  const bool gives_strings = moves_strings(pending, scope);
+  pending.attrs = contents_.attrs(node, scope.call_attrs);
+  if (const auto result = strings_.add_cast(node, pending, scope.graph))
+    return scope.bind(node.output[0], *result);
+  const bool gives_strings = strings_.moves(pending, scope.graph);
   const std::vector<ValueId> results = add_operator(node, std::move(pending), scope);
   for (size_t i = 0; i < results.size(); ++i) {
     const Shape& shape = scope.graph.type(results[i]).shape;
     base::require(shape.dims().size() <= kMaxRank, "the result has ", shape.dims().size(), " dimensions");
-    if (gives_strings) strings_[ir::index(results[i])] = StringForm::handle;
+    if (gives_strings) strings_.moved(results[i]);
     if (node.output[i].empty()) continue;
-    bind(scope, node.output[i], results[i]);
+    scope.bind(node.output[i], results[i]);
     ir::Value& value = scope.graph.value(results[i]);
     if (scope.keeps_names && value.name.empty()) value.name = std::string(node.output[i]);
   }
+}
+
+bool Importer::add_constant_node(const NodeProto& node, Scope& scope) {
+  if (node.op_type != "Constant" || (!node.domain.empty() && node.domain != "ai.onnx")) return false;
+  base::require(node.output.size() == 1, "a constant has one output");
+  std::string name = scope.keeps_names ? std::string(node.output[0]) : std::string();
+  scope.bind(node.output[0],
+             scope.graph.add_constant(contents_.constant(node, scope.call_attrs), std::move(name)));
+  return true;
 }
 
 std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode pending, Scope& scope) {
@@ -273,7 +277,7 @@ void Importer::inline_call(const FunctionProto& function, const NodeProto& node,
   CallAttrs attrs;
   for (const AttributeProto& a : function.attribute_proto) attrs[a.name] = &a;
   for (const AttributeProto& a : node.attribute) {
-    if (const AttributeProto* given = resolve(a, scope)) attrs[a.name] = given;
+    if (const AttributeProto* given = resolve(a, scope.call_attrs)) attrs[a.name] = given;
   }
   Scope inner{.graph = scope.graph,
               .opsets = opsets,
@@ -284,13 +288,13 @@ void Importer::inline_call(const FunctionProto& function, const NodeProto& node,
   base::require(node.input.size() <= function.input.size(), "function '", shown(function.name), "' takes ",
                 function.input.size(), " inputs, got ", node.input.size());
   for (size_t i = 0; i < function.input.size(); ++i) {
-    bind(inner, function.input[i], i < node.input.size() ? lookup(scope, node.input[i]) : ir::kNoValue);
+    inner.bind(function.input[i], i < node.input.size() ? scope.lookup(node.input[i]) : ir::kNoValue);
   }
   add_nodes(function.node, inner);
   base::require(node.output.size() <= function.output.size(), "function '", shown(function.name), "' has ",
                 function.output.size(), " outputs, the call wants ", node.output.size());
   for (size_t i = 0; i < node.output.size(); ++i) {
-    if (!node.output[i].empty()) bind(scope, node.output[i], lookup(inner, function.output[i]));
+    if (!node.output[i].empty()) scope.bind(node.output[i], inner.lookup(function.output[i]));
   }
   --depth_;
 }

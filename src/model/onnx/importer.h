@@ -8,15 +8,14 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "model/onnx/emitter.h"
 #include "model/model.h"
-#include "model/onnx/tensor_proto.h"
+#include "model/onnx/emitter.h"
+#include "model/onnx/content_reader.h"
+#include "model/onnx/importer_strings.h"
 
 namespace trireme::model::onnx {
 
 using Opsets = std::map<std::string, int64_t, std::less<>>;  // domain ("" = ai.onnx) -> version
-/// Attributes of the function call being inlined, by name.
-using CallAttrs = std::map<std::string_view, const AttributeProto*>;
 
 /// Names visible to the nodes being imported, and where those nodes go.
 struct Scope {
@@ -26,6 +25,11 @@ struct Scope {
   bool keeps_names = true;                ///< computed values take their ONNX names
   std::string prefix = {};                ///< names the call chain of a function body, for messages
   std::unordered_map<std::string_view, ir::ValueId> values = {};
+
+  /// Names a value. Throws invalid_argument if the name is taken.
+  void bind(std::string_view name, ir::ValueId value);
+  /// kNoValue for an empty name. Throws invalid_argument if nothing has that name yet.
+  ir::ValueId lookup(std::string_view name) const;
 };
 
 /// Turns a parsed model into a graph. Use once.
@@ -34,13 +38,12 @@ class Importer {
   Importer(const ModelProto& proto, TensorSource source, bool takes_strings);
   ir::Graph run();
   /// The files of external data that weights look into.
-  const auto& external_files() const { return source_.files; }
+  const auto& external_files() const { return contents_.external_files(); }
   int64_t default_opset() const;
-  const std::vector<StringPort>& string_inputs() const { return string_inputs_; }
-  const std::vector<StringPort>& string_outputs() const { return string_outputs_; }
+  const std::vector<StringPort>& string_inputs() const { return strings_.inputs(); }
+  const std::vector<StringPort>& string_outputs() const { return strings_.outputs(); }
 
  private:
-  using StringForm = StringPort::Form;
   struct BodyInput {
     const ValueInfoProto* info;
     tensor::TensorType type;
@@ -56,14 +59,6 @@ class Importer {
   std::vector<ir::ValueId> add_operator(const NodeProto& node, PendingNode pending, Scope& scope);
   void inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope);
 
-  /// Strings: the graph has numbers in their place (see StringPort); what these rules do not know is refused.
-  ValueInfoProto add_string_input(const ValueInfoProto& info);
-  bool add_string_cast(const NodeProto& node, const PendingNode& pending, Scope& scope);
-  /// Whether the node's results are strings too. Throws unsupported if it may not see strings.
-  bool moves_strings(const PendingNode& pending, const Scope& scope) const;
-  bool is_string(ir::ValueId id, const Scope& scope) const;
-  void note_string_output(const ValueInfoProto& info, const Scope& scope);
-
   /// Reads If, Loop and Scan: bodies become graph attributes, captured outer values extra operands.
   void add_bodies(const NodeProto& node, PendingNode& pending, Scope& scope);
   std::vector<BodyInput> body_inputs(const GraphProto& body, const PendingNode& pending,
@@ -74,26 +69,14 @@ class Importer {
   ir::ValueId inline_graph(const GraphProto& body, ir::ValueId argument, Scope& outer);
   std::vector<ir::ValueId> add_flex_attention(const NodeProto& node, const PendingNode& n, Scope& scope);
 
-  const AttributeProto* resolve(const AttributeProto& attribute, const Scope& scope) const;
-  ir::Attrs read_attrs(const NodeProto& node, const Scope& scope);
-  std::optional<ir::AttrValue> read_attr(const AttributeProto& attribute);
-  /// Each tensor of the file is made once, however often the function around it is inlined.
-  tensor::Tensor tensor_of(const TensorProto& proto);
-  tensor::Tensor constant_value(const NodeProto& node, const Scope& scope);
   const FunctionProto* find_function(const NodeProto& node) const;
   Opsets read_opsets(const std::vector<OpsetId>& imports) const;
-  void bind(Scope& scope, std::string_view name, ir::ValueId value);
-  ir::ValueId lookup(const Scope& scope, std::string_view name) const;
 
   const ModelProto& proto_;
-  TensorSource source_;
+  ContentReader contents_;
+  StringValues strings_;
   Opsets opsets_;
   std::map<std::string, const FunctionProto*, std::less<>> functions_;
-  std::unordered_map<const char*, tensor::Tensor> tensors_;  // by the address of their message
-  const bool takes_strings_;
-  const ir::Graph* main_ = nullptr;
-  std::unordered_map<size_t, StringForm> strings_;  // values of the main graph that stand for strings
-  std::vector<StringPort> string_inputs_, string_outputs_;
   int depth_ = 0;           // function calls and bodies being imported
   int64_t node_count_ = 0;  // nodes made so far, over all inlined calls
 };

@@ -102,15 +102,14 @@ ir::GraphPtr Importer::import_body(const GraphProto& body, const std::vector<Bod
               .keeps_names = false,
               .prefix = outer.prefix};
   for (const BodyInput& input : inputs) {
-    bind(scope, input.info->name, graph->add_input(std::string(input.info->name), input.type));
+    scope.bind(input.info->name, graph->add_input(std::string(input.info->name), input.type));
   }
   for (std::string_view name : captures) {
-    const ValueId id = lookup(outer, name);
+    const ValueId id = outer.lookup(name);
     const tensor::Tensor* known = outer.graph.known(id);
     // Weights and constants are shared with the body instead of being passed.
-    bind(scope, name,
-         known != nullptr ? graph->add_constant(*known)
-                          : graph->add_input(std::string(name), outer.graph.type(id)));
+    scope.bind(name, known != nullptr ? graph->add_constant(*known)
+                                      : graph->add_input(std::string(name), outer.graph.type(id)));
   }
   add_initializers(body, scope);
   add_nodes(body.node, scope);
@@ -125,7 +124,7 @@ void Importer::add_bodies(const NodeProto& node, PendingNode& pending, Scope& sc
   std::vector<std::string_view> captures;
   Names seen;
   for (const AttributeProto& given : node.attribute) {
-    const AttributeProto* a = resolve(given, scope);
+    const AttributeProto* a = resolve(given, scope.call_attrs);
     if (a == nullptr || a->g == nullptr) continue;
     bodies.emplace_back(given.name, a->g.get());
     for (std::string_view name : free_names(*a->g)) {
@@ -134,9 +133,9 @@ void Importer::add_bodies(const NodeProto& node, PendingNode& pending, Scope& sc
   }
   std::vector<ValueId> passed;
   for (std::string_view name : captures) {
-    const ValueId id = lookup(scope, name);
+    const ValueId id = scope.lookup(name);
     base::require(id != ir::kNoValue, "a body reads the absent value '", name, "'");
-    if (is_string(id, scope)) base::fail_unsupported("a body reads the string value '", name, "'");
+    if (strings_.has(id, scope.graph)) base::fail_unsupported("a body reads the string value '", name, "'");
     if (scope.graph.known(id) == nullptr) passed.push_back(id);
   }
   for (const auto& [name, body] : bodies) {

@@ -19,12 +19,12 @@ ValueId Importer::inline_graph(const GraphProto& body, ValueId argument, Scope& 
               .call_attrs = outer.call_attrs,
               .keeps_names = false,
               .prefix = outer.prefix};
-  for (std::string_view name : free_names(body)) bind(scope, name, lookup(outer, name));
-  bind(scope, body.input[0].name, argument);
+  for (std::string_view name : free_names(body)) scope.bind(name, outer.lookup(name));
+  scope.bind(body.input[0].name, argument);
   add_initializers(body, scope);
   add_nodes(body.node, scope);
   --depth_;
-  return lookup(scope, body.output[0].name);
+  return scope.lookup(body.output[0].name);
 }
 
 std::vector<ValueId> Importer::add_flex_attention(const NodeProto& node, const PendingNode& n, Scope& scope) {
@@ -61,7 +61,7 @@ std::vector<ValueId> Importer::add_flex_attention(const NodeProto& node, const P
   scores = e.emit("Cast", {scores}, {{"to", precision}});
   const auto modify = [&](std::string_view name, ValueId x) {
     for (const AttributeProto& given : node.attribute) {
-      const AttributeProto* a = given.name == name ? resolve(given, scope) : nullptr;
+      const AttributeProto* a = given.name == name ? resolve(given, scope.call_attrs) : nullptr;
       if (a != nullptr && a->g != nullptr) return inline_graph(*a->g, x, scope);
     }
     return x;

@@ -1,6 +1,7 @@
 // Strings of an ONNX model: numbers or handles take their place, so that the engine never meets one.
+#include "model/onnx/importer_strings.h"
+
 #include <algorithm>
-#include <optional>
 
 #include "model/onnx/importer.h"
 
@@ -55,59 +56,61 @@ std::optional<int64_t> parsed_type(const GraphProto& graph, std::string_view nam
 
 }  // namespace
 
-bool Importer::is_string(ValueId id, const Scope& scope) const {
-  return &scope.graph == main_ && id != ir::kNoValue && strings_.contains(ir::index(id));
+bool StringValues::has(ValueId id, const ir::Graph& graph) const {
+  return &graph == main_ && id != ir::kNoValue && forms_.contains(ir::index(id));
 }
 
-/// Notes how the input is used and gives the input of numbers that stands in its place.
-ValueInfoProto Importer::add_string_input(const ValueInfoProto& info) {
-  const std::optional<int64_t> parsed = parsed_type(proto_.graph, info.name);
-  StringPort port{.name = std::string(info.name), .form = parsed ? StringForm::number : StringForm::handle};
-  string_inputs_.push_back(std::move(port));
+bool StringValues::is_input(const ValueInfoProto& info) const {
+  return takes_strings_ && info.type.kind == "tensor" && info.type.elem_type == kOnnxString;
+}
+
+ValueInfoProto StringValues::add_input(const ValueInfoProto& info) {
+  const std::optional<int64_t> parsed = parsed_type(proto_, info.name);
+  StringPort port{.name = std::string(info.name),
+                  .form = parsed ? StringPort::Form::number : StringPort::Form::handle};
+  inputs_.push_back(std::move(port));
   ValueInfoProto numbers = info;
   numbers.type.elem_type = parsed ? static_cast<int32_t>(*parsed) : dtype_to_onnx(tensor::DType::i64);
   return numbers;
 }
 
-/// A Cast from or to strings vanishes: the caller does it. False for any other node.
-bool Importer::add_string_cast(const NodeProto& node, const PendingNode& pending, Scope& scope) {
-  if (!takes_strings_ || &scope.graph != main_) return false;
+std::optional<ValueId> StringValues::add_cast(const NodeProto& node, const PendingNode& pending,
+                                              ir::Graph& graph) {
+  if (!takes_strings_ || &graph != main_) return std::nullopt;
   const std::optional<int64_t> to = cast_target(node);
-  if (!to) return false;
+  if (!to) return std::nullopt;
   base::require(node.input.size() == 1 && node.output.size() == 1, "a Cast has one input and one output");
   const ValueId in = pending.input(0);
   base::require(in != ir::kNoValue, "a Cast needs its input");
-  const auto from = strings_.find(ir::index(in));
-  if (from == strings_.end() && *to != kOnnxString) return false;
-  if (from != strings_.end() && *to == kOnnxString) {
+  const auto from = forms_.find(ir::index(in));
+  if (from == forms_.end() && *to != kOnnxString) return std::nullopt;
+  if (from != forms_.end() && *to == kOnnxString) {
     base::fail_unsupported("a Cast from string to string; use Identity");
   }
-  if (from != strings_.end()) {
+  if (from != forms_.end()) {
     const bool is_border =
-        from->second == StringForm::number && scope.graph.value(in).kind == ir::ValueKind::input;
+        from->second == StringPort::Form::number && graph.value(in).kind == ir::ValueKind::input;
     if (!is_border) {
       base::fail_unsupported("a Cast of strings that the model also moves about, or casts to several types");
     }
-    bind(scope, node.output[0], Emitter(scope.graph, pending.from).emit("Identity", {in}));
-    return true;
+    return Emitter(graph, pending.from).emit("Identity", {in});
   }
-  const ValueId text = Emitter(scope.graph, pending.from).emit("Identity", {in});
-  strings_[ir::index(text)] = StringForm::number;
-  bind(scope, node.output[0], text);
-  return true;
+  const ValueId text = Emitter(graph, pending.from).emit("Identity", {in});
+  forms_[ir::index(text)] = StringPort::Form::number;
+  return text;
 }
 
-bool Importer::moves_strings(const PendingNode& pending, const Scope& scope) const {
-  if (strings_.empty()) return false;
+bool StringValues::moves(const PendingNode& pending, const ir::Graph& graph) const {
+  if (forms_.empty()) return false;
   size_t strings = 0, moved = 0;
   const auto* mover = std::find_if(std::begin(kMovers), std::end(kMovers),
                                    [&](const Mover& m) { return m.op == pending.op_type; });
   for (size_t i = 0; i < pending.in.size(); ++i) {
     const bool is_moved = mover != std::end(kMovers) && i >= mover->first && i <= mover->last;
     moved += is_moved;
-    if (!is_string(pending.in[i], scope)) continue;
+    if (!has(pending.in[i], graph)) continue;
     ++strings;
-    const bool is_handle = strings_.at(ir::index(pending.in[i])) == StringForm::handle;
+    const bool is_handle = forms_.at(ir::index(pending.in[i])) == StringPort::Form::handle;
     if (is_moved && is_handle) continue;
     // Shape and Size do not look at the elements either, and give numbers.
     if (pending.op_type == "Shape" || pending.op_type == "Size") return false;
@@ -118,12 +121,11 @@ bool Importer::moves_strings(const PendingNode& pending, const Scope& scope) con
   return strings > 0;
 }
 
-void Importer::note_string_output(const ValueInfoProto& info, const Scope& scope) {
-  const ValueId id = lookup(scope, info.name);
+void StringValues::note_output(const ValueInfoProto& info, ValueId id) {
   const bool says_string = info.type.kind.empty() || info.type.elem_type == kOnnxString;
   base::require(says_string, "output '", info.name.substr(0, 120),
                 "' holds strings, its type says otherwise");
-  string_outputs_.push_back({.name = std::string(info.name), .form = strings_.at(ir::index(id))});
+  outputs_.push_back({.name = std::string(info.name), .form = forms_.at(ir::index(id))});
 }
 
 }  // namespace trireme::model::onnx

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "sched/background_share.h"
+#include "sched/policy/background_share.h"
 #include "serve/config/run_config.h"
 
 namespace trireme::serve {

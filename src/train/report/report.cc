@@ -102,9 +102,8 @@ std::string totals(const LoggedRun& run) {
                                           short_time(lost.down_seconds)));
     }
     text += row("wall time of the last process", short_time(run.end.get_or("seconds", 0.0)));
-    if (const int64_t peak = run.end.get_or<int64_t>("peak_bytes", 0); peak > 0) {
-      text += row("peak memory", format_number(static_cast<double>(peak) / 1048576.0, 1) + " MiB");
-    }
+    if (const int64_t peak = run.end.get_or<int64_t>("peak_bytes", 0); peak > 0)
+      text += row("peak memory", mebibytes(peak));
   }
   return text;
 }

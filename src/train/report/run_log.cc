@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/report/svg_plot.h"
 
 namespace trireme::train {
 namespace {
@@ -216,6 +217,10 @@ void RunLog::eval(const EvalRecord& r) {
   fields.set("seconds", rounded(r.seconds, 1e3));
   event("eval", std::move(fields));
   if (tensorboard_) tensorboard_->write(r.step, env_.clock.wall_ns(), scalars);
+}
+
+std::string mebibytes(int64_t bytes) {
+  return base::concat(base::format_number(static_cast<double>(bytes) / 1048576.0, 1), " MiB");
 }
 
 std::string short_time(double seconds) {

@@ -103,6 +103,8 @@ class RunLog {
 
 /// "step 120/2000  epoch 1.50  loss 2.4132  …": the text of a progress line. `seconds_left` < 0: unknown.
 std::string progress_text(const StepRecord& record, int64_t total_steps, double seconds_left);
+/// "81.2 MiB".
+std::string mebibytes(int64_t bytes);
 /// "2h05m", "3m20s", "14s".
 std::string short_time(double seconds);
 

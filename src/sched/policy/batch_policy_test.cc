@@ -1,5 +1,5 @@
 // Tests the batching policy: windows, limits, groups, priorities, deadlines; no threads, no clock.
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // How long a batch will take.
-#include "sched/batch_cost.h"
+#include "sched/policy/batch_cost.h"
 
 #include <algorithm>
 #include <cmath>

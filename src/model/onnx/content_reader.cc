@@ -1,22 +1,27 @@
-// Attributes of ONNX nodes, and nodes that are nothing but a constant.
-#include <algorithm>
+// Tensors and attributes of an ONNX file, as the nodes of a graph take them.
+#include "model/onnx/content_reader.h"
 
-#include "model/onnx/importer.h"
+#include <algorithm>
 
 namespace trireme::model::onnx {
 
 using tensor::Tensor;
 
-/// The attribute itself, or what the function call gives for the name that it refers to; null: left out.
-const AttributeProto* Importer::resolve(const AttributeProto& attribute, const Scope& scope) const {
+const AttributeProto* resolve(const AttributeProto& attribute, const CallAttrs* call) {
   if (attribute.ref_attr_name.empty()) return &attribute;
-  base::require(scope.call_attrs != nullptr, "attribute '", attribute.name, "' refers to '",
-                attribute.ref_attr_name, "' outside a function");
-  const auto at = scope.call_attrs->find(attribute.ref_attr_name);
-  return at == scope.call_attrs->end() ? nullptr : at->second;
+  base::require(call != nullptr, "attribute '", attribute.name, "' refers to '", attribute.ref_attr_name,
+                "' outside a function");
+  const auto at = call->find(attribute.ref_attr_name);
+  return at == call->end() ? nullptr : at->second;
 }
 
-std::optional<ir::AttrValue> Importer::read_attr(const AttributeProto& a) {
+Tensor ContentReader::tensor(const TensorProto& proto) {
+  const auto at = tensors_.find(proto.message.data());
+  if (at != tensors_.end()) return at->second;
+  return tensors_[proto.message.data()] = make_tensor(proto, source_);
+}
+
+std::optional<ir::AttrValue> ContentReader::attr(const AttributeProto& a) {
   switch (a.kind) {
     case AttrKind::integer: return a.i;
     case AttrKind::real: return static_cast<double>(a.f);
@@ -26,10 +31,10 @@ std::optional<ir::AttrValue> Importer::read_attr(const AttributeProto& a) {
     case AttrKind::texts: return std::vector<std::string>(a.strings.begin(), a.strings.end());
     case AttrKind::tensor:
       base::require(a.t != nullptr, "attribute '", a.name, "' has no tensor");
-      return tensor_of(*a.t);
+      return tensor(*a.t);
     case AttrKind::sparse_tensor:
       base::require(a.sparse != nullptr, "attribute '", a.name, "' has no sparse tensor");
-      return make_dense(*a.sparse, source_);
+      return dense(*a.sparse);
     case AttrKind::graph: return std::nullopt;  // read with its captures, see add_bodies
     case AttrKind::undefined: return std::nullopt;
     default:
@@ -38,25 +43,25 @@ std::optional<ir::AttrValue> Importer::read_attr(const AttributeProto& a) {
   }
 }
 
-ir::Attrs Importer::read_attrs(const NodeProto& node, const Scope& scope) {
+ir::Attrs ContentReader::attrs(const NodeProto& node, const CallAttrs* call) {
   constexpr size_t kMaxAttrs = 1000;  // attributes are kept in a sorted list
   base::require(node.attribute.size() <= kMaxAttrs, "the node has ", node.attribute.size(), " attributes");
-  ir::Attrs attrs;
+  ir::Attrs list;
   for (const AttributeProto& given : node.attribute) {
-    const AttributeProto* a = resolve(given, scope);
+    const AttributeProto* a = resolve(given, call);
     if (a == nullptr) continue;
-    if (auto value = read_attr(*a)) attrs.set(std::string(given.name), std::move(*value));
+    if (auto value = attr(*a)) list.set(std::string(given.name), std::move(*value));
   }
-  return attrs;
+  return list;
 }
 
-Tensor Importer::constant_value(const NodeProto& node, const Scope& scope) {
+Tensor ContentReader::constant(const NodeProto& node, const CallAttrs* call) {
   for (const AttributeProto& given : node.attribute) {
-    const AttributeProto* a = resolve(given, scope);
+    const AttributeProto* a = resolve(given, call);
     if (a == nullptr) continue;
     const auto count = static_cast<int64_t>(std::max(a->ints.size(), a->floats.size()));
-    if (given.name == "value" && a->t) return tensor_of(*a->t);
-    if (given.name == "sparse_value" && a->sparse) return make_dense(*a->sparse, source_);
+    if (given.name == "value" && a->t) return tensor(*a->t);
+    if (given.name == "sparse_value" && a->sparse) return dense(*a->sparse);
     if (given.name == "value_int") return Tensor::scalar<int64_t>(a->i);
     if (given.name == "value_float") return Tensor::scalar<float>(a->f);
     if (given.name == "value_ints") return Tensor::from<int64_t>({count}, a->ints);
@@ -64,14 +69,6 @@ Tensor Importer::constant_value(const NodeProto& node, const Scope& scope) {
     if (given.name.starts_with("value_string")) base::fail_unsupported("string tensors are not supported");
   }
   base::fail_invalid("the constant has no value");
-}
-
-bool Importer::add_constant_node(const NodeProto& node, Scope& scope) {
-  if (node.op_type != "Constant" || (!node.domain.empty() && node.domain != "ai.onnx")) return false;
-  base::require(node.output.size() == 1, "a constant has one output");
-  std::string name = scope.keeps_names ? std::string(node.output[0]) : std::string();
-  bind(scope, node.output[0], scope.graph.add_constant(constant_value(node, scope), std::move(name)));
-  return true;
 }
 
 }  // namespace trireme::model::onnx

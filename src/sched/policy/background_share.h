@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "sched/usual_load.h"
-
 namespace trireme::sched {
 
 /// The priority of work that runs in what others leave: it never shares a batch with them, and begins only
@@ -46,13 +44,6 @@ class BackgroundShare {
   int64_t last_ns_ = 0;         ///< of the last arrival; 0: none yet
   double gap_ns_ = 0;           ///< usual time between two; 0: not known yet
   double latency_ns_ = 0;       ///< usual; 0: not known yet
-};
-
-/// What a scheduler has learned of who asks it.
-struct ClientLoad {
-  UsualLoad usual;  ///< requests in flight, as arriving ones see them
-  BackgroundShare background;
-  int64_t last_arrival_ns = 0;  ///< of any request
 };
 
 }  // namespace trireme::sched

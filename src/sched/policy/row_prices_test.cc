@@ -1,5 +1,5 @@
 // Which sizes of batches the measured prices of rows lead to, under a fake clock and for several cost curves.
-#include "sched/row_prices.h"
+#include "sched/policy/row_prices.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What a row costs in batches of each size, and how many of the waiting rows to run at once.
-#include "sched/row_prices.h"
+#include "sched/policy/row_prices.h"
 
 #include <algorithm>
 #include <bit>

@@ -5,7 +5,7 @@
 #include <map>
 #include <span>
 
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_policy.h"
 
 namespace trireme::sched {
 

@@ -1,5 +1,5 @@
 // Predictions of batch times: what ran, what lies between, what is unknown, and how much is remembered.
-#include "sched/batch_cost.h"
+#include "sched/policy/batch_cost.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Which waiting requests form the next batch, or how long to wait for more.
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_policy.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,5 +1,5 @@
 // Fair share between tenants.
-#include "sched/fair_share.h"
+#include "sched/policy/fair_share.h"
 
 #include <algorithm>
 #include <numeric>

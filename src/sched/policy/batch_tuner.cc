@@ -1,11 +1,11 @@
 // Finds window, largest batch and number of instances for a latency goal.
-#include "sched/batch_tuner.h"
+#include "sched/policy/batch_tuner.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_policy.h"
 
 namespace trireme::sched {
 namespace {

@@ -1,5 +1,5 @@
 // When background work may begin, from times of requests that are written by hand.
-#include "sched/background_share.h"
+#include "sched/policy/background_share.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The tuner under a fake clock, against the best of all static settings, for several cost curves and loads.
-#include "sched/batch_tuner.h"
+#include "sched/policy/batch_tuner.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <random>
 
 #include "base/clock.h"
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_policy.h"
 
 namespace trireme::sched {
 namespace {

@@ -1,5 +1,5 @@
 // Means of arrivals and answers, and what follows from them for work that may wait.
-#include "sched/background_share.h"
+#include "sched/policy/background_share.h"
 
 #include <algorithm>
 

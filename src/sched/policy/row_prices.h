@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "sched/batch_policy.h"
+#include "sched/policy/batch_policy.h"
 
 namespace trireme::sched {
 

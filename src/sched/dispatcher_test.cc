@@ -1,0 +1,141 @@
+// The monitor of a model's threads, played by one thread under a fake clock: who is told what, and when.
+#include "sched/dispatcher.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/session/session.h"
+#include "ops/table.h"
+
+namespace trireme::sched {
+namespace {
+
+using tensor::Tensor;
+
+/// y = sigmoid(x), x [batch, 2].
+std::shared_ptr<const engine::PreparedModel> tiny_model() {
+  ir::Graph g;
+  const auto x = g.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("batch"), tensor::Dim(2)}});
+  g.add_output(g.add1(ops::table().need("sigmoid"), {x}), "y");
+  return std::make_shared<const engine::PreparedModel>(std::move(g));
+}
+
+class DispatcherTest : public testing::Test {
+ protected:
+  DispatcherTest() {
+    options_.limits.max_rows = 8;
+    options_.instances = 1;
+    options_.session.threads = 1;
+  }
+
+  void open(bool may_share) {
+    session_ = std::make_unique<engine::Session>(tiny_model(), options_.session);
+    runner_ = std::make_unique<BatchRunner>(*session_, options_.padding);
+    dispatcher_ = std::make_unique<Dispatcher>(options_, clock_, nullptr);
+    dispatcher_->opened(instance(), {.runner = *runner_, .may_share = may_share});
+  }
+  Instance& instance() { return dispatcher_->instance(0); }
+
+  /// What its sink is told goes to told_ under this name.
+  Request request(const std::string& name) {
+    Request r{.inputs = {Tensor::from<float>({1, 2}, {0, 1})}, .rows = 1};
+    r.timing.enqueued_ns = clock_.now_ns();
+    r.sink = Sink([this, name](Outcome&& o) {
+      told_.push_back(name + ": " + (o.error ? o.error->message() : std::string("done")));
+    });
+    return r;
+  }
+  /// Batches of one row take a microsecond to compute, as far as anybody knows.
+  void teach_quick() {
+    const Request r = request("none");
+    for (int i = 0; i < 3; ++i) {
+      const Timing timing{.started_ns = 0, .finished_ns = base::kNsPerUs, .padded_rows = 1};
+      dispatcher_->computed(instance(), timing, {.group = group_key(r.inputs, options_.padding)});
+    }
+  }
+
+  base::FakeClock clock_{base::kNsPerSecond};
+  SchedulerOptions options_;
+  std::unique_ptr<engine::Session> session_;
+  std::unique_ptr<BatchRunner> runner_;
+  std::unique_ptr<Dispatcher> dispatcher_;
+  std::vector<std::string> told_;
+};
+
+TEST_F(DispatcherTest, WhoHasLeftIsToldEvenWhereTheOneThatFindsItRunsAtOnce) {
+  options_.inline_ns = base::kNsPerMs;
+  options_.max_queue = 1;
+  open(true);
+  teach_quick();
+  Request first = request("first"), second = request("second"), third = request("third");
+  ASSERT_EQ(dispatcher_->submit(first), &instance());  // runs on this thread
+  bool has_left = false;
+  second.cancelled = [&has_left] { return has_left; };
+  EXPECT_EQ(dispatcher_->submit(second), nullptr);  // waits
+  EXPECT_FALSE(dispatcher_->ran_here(instance(), 0, nullptr));
+  dispatcher_->told_here(false);
+  has_left = true;
+  clock_.advance(base::kNsPerSecond);
+  third.timing.enqueued_ns = clock_.now_ns();
+  ASSERT_EQ(dispatcher_->submit(third), &instance());  // the full queue was looked through, and is empty now
+  EXPECT_EQ(told_, std::vector<std::string>{"second: the client left"});
+  EXPECT_EQ(dispatcher_->stats().cancelled, 1U);
+  EXPECT_EQ(dispatcher_->stats().accepted, 3U);
+}
+
+TEST_F(DispatcherTest, AFullQueueRefusesAndALateRequestIsToldByWhoAsksForABatch) {
+  options_.max_queue = 2;
+  open(false);
+  std::vector<Request> requests;
+  for (const char* name : {"late", "in time", "one too many"}) requests.push_back(request(name));
+  requests[0].deadline_ns = clock_.now_ns() + base::kNsPerMs;
+  for (Request& r : requests) EXPECT_EQ(dispatcher_->submit(r), nullptr);
+  EXPECT_EQ(told_, std::vector<std::string>{"one too many: Exceeds maximum queue size"});
+  clock_.advance(base::kNsPerSecond);
+  const std::vector<Request> batch = dispatcher_->next_batch(instance());
+  EXPECT_EQ(batch.size(), 1U);
+  ASSERT_EQ(told_.size(), 2U);
+  EXPECT_EQ(told_[1], "late: Request timeout expired");
+  dispatcher_->finish(instance(), batch.size());
+  const SchedulerStats stats = dispatcher_->stats();
+  EXPECT_EQ(stats.refused, 1U);
+  EXPECT_EQ(stats.expired, 1U);
+  EXPECT_EQ(stats.batches, 1U);
+}
+
+TEST_F(DispatcherTest, TheKeeperAnswersForABatchThatHangsAndForThoseBehindIt) {
+  options_.hang_ns = base::kNsPerSecond;
+  std::vector<bool> hangs;
+  options_.on_hang = [&hangs](int, bool does) { hangs.push_back(does); };
+  open(false);
+  Request running = request("running"), waiting = request("waiting");
+  dispatcher_->submit(running);
+  std::vector<Request> batch = dispatcher_->next_batch(instance());
+  ASSERT_EQ(batch.size(), 1U);
+  dispatcher_->begins(instance(), batch, 0);
+  dispatcher_->submit(waiting);
+  clock_.advance(2 * base::kNsPerSecond);
+  // The keeper ends once all is closed and nothing is left to do; what hangs is not waited for.
+  std::thread keeper([this] { dispatcher_->keep(); });
+  while (dispatcher_->stats().hung == 0) std::this_thread::yield();
+  dispatcher_->drain();
+  dispatcher_->close();
+  keeper.join();
+  ASSERT_EQ(told_.size(), 2U);
+  EXPECT_EQ(told_[0], "running: the model's instance hangs: the batch took longer than the time limit");
+  EXPECT_EQ(told_[1], "waiting: no instance of the model is left: their batches do not end");
+  EXPECT_TRUE(instance().stop);
+  EXPECT_TRUE(dispatcher_->computed(instance(), Timing{}, {.batch = batch, .ended = 1}));
+  dispatcher_->finish(instance(), 0);
+  EXPECT_EQ(dispatcher_->stats().hung, 0);
+  EXPECT_FALSE(instance().stop);
+  EXPECT_EQ(hangs,
+            std::vector<bool>{true});  // that it ended after all is nobody's business once all is closed
+}
+
+}  // namespace
+}  // namespace trireme::sched

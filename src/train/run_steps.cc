@@ -1,0 +1,225 @@
+// The steps of a run: what each is fed, what comes of it, and where the run stands afterwards.
+#include "train/run_steps.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/report/rate.h"
+#include "base/report/svg_plot.h"
+#include "train/flop.h"
+
+namespace trireme::train {
+namespace {
+
+double ms(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
+
+/// ZeRO 2 and 3 reduce the gradients of every micro-batch over the ranks, so these take neighbours of the
+/// step's order, as TrainSession::own_micro_batch says: the lower levels of the tree of sums are reductions.
+bool is_interleaved(const passes::Strategy& parallel) { return parallel.zero >= 2; }
+
+data::LoaderOptions loader_options(const TrainConfig& c, const BatchPlan& batch, const Ranks& ranks) {
+  data::LoaderOptions o;
+  o.batch = batch.micro;
+  o.global_batch = batch.global;
+  o.rank = ranks.data_rank();
+  o.world = ranks.data_ranks();
+  o.interleave = is_interleaved(c.parallel);
+  o.shuffle = c.loader.shuffle;
+  o.seed = static_cast<uint64_t>(c.run.seed);
+  o.last = c.loader.last;
+  o.workers = c.loader.workers;
+  o.prefetch = c.loader.prefetch;
+  o.ignore_index = c.loss.ignored;
+  return o;
+}
+
+engine::TrainOptions session_options(const TrainConfig& config, const Ranks& ranks) {
+  engine::TrainOptions o = config.session_options();
+  base::require(config.parallel.mesh().size() == ranks.size(), "section 'parallel' is of ",
+                config.parallel.mesh().size(), " ranks, this run has ", ranks.size());
+  o.mesh = ranks.mesh();
+  o.strategy = config.parallel;
+  return o;
+}
+
+/// Whether a rank's number is the largest and the smallest of all.
+bool is_common(double mine, double largest, double largest_negative) {
+  return std::isnan(mine) ? std::isnan(largest) : mine == largest && mine == -largest_negative;
+}
+
+}  // namespace
+
+RunSteps::RunSteps(const TrainConfig& config, const TrainTask& task, const Ranks& ranks, base::Clock& clock)
+    : config_(config),
+      ranks_(ranks),
+      clock_(clock),
+      batch_(plan_batch(config.batch, ranks.data_ranks())),
+      loader_(task.data, loader_options(config, batch_, ranks), task.transform, clock),
+      feeder_(task.loss, loader_.fields(), config.loader.rules(), task.target_inputs),
+      total_steps_(plan_steps(config.run, loader_.steps_per_epoch())),
+      units_(config.schedule.unit == ScheduleUnit::tokens ? feeder_.targets_per_sample() : 1),
+      schedule_(config.schedule,
+                {.total = total_steps_ * batch_.global * units_, .global_batch = batch_.global}),
+      scaler_(config.loss_scale),
+      guard_(config.spikes),
+      session_(task.loss, session_options(config, ranks)) {
+  base::require(config.loader.last == data::LastBatch::drop || feeder_.has_integer_targets(),
+                "loader.last: pad needs integer targets, which say what does not count; use drop");
+  const auto& outputs = task.loss.output_names();
+  has_accuracy_ = std::find(outputs.begin(), outputs.end(), "correct") != outputs.end();
+}
+
+std::string RunSteps::measure_rates(const TrainTask& task) {
+  flop_per_step_ =
+      3 * forward_flop(task.loss, shapes()) * static_cast<double>(batch_.accumulate * batch_.ranks);
+  const passes::Precision precision = config_.precision.compute;
+  if (precision == passes::Precision::fp8) return "not measured for products of fp8";
+  if (config_.run.device == "cpu") {
+    product_rate_ = measure_product_rate(session_.threads(), precision) * ranks_.size();
+    return mfu_definition(product_rate_, session_.threads() * ranks_.size(), precision);
+  }
+  product_rate_ = session_.device_product_rate().value_or(0) * ranks_.size();
+  if (product_rate_ == 0) return "not measured on this device";
+  return base::concat("3 x forward flop of the model / (step time x ",
+                      base::format_number(product_rate_ * 1e-12, 0),
+                      " Tflop/s measured for square products in the type of the run)");
+}
+
+std::vector<engine::Feeds> RunSteps::next_batches(StepRecord& record) {
+  std::vector<engine::Feeds> feeds;
+  int64_t wait_ns = 0;
+  std::array<int64_t, 2> seen{};  // targets and samples, of all data-parallel ranks in the end
+  for (int64_t i = 0; i < batch_.accumulate; ++i) {
+    const std::optional<data::Batch> batch = loader_.next();
+    base::check(batch.has_value(), "the data ended");
+    wait_ns += batch->wait_ns;
+    seen[0] += feeder_.count_targets(*batch, config_.loss.ignored);
+    seen[1] += batch->valid_rows;
+    feeds.push_back(feeder_.feeds(*batch));
+  }
+  ranks_.data_sum(seen);
+  record.targets = seen[0];
+  state_.samples += seen[1];
+  record.data_wait_ms = ms(wait_ns);
+  return feeds;
+}
+
+StepRecord RunSteps::next() {
+  const int64_t start = clock_.now_ns();
+  StepRecord record;
+  record.step = ++state_.step;
+  const std::vector<engine::Feeds> feeds = next_batches(record);
+  const auto targets = static_cast<double>(std::max<int64_t>(record.targets, 1));
+  record.lr = schedule_.at(state_.scheduled * units_, batch_.global * units_);
+  engine::StepInputs inputs;
+  inputs.lr = static_cast<float>(record.lr);
+  inputs.step = state_.executed + 1;
+  inputs.seed = config_.run.seed;
+  inputs.draw = state_.step;
+  record.loss_scale = config_.is_scaled() ? scaler_.scale() : 1;
+  inputs.loss_weight = static_cast<float>(record.loss_scale / targets);
+  inputs.grad_scale = static_cast<float>(1 / record.loss_scale);
+  inputs.norm_limit = static_cast<float>(guard_.norm_limit());
+  inputs.loss_limit = static_cast<float>(guard_.loss_limit());
+  const engine::StepResult result = session_.step(feeds, inputs);
+  base::check(result.count <= 0 || static_cast<int64_t>(result.count) == record.targets, "the data holds ",
+              record.targets, " valid targets, the loss counted ", result.count);
+  record.loss = result.loss_sum / targets;
+  if (has_accuracy_) record.accuracy = result.correct / targets;
+  record.grad_norm = result.grad_norm;
+  record.skipped = result.skipped;
+  record.forward_ms = ms(result.forward_ns);
+  record.backward_ms = ms(result.backward_ns);
+  record.update_ms = ms(result.update_ns);
+  record.communication_ms = ms(result.communication_ns);
+  record.exposed_ms = ms(result.exposed_ns);
+  if (config_.parallel.pp > 1) {
+    record.bubble = result.bubble;
+    record.expected_bubble = result.expected_bubble;
+  }
+  const data::Position at = loader_.position();
+  state_.epoch = at.epoch;
+  state_.consumed = at.consumed;
+  state_.targets += record.targets;
+  // A spike that was left out says nothing about the scale.
+  if (config_.is_scaled()) scaler_.update(result.skipped && !std::isfinite(result.grad_norm));
+  if (!result.skipped) {
+    ++state_.executed;
+    state_.scheduled += batch_.global;
+  }
+  record.samples = state_.samples;
+  record.epoch = static_cast<double>(at.epoch) +
+                 static_cast<double>(at.consumed) / static_cast<double>(loader_.samples_per_epoch());
+  record.step_ms = ms(clock_.now_ns() - start);
+  return record;
+}
+
+bool RunSteps::share(StepRecord& r, bool stopping) const {
+  const double skipped = r.skipped ? 1 : 0;
+  std::array<double, 7> known{r.loss,  -r.loss,  r.grad_norm,         -r.grad_norm,
+                              skipped, -skipped, stopping ? 1.0 : 0.0};
+  constexpr std::array kTimes{&StepRecord::data_wait_ms, &StepRecord::forward_ms,
+                              &StepRecord::backward_ms,  &StepRecord::update_ms,
+                              &StepRecord::step_ms,      &StepRecord::communication_ms,
+                              &StepRecord::exposed_ms};
+  std::array<double, known.size() + kTimes.size()> all{};
+  std::copy(known.begin(), known.end(), all.begin());
+  for (size_t i = 0; i < kTimes.size(); ++i) all[known.size() + i] = r.*kTimes[i];
+  ranks_.max(all);
+  base::check(is_common(r.loss, all[0], all[1]) && is_common(r.grad_norm, all[2], all[3]) &&
+                  is_common(skipped, all[4], all[5]),
+              "ranks disagree on step ", r.step, ": here loss ", r.loss, ", gradient norm ", r.grad_norm,
+              ", largest ", all[0], ", ", all[2]);
+  for (size_t i = 0; i < kTimes.size(); ++i) r.*kTimes[i] = all[known.size() + i];
+  const double seconds = r.step_ms * 1e-3;
+  r.samples_per_s = static_cast<double>(batch_.global) / seconds;
+  // A step above the ceiling did less than was counted (convolutions by Winograd): it has no MFU.
+  r.mfu = base::Rate(flop_per_step_, seconds, {product_rate_, "products"}).share().value_or(-1);
+  return all[6] > 0;
+}
+
+SpikeVerdict RunSteps::judge(const StepRecord& record) {
+  if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm)) {
+    ++state_.skips_in_row;
+    return {};
+  }
+  state_.skips_in_row = 0;
+  return guard_.observe(record.loss, record.grad_norm);
+}
+
+void RunSteps::describe(base::Json& meta) const {
+  meta.set("state", state_.to_json());
+  meta.set("seed", config_.run.seed);
+  meta.set("global_batch", batch_.global);
+  meta.set("ranks", ranks_.size());
+  meta.set("data_fingerprint", std::to_string(loader_.fingerprint()));
+  meta.set("data_samples", loader_.dataset().size());
+  meta.set("loss_scaler", scaler_.state());
+  meta.set("spike_guard", guard_.state());
+}
+
+void RunSteps::check(const base::Json& meta) const {
+  base::require(meta.at("seed").as_int() == config_.run.seed, "the checkpoint's seed is ",
+                meta.at("seed").as_int(), ", run.seed is ", config_.run.seed);
+  base::require(meta.at("data_fingerprint").as_string() == std::to_string(loader_.fingerprint()),
+                "the checkpoint is of other data: it had ", meta.at("data_samples").as_int(),
+                " samples, now there are ", loader_.dataset().size());
+}
+
+void RunSteps::restore(const base::Json& meta) {
+  state_ = RunState::from_json(meta.at("state"));
+  scaler_.restore(meta.at("loss_scaler"));
+  guard_.restore(meta.at("spike_guard"));
+  loader_.seek({state_.epoch, state_.consumed});
+}
+
+void RunSteps::skip_to(const RunState& now) {
+  const RunState past = state_;
+  state_ = now;
+  state_.executed = past.executed;
+  state_.scheduled = past.scheduled;
+  loader_.seek({now.epoch, now.consumed});
+}
+
+}  // namespace trireme::train
