@@ -123,7 +123,7 @@ void http2_large_body(benchmark::State& state) {
       side.session.receive_scattered(here, 1);
     }
     const std::array<Http2Field, 1> answer = {{{":status", "200"}}};
-    side.session.respond(*side.last, answer, true);
+    side.session.streams().respond(*side.last, answer, true);
     Output out;
     side.session.send(out, SIZE_MAX, true);
     stream += 2;

@@ -270,15 +270,17 @@ size_t RequestParser::Impl::feed_chunks(std::string_view input) {
   return used;
 }
 
-// Large claims are not believed at once: beyond this, memory follows the bytes that really arrive.
-constexpr size_t kTrustedBytes = size_t{16} << 20;
+// Large claims are not believed at once: beyond this, memory follows the bytes that really arrive. While
+// memory is tight a head alone buys little: many of them would take what is left from those who send.
+constexpr size_t kTrustedBytes = size_t{16} << 20, kTightTrustedBytes = size_t{64} << 10;
 
 // Makes room for at least `bytes` more of a body whose end is `body_left` away.
 void RequestParser::Impl::make_room(size_t bytes) {
   Bytes& body = request.body;
   if (body.size() + bytes <= body.capacity()) return;
   const size_t whole = body.size() + body_left;
-  body.reserve(std::max(body.size() + bytes, std::min(whole, std::max(kTrustedBytes, body.size() * 2))));
+  const size_t trusted = base::process_memory().is_tight() ? kTightTrustedBytes : kTrustedBytes;
+  body.reserve(std::max(body.size() + bytes, std::min(whole, std::max(trusted, body.size() * 2))));
 }
 
 size_t RequestParser::Impl::feed_counted(std::string_view input) {

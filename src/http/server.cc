@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/threads/this_thread.h"
-#include "http/http1_connection.h"
+#include "http/http1/http1_connection.h"
 #include "http/loop.h"
 
 namespace trireme::http {
@@ -109,7 +109,7 @@ Server::Server(const ServerOptions& options, LoopConnectionMaker open, std::stri
   for (int i = 0; i < options.threads; ++i) shared.loops.push_back(std::make_unique<Loop>(shared));
   const int fd = bind_and_listen(options.host, options.port);
   impl_->port = bound_port(fd);
-  impl_->acceptor().listen_on(fd);
+  impl_->acceptor().listen_on(Descriptor(fd));
   for (const auto& loop : shared.loops) {
     impl_->threads.emplace_back([&l = *loop] {
       base::name_this_thread("http");

@@ -141,6 +141,49 @@ TEST(HttpServer, BodiesBeyondTheMemoryAreRefusedAndOthersServed) {
 }
 
 // Other threads answer, later: requests in work count for answers like those before.
+// Heads that promise large bodies do not take what is left: while memory is tight, room comes with the bytes.
+TEST(HttpServer, PromisesOfBodiesTakeLittleWhereMemoryIsTight) {
+  Server server(local_options(), [](Request&& request, Reply reply) {
+    reply.send(text_response(200, std::to_string(request.body.size())));
+  });
+  const MemoryLimit limit(int64_t{60} << 20);
+  const uint64_t refused = base::process_memory().refused();
+  std::vector<Client> clients;
+  for (int i = 0; i < 60; ++i) {
+    clients.push_back(client_of(server));
+    clients.back().send_raw(post_head(60'000'000) + "x");
+  }
+  EXPECT_TRUE(eventually([&] { return server.counts().connections_open == 60; }));
+  Client other = client_of(server);
+  EXPECT_EQ(other.post("/", std::string(100'000, 'x')).body, "100000");
+  EXPECT_EQ(base::process_memory().refused(), refused);
+  EXPECT_TRUE(base::process_memory().is_tight());
+}
+
+// What follows a stream that broke off, or that only the connection's end can end, would be taken for its
+// body.
+TEST(HttpServer, NothingFollowsAStreamWhoseEndIsTheConnections) {
+  for (const bool is_old : {false, true}) {
+    Reply first;
+    Server server(local_options(), [&](Request&& request, Reply reply) {
+      if (request.path == "/stream") return void(first = std::move(reply));
+      reply.send(text_response(200, "the next answer"));
+      Stream stream = first.stream(text_response(200, "a part"));
+      if (is_old) stream.finish();  // else it breaks off
+    });
+    Client client = client_of(server);
+    const std::string version = is_old ? "HTTP/1.0\r\nConnection: keep-alive" : "HTTP/1.1";
+    client.send_raw("GET /stream " + version + "\r\nHost: h\r\n\r\nGET /next " + version +
+                    "\r\nHost: h\r\n\r\n");
+    if (is_old) {
+      EXPECT_EQ(client.receive().body, "a part");
+    } else {
+      EXPECT_THROW(client.receive(), base::Error);
+    }
+    EXPECT_TRUE(eventually([&] { return server.counts().connections_open == 0; }));
+  }
+}
+
 TEST(HttpServer, PipelinedRequestsInWorkCountForTheirAnswers) {
   ServerOptions options = local_options();
   options.max_held_bytes = 8 << 20;

@@ -230,27 +230,27 @@ void Socket::shutdown_write() {
   ::shutdown(fd_.get(), SHUT_WR);
 }
 
+void Output::begin_segment() {
+  const size_t bytes = segments_.empty() ? 0 : last_bytes();
+  const size_t text_bytes = segments_.empty() ? 0 : segments_.back().text.size();
+  segments_.emplace_back();
+  sealed_bytes_ += bytes;
+  sealed_text_bytes_ += text_bytes;
+}
+
+// A run that is leaving ends once it is long: a reader that always stays a little behind would else keep all
+// that it ever got.
 std::string& Output::text() {
-  if (segments_.empty() || segments_.back().part) segments_.emplace_back();
+  const bool is_leaving = offset_ > 0 && first_ + 1 == segments_.size();
+  if (segments_.empty() || segments_.back().part || (is_leaving && segments_.back().text.size() >= kRunBytes))
+    begin_segment();
   return segments_.back().text;
 }
 
 void Output::append(BodyPart part) {
   if (part.bytes().empty()) return;
-  segments_.emplace_back();
+  begin_segment();
   segments_.back().part.emplace(std::move(part));
-}
-
-size_t Output::bytes() const {
-  size_t total = 0;
-  for (size_t i = first_; i < segments_.size(); ++i) total += segments_[i].view().size();
-  return total - offset_;
-}
-
-size_t Output::text_bytes() const {
-  size_t total = 0;
-  for (size_t i = first_; i < segments_.size(); ++i) total += segments_[i].text.size();
-  return total;
 }
 
 Output::Flush Output::flush(Socket& socket) {
@@ -276,20 +276,28 @@ Output::Flush Output::flush(Socket& socket) {
 }
 
 void Output::consumed(size_t bytes) {
-  constexpr size_t kKeptCapacity = size_t{64} << 10;
+  constexpr size_t kKeptCapacity = size_t{64} << 10, kFewSegments = 32;
   offset_ += bytes;
   // Empty segments (a reused text run) count as sent.
   while (first_ < segments_.size() && offset_ >= segments_[first_].view().size()) {
-    offset_ -= segments_[first_].view().size();
-    Segment& gone = segments_[first_++];
+    Segment& gone = segments_[first_];
+    offset_ -= gone.view().size();
+    if (first_ + 1 < segments_.size()) {
+      sealed_bytes_ -= gone.view().size();
+      sealed_text_bytes_ -= gone.text.size();
+    }
     gone.part.reset();
     gone.text.clear();  // keeps its capacity: the next answer goes there
-    if (gone.text.capacity() > kKeptCapacity) gone.text.shrink_to_fit();
+    if (gone.text.capacity() > kKeptCapacity || first_ > 0) gone.text.shrink_to_fit();
+    ++first_;
   }
   if (first_ == segments_.size()) {
     segments_.resize(std::min<size_t>(segments_.size(), 1));
     first_ = 0;
     offset_ = 0;
+  } else if (first_ >= kFewSegments && 2 * first_ >= segments_.size()) {
+    segments_.erase(segments_.begin(), segments_.begin() + static_cast<ptrdiff_t>(first_));
+    first_ = 0;
   }
 }
 

@@ -84,16 +84,20 @@ class Socket {
   std::unique_ptr<Tls> tls_;
 };
 
-/// Bytes on their way out. Small ones are gathered in one run, so that many pipelined answers leave in one
-/// call; large body parts are queued as they are and never copied.
+/// Bytes on their way out. Small ones are gathered in runs, so that many pipelined answers leave in one call;
+/// large body parts are queued as they are and never copied. What has left is forgotten even if the queue is
+/// never empty: it takes at most twice the memory of what ever waited at once, and counting bytes takes no
+/// pass.
 class Output {
  public:
   /// The run to append text to.
   std::string& text();
   void append(BodyPart part);
-  size_t bytes() const;
-  /// Of these, what is gathered text.
-  size_t text_bytes() const;
+  size_t bytes() const { return segments_.empty() ? 0 : sealed_bytes_ + last_bytes() - offset_; }
+  /// Gathered text that is kept, of a run that is leaving all.
+  size_t text_bytes() const {
+    return segments_.empty() ? 0 : sealed_text_bytes_ + segments_.back().text.size();
+  }
   bool empty() const { return bytes() == 0; }
 
   enum class Flush { done, blocked, broken };
@@ -105,11 +109,17 @@ class Output {
     std::optional<BodyPart> part;
     std::string_view view() const { return part ? part->bytes() : std::string_view(text); }
   };
+  static constexpr size_t kRunBytes = size_t{64} << 10;
+
+  size_t last_bytes() const { return segments_.back().view().size(); }
+  void begin_segment();
   void consumed(size_t bytes);
 
   std::vector<Segment> segments_;
-  size_t first_ = 0;   // segments before it have left
-  size_t offset_ = 0;  // bytes of segment first_ that have left
+  size_t first_ = 0;         // segments before it have left
+  size_t offset_ = 0;        // bytes of segment first_ that have left
+  size_t sealed_bytes_ = 0;  // of the segments from first_ on, the last one aside: it may still grow
+  size_t sealed_text_bytes_ = 0;
 };
 
 }  // namespace trireme::http

@@ -56,7 +56,7 @@ void Http2Connection::on_events(uint32_t events) {
   if ((events & (EPOLLERR | EPOLLHUP)) != 0) return close();
   const bool any = socket_.is_tls();  // a TLS read may wait for a write and the reverse
   if (any || (events & (EPOLLIN | EPOLLRDHUP)) != 0) readable_ = true;
-  if (any || (events & EPOLLOUT) != 0) writable_ = true;
+  if (any || (events & EPOLLOUT) != 0) out_.open();
   if ((events & EPOLLRDHUP) != 0) hung_up_ = true;
   advance();
 }
@@ -122,31 +122,23 @@ bool Http2Connection::notice_small_rest() {
 
 void Http2Connection::flush() {
   for (;;) {
-    session_->send(out_, kOutputWindow, socket_.is_tls());
-    const size_t before = out_.bytes();
-    if (before == 0 || !writable_) return;
-    const Output::Flush result = out_.flush(socket_);
-    if (result == Output::Flush::broken) return close();
-    written_bytes_ += before - out_.bytes();
-    out_.empty() ? reading_.rest() : reading_.look(service_.limits.reading, loop_.now_ns(), written_bytes_);
-    if (result == Output::Flush::blocked) {
-      writable_ = false;
-      return;
-    }
+    session_->send(out_.queue(), kOutputWindow, socket_.is_tls());
+    if (out_.empty() || out_.is_stuck()) return;
+    if (!out_.flush(socket_, service_.limits.reading, loop_.now_ns())) return close();
+    if (out_.is_stuck()) return;
   }
 }
 
 void Http2Connection::finish_turn() {
   flush();
   if (closed()) return;
-  // As in HTTP/1.1: frames' text that waits for a slow reader counts, and without room for it the reader
-  // goes.
-  if (!out_lease_.try_resize(out_.empty() ? 0 : static_cast<int64_t>(out_.text_bytes()))) return close();
+  // As in HTTP/1.1: without room for frames' text that waits for a slow reader the reader goes.
+  if (!out_.account()) return close();
   if (session_->is_over() && out_.empty()) {
     // Closing with unread input resets the connection and may destroy our last words on their way.
     lingering_ = true;
     linger_began_ns_ = loop_.now_ns();
-    session_->cut_streams();
+    session_->streams().cut();
     socket_.shutdown_write();
     return discard_input();
   }
@@ -176,15 +168,17 @@ void Http2Connection::check_deadline() {
   const ServerOptions& options = loop_.shared().options;
   const bool is_silent = !session_->has_preface() && now_ns > opened_ns_ + to_ns(options.header_timeout);
   // While memory is tight, or this connection holds much of it, who does not read goes first.
-  const int64_t quiet_ns =
-      base::process_memory().is_tight() || session_->is_full() ? to_ns(options.tight_timeout) : Pace::kNever;
-  const bool is_stuck = !out_.empty() && !writable_ && reading_.is_late(now_ns, quiet_ns);
+  const int64_t quiet_ns = base::process_memory().is_tight() || session_->streams().is_full()
+                               ? to_ns(options.tight_timeout)
+                               : Pace::kNever;
+  const bool is_stuck = out_.is_stuck() && now_ns >= out_.due_ns(quiet_ns);
   if (is_silent || is_stuck || (lingering_ && now_ns > linger_began_ns_ + kLingerNs)) {
     if (!lingering_) loop_.shared().counts.timeouts.fetch_add(1, std::memory_order_relaxed);
     return close();
   }
   if (lingering_) return;
-  for (size_t i = 0; i < session_->streams(); ++i) session_->open_streams()[i]->on_tick(now_ns);
+  const auto& streams = session_->streams().open();
+  for (size_t i = 0; i < streams.size(); ++i) streams[i]->on_tick(now_ns);
   session_->drop_slow(now_ns, quiet_ns);
   check_silence();
   check_end();
@@ -209,7 +203,8 @@ void Http2Connection::check_silence() {
 void Http2Connection::check_end() {
   if (closed()) return;
   const int64_t now_ns = loop_.now_ns();
-  if (session_->streams() > 0) used_ns_ = now_ns;
+  const auto& streams = session_->streams().open();
+  if (!streams.empty()) used_ns_ = now_ns;
   const bool is_unused = now_ns > used_ns_ + to_ns(loop_.shared().options.idle_timeout);
   if (ending_ == Ending::no && (loop_.draining() || is_unused)) {
     ending_ = Ending::announced;
@@ -220,7 +215,7 @@ void Http2Connection::check_end() {
     session_->refuse_streams();
   }
   if (!loop_.draining() || std::exchange(has_told_streams_, true)) return;
-  for (size_t i = 0; i < session_->streams(); ++i) session_->open_streams()[i]->on_drain();
+  for (size_t i = 0; i < streams.size(); ++i) streams[i]->on_drain();
 }
 
 }  // namespace trireme::http

@@ -6,8 +6,9 @@
 
 #include "http/http2/http2_session.h"
 #include "http/loop.h"
-#include "http/socket.h"
 #include "http/loop_connection.h"
+#include "http/outflow.h"
+#include "http/socket.h"
 
 namespace trireme::http {
 
@@ -49,9 +50,9 @@ class Http2Connection final : public LoopConnection, private Http2Owner {
   const Http2Service& service_;
   Socket socket_;
   const bool is_local_;  // so is the peer
-  Output out_;
-  std::unique_ptr<Http2Session> session_;   // null: closed
-  bool readable_ = true, writable_ = true;  // until a call says otherwise (edge-triggered)
+  Outflow out_;
+  std::unique_ptr<Http2Session> session_;  // null: closed
+  bool readable_ = true;                   // until a read says otherwise (edge-triggered)
   bool hung_up_ = false;
   bool advancing_ = false;
   bool lingering_ =
@@ -60,10 +61,6 @@ class Http2Connection final : public LoopConnection, private Http2Owner {
   bool has_told_streams_ = false;  // that the server ends
   enum class Ending : uint8_t { no, announced, refusing } ending_ = Ending::no;
   int64_t opened_ns_, used_ns_, announced_ns_ = 0, linger_began_ns_ = 0, pinged_ns_ = 0;
-  Pace reading_;  // of what is in out_
-  uint64_t written_bytes_ = 0;
-  base::MemoryLease out_lease_{base::MemoryUse::answers,
-                               0};  // of text in out_ that its reader is slow to take
 };
 
 }  // namespace trireme::http

@@ -1,7 +1,8 @@
 // What an HTTP/2 session counts of its client, so that no client costs more than its bytes are worth: pings,
-// fields.
+// settings, streams that fail, fields.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -29,6 +30,23 @@ class PingRule {
   static constexpr int64_t kLongAgo = std::numeric_limits<int64_t>::min() / 2;
   int64_t last_ns_ = kLongAgo;
   int early_ = 0;
+};
+
+/// Events that may come in a burst, but for long no faster than they are forgiven.
+class RateRule {
+ public:
+  /// So many events now. False: there were more than `most_at_once` and what `per_second` forgives.
+  bool allows(int64_t now_ns, uint64_t events, uint64_t most_at_once, uint64_t per_second) {
+    const double passed_s = static_cast<double>(std::max<int64_t>(now_ns - last_ns_, 0)) * 1e-9;
+    last_ns_ = std::max(now_ns, last_ns_);
+    events_ =
+        std::max(events_ - passed_s * static_cast<double>(per_second), 0.0) + static_cast<double>(events);
+    return events_ <= static_cast<double>(most_at_once);
+  }
+
+ private:
+  int64_t last_ns_ = 0;
+  double events_ = 0;
 };
 
 /// Memory of the fields of a session's open streams, leased in steps: most requests take none.

@@ -89,9 +89,9 @@ bool settle(Http2Peer& peer, Side& side) {
 
 void answer(Side& side, Kept& stream, std::string body) {
   const std::array<Http2Field, 2> head = {{{":status", "200"}, {"content-type", "application/grpc"}}};
-  side.session.respond(stream, head, false);
-  side.session.write(stream, BodyPart(std::move(body)));
-  side.session.finish(stream, {{"grpc-status", "0"}});
+  side.session.streams().respond(stream, head, false);
+  side.session.streams().write(stream, BodyPart(std::move(body)));
+  side.session.streams().finish(stream, {{"grpc-status", "0"}});
 }
 
 std::string noise(size_t bytes, unsigned seed = 1) {
@@ -132,7 +132,7 @@ TEST(Http2Session, RequestAndAnswer) {
   EXPECT_EQ(peer.answer(id).fields.at("grpc-status"), "0");
   EXPECT_TRUE(peer.answer(id).has_closed);
   EXPECT_TRUE(stream.has_closed);
-  EXPECT_EQ(side.session.streams(), 0u);
+  EXPECT_EQ(side.session.streams().open().size(), 0u);
 }
 
 TEST(Http2Session, PiecesOfAnySizeMeanTheSame) {
@@ -200,11 +200,11 @@ TEST(Http2Session, LargeAnswersKeepTheirBytes) {
   ASSERT_TRUE(settle(peer, side));
   Kept& stream = *side.streams.at(0);
   const std::array<Http2Field, 1> head = {{{":status", "200"}}};
-  side.session.respond(stream, head, false);
+  side.session.streams().respond(stream, head, false);
   const auto kept = std::make_shared<const std::string>(body);
-  side.session.write(stream, BodyPart(std::string(body)));
-  side.session.write(stream, BodyPart(std::string_view(*kept), kept));
-  side.session.finish(stream, {{"grpc-status", "0"}});
+  side.session.streams().write(stream, BodyPart(std::string(body)));
+  side.session.streams().write(stream, BodyPart(std::string_view(*kept), kept));
+  side.session.streams().finish(stream, {{"grpc-status", "0"}});
   Output out;
   side.session.send(out, SIZE_MAX, false);  // as views
   EXPECT_GT(out.bytes(), 6'000'000u);
@@ -228,11 +228,11 @@ TEST(Http2Session, AHeldStreamStopsAtItsWindow) {
   peer.request(grpc_fields("/s/m"), "", false);
   ASSERT_TRUE(settle(peer, side));
   Kept& stream = *side.streams.at(0);
-  side.session.hold(stream, true);
+  side.session.streams().hold(stream, true);
   peer.more(1, noise(1'000'000), true);
   ASSERT_TRUE(settle(peer, side));
   EXPECT_EQ(stream.body().size(), 100'000u);
-  side.session.hold(stream, false);
+  side.session.streams().hold(stream, false);
   ASSERT_TRUE(settle(peer, side));
   EXPECT_EQ(stream.body().size(), 1'000'000u);
   EXPECT_TRUE(stream.has_ended);
@@ -245,7 +245,7 @@ TEST(Http2Session, TheConnectionsWindowOpensAsBytesArrive) {
   ASSERT_TRUE(settle(peer, side));
   peer.request(grpc_fields("/s/held"), "", false);
   ASSERT_TRUE(settle(peer, side));
-  side.session.hold(*side.streams.at(0), true);
+  side.session.streams().hold(*side.streams.at(0), true);
   peer.more(1, noise(400'000), true);
   ASSERT_TRUE(settle(peer, side));
   EXPECT_EQ(side.streams[0]->body().size(), 100'000u);
@@ -321,9 +321,9 @@ TEST(Http2Session, AnswersTakenTooSlowlyAreDropped) {
       if (opens[0] == 's') peer.widen(0, 1 << 20);
       if (opens[0] == 'c') peer.widen(id, 1 << 20);
       const std::array<Http2Field, 1> head = {{{":status", "200"}}};
-      side.session.respond(*side.streams.at(0), head, false);
-      side.session.write(*side.streams[0], BodyPart(noise(400'000)));
-      if (is_finished) side.session.finish(*side.streams[0], {});
+      side.session.streams().respond(*side.streams.at(0), head, false);
+      side.session.streams().write(*side.streams[0], BodyPart(noise(400'000)));
+      if (is_finished) side.session.streams().finish(*side.streams[0], {});
       int64_t now_ns = 1;
       for (int i = 0; i < 200 && !side.streams[0]->has_closed; ++i, now_ns += 500) {
         // Two bytes buy 200 ns of 500; quick beginnings give nothing to live on.
@@ -365,10 +365,10 @@ TEST(Http2Session, AnswersThatNobodyTakesGoSoonerWhereMemoryIsShort) {
   Http2Peer peer({.window_bytes = 1000, .reads_late = true});
   peer.request(grpc_fields("/s/m"), "");
   ASSERT_TRUE(settle(peer, side));
-  EXPECT_FALSE(side.session.is_full());
+  EXPECT_FALSE(side.session.streams().is_full());
   answer(side, *side.streams.at(0), noise(400'000));
   ASSERT_TRUE(settle(peer, side));
-  EXPECT_TRUE(side.session.is_full());
+  EXPECT_TRUE(side.session.streams().is_full());
   side.session.drop_slow(1, 100);
   side.session.drop_slow(90, 100);
   ASSERT_TRUE(settle(peer, side));
@@ -376,7 +376,7 @@ TEST(Http2Session, AnswersThatNobodyTakesGoSoonerWhereMemoryIsShort) {
   side.session.drop_slow(101, 100);
   ASSERT_TRUE(settle(peer, side));
   EXPECT_TRUE(side.streams[0]->has_closed);
-  EXPECT_FALSE(side.session.is_full());
+  EXPECT_FALSE(side.session.streams().is_full());
 }
 
 TEST(Http2Session, FieldsThatDoNotEndEndTheSession) {
@@ -401,7 +401,7 @@ TEST(Http2Session, FieldsOfOpenStreamsCount) {
       peer.request(grpc_fields("/s/m", {{"x-" + std::to_string(i), std::string(8'000, 'x')}}), "", false);
     ASSERT_TRUE(settle(peer, side));
     EXPECT_GE(base::process_memory().used_bytes() - before, 780'000);
-    for (const auto& stream : side.streams) side.session.reset(*stream, 8);
+    for (const auto& stream : side.streams) side.session.streams().reset(*stream, 8);
     ASSERT_TRUE(settle(peer, side));
     EXPECT_LT(base::process_memory().used_bytes() - before, 40'000);
     base::process_memory().set_limit(before);
@@ -424,7 +424,7 @@ TEST(Http2Session, AnEarlyAnswerStopsTheClient) {
   const int32_t id = peer.request(grpc_fields("/s/m"), "part", false);
   ASSERT_TRUE(settle(peer, side));
   const std::array<Http2Field, 2> head = {{{":status", "200"}, {"grpc-status", "5"}}};
-  side.session.respond(*side.streams.at(0), head, true);
+  side.session.streams().respond(*side.streams.at(0), head, true);
   ASSERT_TRUE(settle(peer, side));
   EXPECT_TRUE(peer.answer(id).has_closed);
   EXPECT_EQ(peer.answer(id).error, 0u);
@@ -479,7 +479,7 @@ TEST(Http2Session, NoMoreStreamsThanTold) {
   // The client has not seen our settings: what it opens beyond them is refused or ends the session, never
   // kept.
   side.session.receive(peer.output(), 1);
-  EXPECT_LE(side.session.streams(), 10u);
+  EXPECT_LE(side.session.streams().open().size(), 10u);
 }
 
 TEST(Http2Session, RapidResetsEndTheSession) {
@@ -611,15 +611,16 @@ bool converse(std::unique_ptr<Http2Memory> memory) {
       if (!stream->has_closed) act(*stream);
     settle(peer, side);
   };
-  each([&](Kept& stream) { side.session.hold(stream, true); });
+  each([&](Kept& stream) { side.session.streams().hold(stream, true); });
   for (size_t i = 0; i < ids.size(); ++i) {
     if (i % 4 != 3) peer.more(ids[i], noise(9000), i % 2 == 0);
   }
   each([&](Kept& stream) { answer(side, stream, noise(10'000)); });
   peer.reset(ids[1], 8);
-  each([&](Kept& stream) { side.session.hold(stream, false); });
+  each([&](Kept& stream) { side.session.streams().hold(stream, false); });
   peer.ping();
-  if (side.streams.size() > 2 && !side.streams[2]->has_closed) side.session.reset(*side.streams[2], 8);
+  if (side.streams.size() > 2 && !side.streams[2]->has_closed)
+    side.session.streams().reset(*side.streams[2], 8);
   peer.widen(0, 1 << 20);
   for (const int32_t id : ids) peer.widen(id, 1 << 20);
   settle(peer, side);
@@ -629,7 +630,7 @@ bool converse(std::unique_ptr<Http2Memory> memory) {
   settle(peer, side);
   side.session.refuse_streams();
   settle(peer, side);
-  side.session.cut_streams();
+  side.session.streams().cut();
   const auto closed = [](const auto& stream) { return stream->has_closed; };
   EXPECT_TRUE(std::all_of(side.streams.begin(), side.streams.end(), closed));
   EXPECT_TRUE(!side.session.is_lost() || side.session.is_over());
@@ -692,13 +693,13 @@ TEST(Http2Session, WhatIsThrownEndsTheSession) {
     EXPECT_EQ(session.receive(peer.output(), 1), at > 3) << at;
     if (at > 3) {
       const std::array<Http2Field, 1> head = {{{":status", "200"}}};
-      session.respond(*owner.stream, head, false);
-      session.write(*owner.stream, BodyPart("answer"));
+      session.streams().respond(*owner.stream, head, false);
+      session.streams().write(*owner.stream, BodyPart("answer"));
     }
     Output out;
     for (int i = 0; i < 3; ++i) session.send(out, SIZE_MAX, true);
     EXPECT_EQ(session.is_lost(), at <= 4) << at;
-    session.cut_streams();
+    session.streams().cut();
     EXPECT_EQ(owner.stream->closes, 1) << at;
   }
 }

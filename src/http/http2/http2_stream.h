@@ -3,20 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <span>
-#include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
-#include "http/message.h"
-#include "http/pace.h"
+#include "http/http2/http2_answer.h"
+#include "http/http2/http2_field.h"
 
 namespace trireme::http {
-
-using Http2Field = std::pair<std::string_view, std::string_view>;
-using Http2Fields = std::vector<std::pair<std::string, std::string>>;
 
 /// All calls come on the session's thread, on_close() last.
 class Http2Stream {
@@ -40,18 +33,14 @@ class Http2Stream {
   virtual void on_drain() {}
 
  private:
-  friend class Http2Session;
+  friend class Http2Streams;
   int32_t id_ = 0;
-  size_t at_ = 0;  // place in the session's list
-  std::deque<BodyPart> unsent_;
-  size_t front_sent_ = 0, unsent_bytes_ = 0;
-  uint64_t sent_bytes_ = 0;
-  Http2Fields trailers_;
+  size_t at_ = 0;  // place in the list of open streams
+  Http2Answer answer_;
   size_t field_bytes_ = 0, kept_field_bytes_ = 0, held_bytes_ = 0;
   int64_t opened_ns_ = 0;
-  Pace reading_;                                // of the answer
   bool has_begun_ = false, has_ended_ = false;  // the client's side
-  bool is_finished_ = false, is_deferred_ = false, is_held_ = false;
+  bool is_held_ = false;
 };
 
 }  // namespace trireme::http

@@ -58,7 +58,7 @@ struct GrpcCall::StepMail final : http::Mail {
 GrpcCall::GrpcCall(GrpcRoutes& routes, http::Http2Session& session, std::shared_ptr<http::Mailbox> mailbox,
                    size_t max_message_bytes, bool is_local)
     : routes_(routes),
-      session_(&session),
+      streams_(&session.streams()),
       mailbox_(std::move(mailbox)),
       is_local_(is_local),
       inflow_(max_message_bytes) {}
@@ -80,7 +80,7 @@ bool GrpcCall::accept() {
   const auto refuse = [&](std::string_view http_status) {
     const std::array<http::Http2Field, 1> head = {{{":status", http_status}}};
     is_finished_ = true;
-    session_->respond(*this, head, true);
+    streams_->respond(*this, head, true);
     return false;
   };
   if (field(":method") != "POST") return refuse("405");
@@ -121,15 +121,15 @@ void GrpcCall::hold(bool on) {
 /// Both the handler and a client that does not read its answers hold the call.
 void GrpcCall::update_hold() {
   const bool on = inflow_.is_unwanted() || outflow_.is_unread();
-  if (session_ == nullptr || on == inflow_.is_held()) return;
+  if (streams_ == nullptr || on == inflow_.is_held()) return;
   if (on) {
     inflow_.hold();
-    return session_->hold(*this, true);
+    return streams_->hold(*this, true);
   }
   const http::Bytes kept = inflow_.release();
   guarded(*this, [&] { inflow_.read(kept.view(), handler_.get(), is_finished_); });
-  if (inflow_.is_held() || session_ == nullptr) return;  // again
-  session_->hold(*this, false);
+  if (inflow_.is_held() || streams_ == nullptr) return;  // again
+  streams_->hold(*this, false);
   if (inflow_.has_ended()) on_end();
 }
 
@@ -149,7 +149,7 @@ void GrpcCall::cancel() {
 void GrpcCall::on_close() {
   if (!is_finished_) cancel();
   is_finished_ = true;
-  session_ = nullptr;
+  streams_ = nullptr;
   handler_.reset();
   inflow_.drop();
 }
@@ -159,7 +159,7 @@ void GrpcCall::on_tick(int64_t now_ns) {
   if (deadline_ns_ != 0 && now_ns >= deadline_ns_) {
     cancel();
     finish({GrpcCode::deadline_exceeded, "Deadline Exceeded"});
-  } else if (inflow_.is_late(session_->limits().sending, now_ns, handler_ && handler_->takes_one())) {
+  } else if (inflow_.is_late(streams_->limits().sending, now_ns, handler_ && handler_->takes_one())) {
     cancel();
     finish({GrpcCode::deadline_exceeded, "a message did not arrive in time"});
   } else if (handler_) {
@@ -232,15 +232,15 @@ void GrpcCall::ResetMail::discard() { const std::shared_ptr<GrpcCall> kept = std
 
 void GrpcCall::reset() {
   is_finished_ = true;
-  if (session_ != nullptr) session_->reset(*this, kInternalError);
+  if (streams_ != nullptr) streams_->reset(*this, kInternalError);
 }
 
 /// Where there is no memory for it, the stream is reset. What is refused because its time is over has its
 /// deadline as the reason, not the server: a client would try again elsewhere.
 void GrpcCall::carry_out(Step&& step) {
-  if (is_finished_ || session_ == nullptr) return;
+  if (is_finished_ || streams_ == nullptr) return;
   try {
-    if (step.has_message) outflow_.put(*session_, *this, std::move(step.message));
+    if (step.has_message) outflow_.put(*streams_, *this, std::move(step.message));
     if (!step.is_end && !outflow_.is_unread() && outflow_.look()) update_hold();
     if (step.is_counted) {
       outflow_.mark();
@@ -251,7 +251,7 @@ void GrpcCall::carry_out(Step&& step) {
     const bool is_late =
         deadline_ns_ != 0 && step.status.code == GrpcCode::unavailable && http::steady_ns() >= deadline_ns_;
     if (is_late) step.status.code = GrpcCode::deadline_exceeded;
-    outflow_.end(*session_, *this, step.status, std::move(step.trailers));
+    outflow_.end(*streams_, *this, step.status, std::move(step.trailers));
   } catch (const std::exception&) {
     reset();
   }

@@ -72,7 +72,7 @@ class GrpcCall final : public http::Http2Stream, public std::enable_shared_from_
   void carry_out(Step&& step);
 
   GrpcRoutes& routes_;
-  http::Http2Session* session_;  // null: the stream is closed
+  http::Http2Streams* streams_;  // null: the stream is closed
   const std::shared_ptr<http::Mailbox> mailbox_;
   const bool is_local_;
   std::unique_ptr<GrpcHandler> handler_;

@@ -72,7 +72,7 @@ std::vector<http::BodyPart> GrpcOutflow::framed(std::vector<http::BodyPart> mess
   return message;
 }
 
-void GrpcOutflow::put(http::Http2Session& session, http::Http2Stream& stream,
+void GrpcOutflow::put(http::Http2Streams& streams, http::Http2Stream& stream,
                       std::vector<http::BodyPart>&& framed) {
   if (!has_answered_) {
     has_answered_ = true;
@@ -80,21 +80,21 @@ void GrpcOutflow::put(http::Http2Session& session, http::Http2Stream& stream,
     std::copy(kHeads.begin(), kHeads.end(), fields.begin());
     fields.back() = {"grpc-encoding", name_of(coding_)};
     const size_t count = coding_ == http::Coding::identity ? kHeads.size() : fields.size();
-    session.respond(stream, std::span<const http::Http2Field>(fields.data(), count), false);
+    streams.respond(stream, std::span<const http::Http2Field>(fields.data(), count), false);
   }
   put_bytes_ += bytes_of(framed);
-  for (http::BodyPart& part : framed) session.write(stream, std::move(part));
+  for (http::BodyPart& part : framed) streams.write(stream, std::move(part));
 }
 
-void GrpcOutflow::end(http::Http2Session& session, http::Http2Stream& stream, const GrpcStatus& status,
+void GrpcOutflow::end(http::Http2Streams& streams, http::Http2Stream& stream, const GrpcStatus& status,
                       http::Http2Fields&& trailers) const {
   trailers.emplace(trailers.begin(), "grpc-status", std::to_string(static_cast<int>(status.code)));
   if (!status.message.empty())
     trailers.emplace_back("grpc-message", grpc_percent_encode(base::shortened(status.message)));
-  if (has_answered_) return session.finish(stream, std::move(trailers));
+  if (has_answered_) return streams.finish(stream, std::move(trailers));
   std::vector<http::Http2Field> fields(kHeads.begin(), kHeads.end());
   for (const auto& [name, value] : trailers) fields.emplace_back(name, value);
-  session.respond(stream, fields, true);
+  streams.respond(stream, fields, true);
 }
 
 size_t GrpcOutflow::leave(uint64_t bytes) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "http/coding.h"
-#include "http/http2/http2_session.h"
+#include "http/http2/http2_streams.h"
 #include "serve/grpc/grpc_status.h"
 
 namespace trireme::serve {
@@ -22,9 +22,9 @@ class GrpcOutflow {
   /// The message behind its length, compressed where that was chosen. Any thread.
   std::vector<http::BodyPart> framed(std::vector<http::BodyPart> message) const;
 
-  void put(http::Http2Session& session, http::Http2Stream& stream, std::vector<http::BodyPart>&& framed);
+  void put(http::Http2Streams& streams, http::Http2Stream& stream, std::vector<http::BodyPart>&& framed);
   /// Without a message before it the status is the whole answer.
-  void end(http::Http2Session& session, http::Http2Stream& stream, const GrpcStatus& status,
+  void end(http::Http2Streams& streams, http::Http2Stream& stream, const GrpcStatus& status,
            http::Http2Fields&& trailers) const;
 
   /// Marks how far it is now.
