@@ -91,9 +91,10 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
   engine::SessionOptions session_options{.threads = options.threads, .passes = watching(options, printed)};
   options.on.apply(session_options);
   session_options.plan_only = options.on.device != "cpu";  // what is only looked at needs no device
-  engine::widen_floats_for(model.graph, passes::Precision::f32, options.weights, options.on.device);
-  const auto prepared = std::make_shared<engine::PreparedModel>(std::move(model.graph),
-                                                                session_options.passes, options.weights);
+  const passes::Strategy strategy{.weights = options.weights};
+  engine::widen_floats_for(model.graph, strategy, options.on.device);
+  const auto prepared =
+      std::make_shared<engine::PreparedModel>(std::move(model.graph), session_options.passes, strategy);
   if (options.weights.stores()) std::cout << prepared->weights().text();
   engine::Session session(prepared, session_options);
   const std::vector<tensor::Dims> shapes =

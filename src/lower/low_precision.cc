@@ -181,13 +181,13 @@ class WeightFolder {
 
 }  // namespace
 
-void lower_for_inference(ir::Graph& graph, passes::Precision precision, tensor::DeviceKind device,
-                         base::SharedCache& packs) {
-  if (precision == passes::Precision::f32) return;
-  passes::lower_precision(graph, {.compute = precision});
+void lower_for_inference(ir::Graph& graph, const passes::PrecisionOptions& precision,
+                         tensor::DeviceKind device, base::SharedCache& packs) {
+  if (precision.compute == passes::Precision::f32) return;
+  passes::lower_precision(graph, precision);
   graph.sort();
-  if (precision == passes::Precision::fp8) passes::lower_float8(graph, device);
-  const bool is_later = device == tensor::DeviceKind::cpu && precision == passes::Precision::bf16;
+  if (precision.compute == passes::Precision::fp8) passes::lower_float8(graph, device);
+  const bool is_later = device == tensor::DeviceKind::cpu && precision.compute == passes::Precision::bf16;
   WeightFolder(graph, packs, is_later).run();
   passes::widen_unsupported(graph, device);
   passes::localise_casts(graph);

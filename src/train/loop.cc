@@ -59,7 +59,6 @@ engine::TrainOptions session_options(const TrainConfig& config, const Ranks& ran
   base::require(config.parallel.mesh().size() == ranks.size(), "section 'parallel' is of ",
                 config.parallel.mesh().size(), " ranks, this run has ", ranks.size());
   o.mesh = ranks.mesh();
-  o.strategy = config.parallel;
   return o;
 }
 
@@ -110,7 +109,7 @@ Trainer::~Trainer() = default;
 
 /// Measures what the run is held against; says in words what MFU means then.
 std::string Trainer::set_product_rate() {
-  const passes::Precision precision = config_.precision.compute;
+  const passes::Precision precision = config_.parallel.precision.compute;
   if (precision == passes::Precision::fp8) return "not measured for products of fp8";
   if (config_.run.device == "cpu") {
     product_rate_ = measure_product_rate(session_.threads(), precision) * ranks_.size();

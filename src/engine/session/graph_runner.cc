@@ -102,7 +102,7 @@ CompiledShape& GraphRunner::compiled_for(const std::vector<Dims>& shapes) {
 }
 
 lower::LoweredInference GraphRunner::compile_ready(ir::Graph& ready, int threads) {
-  lower::InferenceTarget target{context_.compile, context_.passes, context_.precision};
+  lower::InferenceTarget target{context_.compile, context_.passes, context_.strategy};
   target.compile.threads = threads;
   return lower::lower_inference(std::move(ready), target, context_.packs, graph_);
 }

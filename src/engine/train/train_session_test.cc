@@ -166,7 +166,7 @@ TEST(TrainSession, RecomputesToTheSameBits) {
   const std::vector<double> want = losses(plain, 6, 1, 64);
   for (passes::RecomputeMode mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
     TrainOptions options = options_with(2);
-    options.recompute = mode;
+    options.strategy.recompute.mode = mode;
     TrainSession session(classifier(), options);
     EXPECT_EQ(losses(session, 6, 1, 64), want) << passes::to_string(mode);
   }
@@ -174,7 +174,7 @@ TEST(TrainSession, RecomputesToTheSameBits) {
 
 TEST(TrainSession, LearnsInBf16) {
   TrainOptions options = options_with(2);
-  options.precision.compute = passes::Precision::bf16;
+  options.strategy.precision.compute = passes::Precision::bf16;
   TrainSession session(classifier(), options);
   const auto loss = losses(session, 200, 1, 64);
   EXPECT_LT(loss.back(), 0.6);
@@ -183,7 +183,7 @@ TEST(TrainSession, LearnsInBf16) {
 
 TEST(TrainSession, RefusesABudgetNothingFits) {
   TrainOptions options = options_with(1);
-  options.activation_bytes = 64;
+  options.strategy.recompute.activation_bytes = 64;
   TrainSession session(classifier(), options);
   EXPECT_THROW(losses(session, 1, 1, 64), base::Error);
 }

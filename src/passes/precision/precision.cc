@@ -380,15 +380,6 @@ class Localiser {
 
 }  // namespace
 
-void PrecisionOptions::fields(base::OptionList& f) {
-  f.add_choice(
-      "compute", &compute, {"f32", "bf16", "f16", "fp8"},
-      "type of the operands of products; weights, statistics, losses and the optimizer stay f32. f16 "
-      "needs a loss scale; fp8: bf16, and products by weights on 8-bit floats with a scale each row");
-  f.add("keep", &keep, "ops, or nodes with these in their names, that stay f32");
-  f.add("fp8_last", &fp8_last, "fp8: products that no other follows (scores of a vocabulary) are 8-bit too");
-}
-
 std::string PrecisionReport::text() const {
   std::vector<std::pair<std::string, size_t>> lines;
   for (const PrecisionRow& row : rows) {

@@ -190,23 +190,6 @@ class Storing {
 
 }  // namespace
 
-void WeightOptions::fields(base::OptionList& f) {
-  std::vector<std::string> names{"f32", "int8", "int4"};
-  for (const tensor::BlockFormat& format : tensor::block_formats()) names.emplace_back(format.name);
-  f.add_choice("weights", &weights, std::move(names),
-               "how matrices under products are stored; f32: as the model has them");
-  f.add("weight_group", &weight_group, "of int8 and int4: weights that share a scale: 32, 64 or 128");
-  f.add("weight_zeros", &weight_zeros,
-        "of int8 and int4: a zero point for each group of weights beside the scale");
-  f.add_choice("weight_rows", &weight_rows, {"f32", "q8"},
-               "rows that meet weights in blocks: as they are, or rounded to 8 bits by 32 neighbours");
-}
-
-const tensor::BlockFormat* WeightOptions::blocks() const {
-  if (weights < kFirstBlocks) return nullptr;
-  return &tensor::block_formats()[static_cast<size_t>(weights) - static_cast<size_t>(kFirstBlocks)];
-}
-
 size_t WeightReport::stored() const {
   size_t count = 0;
   for (const WeightRow& row : rows) count += row.why.empty();
