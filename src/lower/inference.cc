@@ -40,10 +40,16 @@ LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target,
   join_weights(bound, packs, packs_parts);
   lower_for_inference(bound, precision, on, packs);
   passes::run_passes(passes::inference_passes(on), bound, target.passes);
-  made.program = std::make_shared<const compile::Program>(compile::compile(bound, target.compile, packs));
-  fill_read_weights(*made.program, packs);
-  fill_read_joined(*made.program, packs);
+  made.program = std::make_shared<const compile::Program>(compile::plan(bound, target.compile, packs));
   return made;
+}
+
+std::shared_ptr<const compile::Program> bind_weights(std::shared_ptr<const compile::Program> plan,
+                                                     base::SharedCache& packs) {
+  std::shared_ptr<const compile::Program> bound = compile::bind(std::move(plan), packs);
+  fill_read_weights(*bound, packs);
+  fill_read_joined(*bound, packs);
+  return bound;
 }
 
 RankPart::RankPart(passes::Strategy strategy, int rank)

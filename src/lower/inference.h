@@ -24,14 +24,20 @@ struct InferenceTarget {
 };
 
 struct LoweredInference {
-  std::shared_ptr<const compile::Program> program;
+  std::shared_ptr<const compile::Program> program;  ///< planned: bind_weights() makes it run
   int64_t folded_bytes = 0;  ///< of constants that `model` does not have: made for these shapes
 };
 
 /// The passes of a bucket, weights side by side, precision, kernels and memory. `packs` shares what is made
 /// of weights between all programs of a model or of a rank's part. `model`: the graph that `bound` is of.
+/// Weights need no content (tensor/absent.h); where they have it, passes that fold or round them read it.
 LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target, base::SharedCache& packs,
                                  const ir::Graph& model);
+
+/// The program with its weights packed, once for all programs that share `packs`, and those that it reads at
+/// hand.
+std::shared_ptr<const compile::Program> bind_weights(std::shared_ptr<const compile::Program> plan,
+                                                     base::SharedCache& packs);
 
 /// What one rank computes of a model that several hold: its stage of the pipeline, its parts of the weights.
 /// Programs of all shapes share the parts. Used by one thread at a time.

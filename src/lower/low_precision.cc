@@ -8,6 +8,7 @@
 #include "ops/table.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/float8.h"
+#include "tensor/absent.h"
 #include "tensor/repeated.h"
 #include "tensor/rounded.h"
 
@@ -168,6 +169,7 @@ class WeightFolder {
       return std::make_shared<const Results>(results(node, pool));
     });
     const Tensor& own = (*shared)[value.producer_index];
+    if (tensor::is_absent(own)) return made = graph_.add_constant(own, value.name);
     const std::span<const std::byte> bytes(own.raw(), static_cast<size_t>(own.bytes()));
     return made = graph_.add_constant(Tensor::view(own.dtype(), own.dims(), bytes, shared), value.name);
   }

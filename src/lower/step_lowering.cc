@@ -50,7 +50,7 @@ std::shared_ptr<const compile::Program> StepLowering::compile(ir::Graph& graph, 
   passes::run_passes(passes::program_passes(compile_.on), graph, options_.passes);
   if (gathers_again) passes::gather_again(graph);
   if (!place_.is_alone()) passes::fix_collective_order(graph);
-  return std::make_shared<const compile::Program>(compile::compile(graph, compile_, packs_));
+  return std::make_shared<const compile::Program>(compile::plan(graph, compile_, packs_));
 }
 
 /// From the least work done twice to the most: nothing, the cheap ops, then ever more pieces.

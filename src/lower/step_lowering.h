@@ -34,8 +34,8 @@ struct StepTarget {
 
 /// A compiled part of a step.
 struct LoweredStep {
-  StepGraph step;  ///< its graph is that after all passes
-  std::shared_ptr<const compile::Program> program;
+  StepGraph step;                                   ///< its graph is that after all passes
+  std::shared_ptr<const compile::Program> program;  ///< planned, see compile::bind()
 };
 
 /// A step on one stage of a pipeline.

@@ -162,7 +162,8 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
                                       .passes = {.off = {"projections"}},
                                       .strategy = model_->strategy()};
   auto made = std::make_shared<Compiled>();
-  made->program = lower::lower_inference(std::move(bound), target, model_->packs(), graph).program;
+  made->program = lower::bind_weights(
+      lower::lower_inference(std::move(bound), target, model_->packs(), graph).program, model_->packs());
   runtime::DeviceBinding on = on_;
   if (on.device != nullptr && key.result != DecodeResult::logits) {
     for (const size_t input : passes::inputs_of(key.result, form_.adapters.slots > 0))

@@ -7,6 +7,7 @@
 #include "ops/table.h"
 #include "passes/precision/float8.h"
 #include "passes/name_match.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -121,7 +122,8 @@ class Lowering {
   /// A constant of one element in the low type, if that holds its value exactly.
   std::optional<ValueId> exact_scalar(ValueId id) {
     const Tensor* value = graph_.known(id);
-    if (value == nullptr || value->elements() != 1 || graph_.value(id).kind != ir::ValueKind::constant)
+    if (value == nullptr || value->elements() != 1 || tensor::is_absent(*value) ||
+        graph_.value(id).kind != ir::ValueKind::constant)
       return std::nullopt;
     const double x = value->to_doubles()[0];
     const float as_float = static_cast<float>(x);

@@ -11,6 +11,7 @@
 #include "passes/precision/block_weights.h"
 #include "passes/precision/blocks.h"
 #include "passes/precision/matrix_product.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -169,7 +170,11 @@ class Storing {
     }
     ops::WeightError error;
     ops::StoredWeights made;
-    if (blocks_ != nullptr) {
+    if (blocks_ == nullptr && tensor::is_absent(w)) {
+      const tensor::Dims groups{row.n, row.k / form_.group};
+      made = {tensor::absent(DType::u8, {row.n, row.k * form_.bits / 8}), tensor::absent(DType::f32, groups),
+              form_.asymmetric ? tensor::absent(DType::i8, groups) : Tensor()};
+    } else if (blocks_ != nullptr) {
       made.w = store_blocks(w, by_rows, *fitting_format(*blocks_, row.k), error);
     } else {
       const std::vector<float> values = floats_of(w);
