@@ -168,7 +168,8 @@ int inspect_training(const std::string& path, const RankInspection& options, con
 }
 
 int inspect_model(const std::string& path, const RankInspection& options, const DeviceOptions& on) {
-  model::Model model = open_model(path);
+  // The report on stored weights tells what storing loses; programs need types.
+  model::Model model = open_model(path, options.weights.stores() ? Content::all : Content::none);
   model.graph.sort();
   const passes::PassOptions passes{.off = options.off};
   passes::run_passes(passes::prepare_passes(), model.graph, passes);
