@@ -114,9 +114,9 @@ engine::TrainOptions options_on(const Where& where) {
   engine::TrainOptions options;
   options.threads = where.threads;
   options.device = where.device;
-  if (where.precision == "bf16") options.precision.compute = passes::Precision::bf16;
-  if (where.precision == "fp8") options.precision.compute = passes::Precision::fp8;
-  if (where.precision == "f16") options.precision.compute = passes::Precision::f16;
+  if (where.precision == "bf16") options.strategy.precision.compute = passes::Precision::bf16;
+  if (where.precision == "fp8") options.strategy.precision.compute = passes::Precision::fp8;
+  if (where.precision == "f16") options.strategy.precision.compute = passes::Precision::f16;
   return options;
 }
 

@@ -41,4 +41,8 @@ void ModelOptions::fields(base::OptionList& f) {
   f.add("stop", &stop, "text that ends an answer, and is not part of it");
 }
 
+passes::Strategy ModelOptions::strategy() const {
+  return {.tp = tp, .precision = {.compute = precision}, .weights = weights};
+}
+
 }  // namespace trireme::batch

@@ -7,8 +7,7 @@
 
 #include "base/text/options.h"
 #include "data/image/picture_input.h"
-#include "passes/precision/precision.h"
-#include "passes/precision/weights.h"
+#include "passes/strategy.h"
 
 namespace trireme::batch {
 
@@ -43,6 +42,8 @@ struct ModelOptions {
   std::vector<std::string> stop;  ///< texts that end an answer
 
   void fields(base::OptionList& f);
+  /// How the model's graph becomes programs.
+  passes::Strategy strategy() const;
 };
 
 }  // namespace trireme::batch

@@ -8,7 +8,7 @@
 #include "base/report/rate.h"
 #include "engine/decode/decode_session.h"
 #include "engine/decode/sampling.h"
-#include "passes/precision/precision.h"
+#include "passes/strategy_options.h"
 
 namespace trireme::cli {
 

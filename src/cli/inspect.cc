@@ -80,20 +80,24 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
     options.rank.off = options.off;
     return inspect_rank(options.model, options.rank, options.on);
   }
-  model::Model model = open_model(options.model);
+  const bool lists = options.passes || options.program || options.why || options.memory;
+  // A graph prints with what its constants hold, and storing weights tells what that loses; programs need
+  // types.
+  const bool reads = !lists || !options.after.empty() || options.weights.stores();
+  model::Model model = open_model(options.model, reads ? Content::all : Content::none);
   model.graph.sort();
-  if (options.after.empty() && !options.passes && !options.program && !options.why && !options.memory &&
-      !options.weights.stores()) {
+  if (options.after.empty() && !lists && !options.weights.stores()) {
     std::cout << ir::print(model.graph) << model::describe_stored_weights(model.graph);
     return 0;
   }
   bool printed = false;
   engine::SessionOptions session_options{.threads = options.threads, .passes = watching(options, printed)};
   options.on.apply(session_options);
-  session_options.plan_only = options.on.device != "cpu";  // what is only looked at needs no device
-  engine::widen_floats_for(model.graph, passes::Precision::f32, options.weights, options.on.device);
-  const auto prepared = std::make_shared<engine::PreparedModel>(std::move(model.graph),
-                                                                session_options.passes, options.weights);
+  session_options.plan_only = true;  // what is only looked at needs no device, and no packed weights
+  const passes::Strategy strategy{.weights = options.weights};
+  engine::widen_floats_for(model.graph, strategy, options.on.device);
+  const auto prepared =
+      std::make_shared<engine::PreparedModel>(std::move(model.graph), session_options.passes, strategy);
   if (options.weights.stores()) std::cout << prepared->weights().text();
   engine::Session session(prepared, session_options);
   const std::vector<tensor::Dims> shapes =

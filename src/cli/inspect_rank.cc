@@ -149,7 +149,6 @@ int inspect_training(const std::string& path, const RankInspection& options, con
   const lower::RankPlace place = place_of(config.parallel, options.rank);
   print_place(place, options.rank);
   lower::StepOptions step = config.session_options();
-  step.strategy = config.parallel;
   step.passes.off = options.off;
   const std::string device = on.device == "cpu" ? config.run.device : on.device;
   const int threads = options.threads > 0 ? options.threads : base::read_cpu_info().threads();
@@ -169,14 +168,16 @@ int inspect_training(const std::string& path, const RankInspection& options, con
 }
 
 int inspect_model(const std::string& path, const RankInspection& options, const DeviceOptions& on) {
-  model::Model model = open_model(path);
+  // The report on stored weights tells what storing loses; programs need types.
+  model::Model model = open_model(path, options.weights.stores() ? Content::all : Content::none);
   model.graph.sort();
   const passes::PassOptions passes{.off = options.off};
   passes::run_passes(passes::prepare_passes(), model.graph, passes);
-  const passes::Strategy strategy = passes::choose_kv_ranks(model.graph, with_ranks({}, options.ranks));
+  const passes::Strategy strategy =
+      passes::choose_kv_ranks(model.graph, with_ranks({.weights = options.weights}, options.ranks));
   const lower::RankPlace place = place_of(strategy, options.rank);
   print_place(place, options.rank);
-  lower::RankPart part(strategy, options.rank, options.weights);
+  lower::RankPart part(strategy, options.rank);
   ir::Graph bound = passes::bind_shapes(
       model.graph, input_shapes(model.graph, options.sizes.batch, options.sizes.shape, options.sizes.dim));
   const int threads = options.threads > 0 ? options.threads : base::read_cpu_info().threads();
@@ -186,6 +187,7 @@ int inspect_model(const std::string& path, const RankInspection& options, const 
   target.compile.host_fallback = on.host_fallback;
   target.compile.threads = threads;
   target.passes = passes;
+  target.strategy = strategy;
   ir::Graph local = part.of(std::move(bound)).graph;
   if (options.weights.stores()) std::cout << part.stored().text();
   const auto lowered = lower::lower_inference(std::move(local), target, packs, model.graph);

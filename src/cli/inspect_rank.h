@@ -7,7 +7,7 @@
 
 #include "base/text/options.h"
 #include "cli/device_options.h"
-#include "passes/precision/weights.h"
+#include "passes/strategy.h"
 
 namespace trireme::cli {
 

@@ -44,9 +44,9 @@ engine::DecodeOptions LanguageOptions::session() const {
   on.tell_kernels();
   o.threads = threads;
   o.cpus.assign(cpus.begin(), cpus.end());
-  o.precision = precision;
-  o.weights = weights;
   o.strategy = ranks.read();
+  o.strategy.precision.compute = precision;
+  o.strategy.weights = weights;
   cache.apply(o);
   return o;
 }

@@ -52,10 +52,16 @@ tensor::Dims default_shape(const ir::Value& input, int64_t batch,
 
 }  // namespace
 
-model::Model open_model(const std::string& name) {
+model::Model open_model(const std::string& name, Content content) {
   constexpr std::string_view kZoo = "zoo:";
-  if (train::has_checkpoint(name)) return train::model_of_checkpoint(name, {.places = {"."}});
-  if (name.rfind(kZoo, 0) != 0) return model::load_model(name);
+  const bool is_without = content == Content::none;
+  if (train::has_checkpoint(name)) {
+    model::Model model = train::model_of_checkpoint(name, {.places = {"."}});
+    if (is_without) model::drop_content(model.graph);
+    return model;
+  }
+  if (name.rfind(kZoo, 0) != 0) return model::load_model(name, {.is_without_content = is_without});
+  model::AbsentParams absent;
   // zoo:gpt2:layers=2,width=64
   const size_t colon = name.find(':', kZoo.size());
   const std::string network =
@@ -68,9 +74,11 @@ model::Model open_model(const std::string& name) {
   }
   // Without options a ResNet comes as benchmarks of inference want it: norms that are not trivial.
   for (const int64_t depth : {18, 34, 50, 101, 152}) {
-    if (options.empty() && network == base::concat("resnet", depth)) return model::zoo::random_resnet(depth);
+    if (!options.empty() || network != base::concat("resnet", depth)) continue;
+    return is_without ? model::zoo::resnet(model::zoo::random_resnet_config(depth), absent)
+                      : model::zoo::random_resnet(depth);
   }
-  return model::zoo::build(network, options);
+  return model::zoo::build(network, options, is_without ? &absent : nullptr);
 }
 
 std::pair<std::string, std::string> split_assignment(const std::string& text) {

@@ -10,9 +10,12 @@
 
 namespace trireme::cli {
 
+/// What large weights of a model hold: their numbers, or nothing where only programs are looked at.
+enum class Content { all, none };
+
 /// model::load_model, and "zoo:NAME" or "zoo:NAME:option=value,..." for a network with random weights
 /// (model/zoo/zoo.h).
-model::Model open_model(const std::string& name);
+model::Model open_model(const std::string& name, Content content = Content::all);
 
 /// Shapes for the graph's inputs: from `given` ("name:1,3,224,224"), else the declared ones with the first
 /// symbolic dimension = batch and the others = 1 unless `dims` ("seq=128") names them. Throws

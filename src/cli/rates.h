@@ -5,7 +5,7 @@
 
 #include "base/report/rate.h"
 #include "ir/graph.h"
-#include "passes/precision/precision.h"
+#include "passes/strategy_options.h"
 
 namespace trireme::cli {
 

@@ -51,6 +51,12 @@ struct RunOptions {
   DeviceOptions on;
   passes::WeightOptions weights;
 
+  passes::Strategy strategy() const {
+    passes::Strategy s = ranks.read();
+    s.precision.compute = precision;
+    s.weights = weights;
+    return s;
+  }
   void fields(base::OptionList& f) {
     f.add("model", &model, "ONNX file, directory of a model, or zoo:resnet50").positional().required();
     f.add("test_data", &test_data,
@@ -378,17 +384,15 @@ int run_main(std::span<const std::string> words, base::Env& env) {
   if (!parse(options, words, "run")) return 0;
   const int64_t empty_bytes = base::resident_bytes();
   model::Model model = open_model(options.model);
-  engine::SessionOptions session_options{.threads = options.threads,
-                                         .only_kernel = options.kernel,
-                                         .precision = options.precision,
-                                         .strategy = options.ranks.read()};
+  engine::SessionOptions session_options{
+      .threads = options.threads, .only_kernel = options.kernel, .strategy = options.strategy()};
   options.on.apply(session_options);
   for (int64_t cpu : options.cpus) session_options.cpus.push_back(static_cast<int>(cpu));
   session_options.passes.off = options.off;
   const std::string name = model.name;
-  engine::widen_floats_for(model.graph, options.precision, options.weights, options.on.device);
+  engine::widen_floats_for(model.graph, session_options.strategy, options.on.device);
   const auto prepared = std::make_shared<const engine::PreparedModel>(
-      std::move(model.graph), session_options.passes, options.weights, session_options.strategy.world());
+      std::move(model.graph), session_options.passes, session_options.strategy);
   if (const size_t stored = prepared->weights().stored(); stored > 0)
     env.log.info("run", "weights_stored",
                  {{"matrices", static_cast<int64_t>(stored)},

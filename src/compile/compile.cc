@@ -1,4 +1,5 @@
-// Graph -> Program: chooses kernels, aliases views and in-place results, plans memory.
+// Graph -> Program: chooses kernels, aliases views and in-place results, plans memory; then binds what reads
+// weights.
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -9,6 +10,7 @@
 #include "compile/program.h"
 #include "base/threads/thread_pool.h"
 #include "ir/updates.h"
+#include "tensor/absent.h"
 
 namespace trireme::compile {
 namespace {
@@ -21,10 +23,52 @@ ir::BoundKernel copy_kernel(int64_t bytes) {
   return {.run = [bytes](const ir::RunArgs& a) { a.stream.copy(a.out[0], a.in[0], bytes); }};
 }
 
+/// What a step is prepared by; kept by the steps that wait for the content of weights.
+struct Preparation {
+  std::shared_ptr<const Graph> graph;
+  const Node* node;
+  const ir::Kernel* kernel;
+  int threads;
+  tensor::Device* device;
+
+  /// From `view` of the node. Errors name it.
+  ir::BoundKernel run(const ir::NodeView& view, base::SharedCache& packs) const {
+    try {
+      return kernel->prepare({view, packs, threads, device});
+    } catch (const base::Error& e) {
+      throw e.with(
+          base::concat("node '", node->from, "' (", node->op_name(), ", kernel ", kernel->name, ")"));
+    }
+  }
+
+  /// From the content of the program's slots.
+  ir::BoundKernel bind(const Program& program, const Step& step, base::SharedCache& packs) const {
+    ir::NodeView view = graph->view(*node);
+    for (size_t i = 0; i < view.known.size(); ++i) {
+      if (view.known[i] == nullptr) continue;
+      const Slot& slot = program.slot(step.in[i]);
+      view.known[i] = &slot.constant;
+    }
+    ir::BoundKernel bound = run(view, packs);
+    for (size_t i = 0; i < view.known.size() && !bound.run; ++i) {
+      if (view.known[i] != nullptr && tensor::is_absent(*view.known[i]))
+        base::fail_invalid("constant '", program.slot(step.in[i]).name, "' of type ", view.in[i].to_string(),
+                           " has no content to run with");
+    }
+    base::check(bound.run && bound.workspace_bytes == step.bound.workspace_bytes &&
+                    bound.unread_inputs == step.bound.unread_inputs,
+                "kernel ", kernel->name, " of '", node->op_name(), "' is not what it was planned as");
+    return bound;
+  }
+};
+
 class Compiler {
  public:
-  Compiler(const Graph& graph, const CompileOptions& options, base::SharedCache& packs)
-      : graph_(graph), options_(options), packs_(packs) {}
+  Compiler(Graph graph, const CompileOptions& options, base::SharedCache& packs)
+      : shared_(std::make_shared<const Graph>(std::move(graph))),
+        graph_(*shared_),
+        options_(options),
+        packs_(packs) {}
 
   Program run() {
     program_.name = graph_.name;
@@ -118,18 +162,28 @@ class Compiler {
     chosen_.push_back({&node, choice.kernel, std::move(step)});
   }
 
+  /// Large constants stand for their types alone: what needs their content waits for it. For a device that is
+  /// there they have it: its libraries prepare for seconds, once.
   void prepare(Chosen& chosen) const {
-    const Node& node = *chosen.node;
-    const ir::NodeView view = graph_.view(node);
+    const Preparation by{shared_, chosen.node, chosen.kernel, options_.threads,
+                         chosen.step.on_host ? nullptr : options_.device};
+    ir::NodeView view = graph_.view(*chosen.node);
+    const bool is_there = options_.device != nullptr && options_.on != tensor::DeviceKind::cpu;
+    std::vector<tensor::Tensor> types(view.known.size());
+    for (size_t i = 0; i < view.known.size() && !is_there; ++i) {
+      if (view.known[i] == nullptr) continue;
+      types[i] = tensor::without_content(*view.known[i]);
+      view.known[i] = &types[i];
+    }
     try {
-      tensor::Device* device = chosen.step.on_host ? nullptr : options_.device;
-      chosen.step.bound = chosen.kernel->prepare({view, packs_, options_.threads, device});
-    } catch (const base::Error& e) {
-      chosen.failure = std::make_exception_ptr(e.with(
-          base::concat("node '", node.from, "' (", node.op_name(), ", kernel ", chosen.kernel->name, ")")));
+      chosen.step.bound = by.run(view, packs_);
     } catch (...) {
       chosen.failure = std::current_exception();
     }
+    if (chosen.step.bound.run) return;
+    chosen.step.bind = [by](const Program& program, const Step& step, base::SharedCache& packs) {
+      return by.bind(program, step, packs);
+    };
   }
 
   /// On a device side by side: there it is libraries that choose and compile, for seconds. On the CPU one
@@ -364,6 +418,7 @@ class Compiler {
     for (size_t i = 0; i < intervals.size(); ++i) *offsets[i] = intervals[i].offset;
   }
 
+  std::shared_ptr<const Graph> shared_;
   const Graph& graph_;
   const CompileOptions& options_;
   base::SharedCache& packs_;
@@ -394,10 +449,31 @@ std::string Program::host_operators() const {
   return text;
 }
 
-Program compile(const Graph& graph, const CompileOptions& options, base::SharedCache& packs) {
+bool Program::is_bound() const {
+  return std::none_of(steps.begin(), steps.end(), [](const Step& s) { return static_cast<bool>(s.bind); });
+}
+
+Program plan(const Graph& graph, const CompileOptions& options, base::SharedCache& packs) {
   Graph ready = with_kernels(graph, options);
   ready.sort();
-  return Compiler(ready, options, packs).run();
+  return Compiler(std::move(ready), options, packs).run();
+}
+
+Program bind(Program plan, base::SharedCache& packs) {
+  for (Step& step : plan.steps) {
+    if (!step.bind) continue;
+    step.bound = step.bind(plan, step, packs);
+    step.bind = nullptr;
+  }
+  return plan;
+}
+
+std::shared_ptr<const Program> bind(std::shared_ptr<const Program> plan, base::SharedCache& packs) {
+  return plan->is_bound() ? plan : std::make_shared<const Program>(bind(*plan, packs));
+}
+
+Program compile(const Graph& graph, const CompileOptions& options, base::SharedCache& packs) {
+  return bind(plan(graph, options, packs), packs);
 }
 
 }  // namespace trireme::compile

@@ -1,7 +1,9 @@
-// A program: kernels chosen, every byte placed, order fixed. Flat and printable; what the runtime runs, the
-// planner prices.
+// A program: kernels chosen, every byte placed, order fixed. Flat and printable; what the planner prices and,
+// once it is bound to the content of weights, the runtime runs.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,8 @@ struct Slot {
   bool unread = false;      ///< a constant that only packed copies read
 };
 
+struct Program;
+
 struct Step {
   const ir::OpDef* op = nullptr;  ///< null for a copy the compiler inserted
   std::string kernel;
@@ -49,6 +53,9 @@ struct Step {
   int until = -1;         ///< of a step aside: the first step that waits for it, or the step count
   int after_aside = -1;   ///< the last step aside that is done before this step begins; -1: any may run
   std::vector<std::string> refusals;  ///< "kernel: reason" of those tried before
+  /// Of a kernel that packs or reads large constants: prepares it from the content of the program's slots.
+  /// Empty: `bound` runs.
+  std::function<ir::BoundKernel(const Program&, const Step&, base::SharedCache&)> bind = {};
 };
 
 /// Bytes a program needs, for reports.
@@ -72,6 +79,8 @@ struct Program {
   const Slot& slot(SlotId id) const { return slots[index(id)]; }
   const Slot& root(SlotId id) const { return slots[index(slots[index(id)].root)]; }
   ir::Cost cost() const;
+  /// Whether it can run: no step waits for the content of weights.
+  bool is_bound() const;
   /// Operators that run on the host though the program is a device's, with their counts: "lstm, top_k x2".
   std::string host_operators() const;
 };
@@ -92,9 +101,17 @@ struct CompileOptions {
 };
 
 /// Compiles a graph whose shapes are all static. Nodes without a kernel are rewritten by their `expand`; on
-/// devices those whose parts have none either run on the host (Step::on_host).
+/// devices those whose parts have none either run on the host (Step::on_host). Of constants above
+/// tensor::kSmallBytes only types are looked at: their content need not be there, and nothing is packed.
 /// Throws unsupported naming the node and every kernel's reason when nothing runs it, exhausted when it needs
 /// too much memory.
+Program plan(const ir::Graph& graph, const CompileOptions& options, base::SharedCache& packs);
+/// Prepares the steps of a plan that read constants, from the content of its slots, which may have been given
+/// since. Places, order and listings stay. Throws invalid_argument naming a constant that still has none.
+Program bind(Program plan, base::SharedCache& packs);
+/// The same where it is shared; the program itself if it is bound.
+std::shared_ptr<const Program> bind(std::shared_ptr<const Program> plan, base::SharedCache& packs);
+/// Both at once.
 Program compile(const ir::Graph& graph, const CompileOptions& options, base::SharedCache& packs);
 
 /// Listings for `trireme inspect`: steps, memory map with the largest values, kernels that refused.

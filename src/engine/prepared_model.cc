@@ -8,22 +8,18 @@
 
 namespace trireme::engine {
 
-PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options,
-                             const passes::WeightOptions& weights, int ranks)
-    : graph_(std::move(graph)) {
+PreparedModel::PreparedModel(ir::Graph graph, const passes::PassOptions& options, passes::Strategy strategy)
+    : graph_(std::move(graph)), strategy_(std::move(strategy)) {
   graph_.sort();
   records_ = passes::run_passes(passes::prepare_passes(), graph_, options);
-  if (ranks > 1) {
-    by_ranks_ = weights;
-  } else if (weights.stores()) {
-    weights_ = passes::store_weights(graph_, weights);
-  }
+  if (strategy_.world() == 1 && strategy_.weights.stores())
+    weights_ = passes::store_weights(graph_, strategy_.weights);
 }
 
-void widen_floats_for(ir::Graph& graph, passes::Precision precision, const passes::WeightOptions& weights,
-                      const std::string& device) {
+void widen_floats_for(ir::Graph& graph, const passes::Strategy& strategy, const std::string& device) {
   const bool is_device = device != "cpu";
-  const bool is_as_stored = precision == passes::Precision::f32 && weights.weights == passes::WeightBits::f32;
+  const bool is_as_stored = strategy.precision.compute == passes::Precision::f32 &&
+                            strategy.weights.weights == passes::WeightBits::f32;
   if (is_device || !is_as_stored) passes::widen_stored_floats(graph, is_device);
 }
 

@@ -7,8 +7,8 @@
 #include "base/memory/shared_cache.h"
 #include "ir/graph.h"
 #include "passes/pass.h"
-#include "passes/precision/precision.h"
 #include "passes/precision/weights.h"
+#include "passes/strategy.h"
 
 namespace trireme::engine {
 
@@ -16,29 +16,27 @@ namespace trireme::engine {
 /// Immutable but for the cache, which locks itself; make one per model and share it.
 class PreparedModel {
  public:
-  /// `weights`: how matrices under products are stored; where several `ranks` hold the model, each stores its
+  /// `strategy`: how matrices under products are stored; where several ranks hold the model, each stores its
   /// part of them.
   explicit PreparedModel(ir::Graph graph, const passes::PassOptions& options = {},
-                         const passes::WeightOptions& weights = {}, int ranks = 1);
+                         passes::Strategy strategy = {});
   const ir::Graph& graph() const { return graph_; }
   base::SharedCache& packs() const { return packs_; }
   const std::vector<passes::PassRecord>& records() const { return records_; }
   const passes::WeightReport& weights() const { return weights_; }
-  /// How ranks store their parts; of one rank everything is done.
-  const passes::WeightOptions& stored_by_ranks() const { return by_ranks_; }
+  const passes::Strategy& strategy() const { return strategy_; }
 
  private:
   ir::Graph graph_;
   std::vector<passes::PassRecord> records_;
   passes::WeightReport weights_;
-  passes::WeightOptions by_ranks_;
+  passes::Strategy strategy_;
   mutable base::SharedCache packs_;
 };
 
 /// Makes f32 of weights in 16-bit floats where their products will not read them as they are: operands of
 /// another precision, matrices stored in another form, or a device, which has no such products; there 8-bit
 /// floats become f32, too. To be called before a model is prepared.
-void widen_floats_for(ir::Graph& graph, passes::Precision precision, const passes::WeightOptions& weights,
-                      const std::string& device);
+void widen_floats_for(ir::Graph& graph, const passes::Strategy& strategy, const std::string& device);
 
 }  // namespace trireme::engine

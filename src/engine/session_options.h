@@ -1,4 +1,4 @@
-// How a session is made: device, threads, limits, precision, and the ranks that hold the model.
+// How a session is made: device, threads, limits, and the strategy by which ranks hold the model.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "passes/pass.h"
-#include "passes/precision/precision.h"
 #include "passes/strategy.h"
 
 namespace trireme::comm {
@@ -30,8 +29,9 @@ struct SessionOptions {
   std::string only_kernel = {};  ///< "reference": run plain kernels where they exist
   int64_t memory_bytes = 0;      ///< programs that need more are refused; 0: what this process may use
   passes::PassOptions passes = {};
-  passes::Precision precision = passes::Precision::f32;  ///< of products; results keep their types
-  /// Ranks that hold the model together, by tp and pp: threads of this process, which share its cores.
+  /// Precision of products, and the ranks that hold the model together, by tp and pp: threads of this
+  /// process, which share its cores. Weights are stored as the prepared model's strategy says, which is to be
+  /// this one.
   passes::Strategy strategy = {};
   /// The ranks of a job of that shape instead: this is rank 0 of it, the others follow(). Outlives the
   /// session.

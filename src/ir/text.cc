@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "tensor/absent.h"
+
 namespace trireme::ir {
 namespace {
 
@@ -69,6 +71,7 @@ std::string real_text(double value) {
 
 std::string tensor_text(const tensor::Tensor& t) {
   const std::string type = t.type().to_string();
+  if (tensor::is_absent(t)) return type + "#absent";
   if (is_listable(t.dtype())) {
     if (t.elements() <= kFullConstant) return type + listed(t);
     if (is_all(t, 0)) return type + "#zeros";

@@ -35,22 +35,27 @@ LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target,
   passes::run_passes(passes::bucket_passes(), bound, target.passes);
   LoweredInference made;
   made.folded_bytes = new_constant_bytes(model, bound);
-  const bool packs_parts = target.precision == passes::Precision::f32 && on == tensor::DeviceKind::cpu;
+  const passes::PrecisionOptions& precision = target.strategy.precision;
+  const bool packs_parts = precision.compute == passes::Precision::f32 && on == tensor::DeviceKind::cpu;
   join_weights(bound, packs, packs_parts);
-  lower_for_inference(bound, target.precision, on, packs);
+  lower_for_inference(bound, precision, on, packs);
   passes::run_passes(passes::inference_passes(on), bound, target.passes);
-  made.program = std::make_shared<const compile::Program>(compile::compile(bound, target.compile, packs));
-  fill_read_weights(*made.program, packs);
-  fill_read_joined(*made.program, packs);
+  made.program = std::make_shared<const compile::Program>(compile::plan(bound, target.compile, packs));
   return made;
 }
 
-RankPart::RankPart(passes::Strategy strategy, int rank, passes::WeightOptions stored)
-    : strategy_(std::move(strategy)), place_{strategy_.mesh(), {}}, store_(stored) {
+std::shared_ptr<const compile::Program> bind_weights(std::shared_ptr<const compile::Program> plan,
+                                                     base::SharedCache& packs) {
+  std::shared_ptr<const compile::Program> bound = compile::bind(std::move(plan), packs);
+  fill_read_weights(*bound, packs);
+  fill_read_joined(*bound, packs);
+  return bound;
+}
+
+RankPart::RankPart(passes::Strategy strategy, int rank)
+    : strategy_(std::move(strategy)), place_{strategy_.mesh(), {}} {
+  strategy_.check(passes::Purpose::inference);
   place_.coordinates = place_.mesh.coordinates(rank);
-  base::require(strategy_.dp == 1,
-                "ranks of one model are tensor parallel and pipeline stages; dp=", strategy_.dp,
-                " is for training, instances serve several batches at a time");
 }
 
 /// Weights are the same tensors in all programs: one copy of each part, packed once.
@@ -95,7 +100,7 @@ passes::PipelinePart RankPart::of(ir::Graph whole, const std::map<std::string, t
     passes::fix_collective_order(part.graph);
     share_weights(part.graph);
   }
-  if (store_.stores()) report_ = passes::store_weights(part.graph, store_, &stored_);
+  if (strategy_.weights.stores()) report_ = passes::store_weights(part.graph, strategy_.weights, &stored_);
   return part;
 }
 

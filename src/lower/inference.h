@@ -15,30 +15,37 @@
 
 namespace trireme::lower {
 
-/// What decides programs for inference besides the graph.
+/// What decides programs for inference besides the graph. Of the strategy it is the precision; RankPart has
+/// done the rest.
 struct InferenceTarget {
   compile::CompileOptions compile;
   passes::PassOptions passes = {};
-  passes::Precision precision = passes::Precision::f32;  ///< of products; results keep their types
+  passes::Strategy strategy = {};
 };
 
 struct LoweredInference {
-  std::shared_ptr<const compile::Program> program;
+  std::shared_ptr<const compile::Program> program;  ///< planned: bind_weights() makes it run
   int64_t folded_bytes = 0;  ///< of constants that `model` does not have: made for these shapes
 };
 
 /// The passes of a bucket, weights side by side, precision, kernels and memory. `packs` shares what is made
 /// of weights between all programs of a model or of a rank's part. `model`: the graph that `bound` is of.
+/// Weights need no content (tensor/absent.h); where they have it, passes that fold or round them read it.
 LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target, base::SharedCache& packs,
                                  const ir::Graph& model);
+
+/// The program with its weights packed, once for all programs that share `packs`, and those that it reads at
+/// hand.
+std::shared_ptr<const compile::Program> bind_weights(std::shared_ptr<const compile::Program> plan,
+                                                     base::SharedCache& packs);
 
 /// What one rank computes of a model that several hold: its stage of the pipeline, its parts of the weights.
 /// Programs of all shapes share the parts. Used by one thread at a time.
 class RankPart {
  public:
-  /// `strategy` spreads over tp and pp, kv_ranks chosen. `stored`: how matrices under products are stored,
-  /// each rank its part of them. Throws invalid_argument for data-parallel ranks.
-  RankPart(passes::Strategy strategy, int rank, passes::WeightOptions stored = {});
+  /// `strategy` spreads over tp and pp, kv_ranks chosen; each rank stores its part of the weights as it says.
+  /// Throws what Strategy::check() refuses.
+  RankPart(passes::Strategy strategy, int rank);
 
   /// `whole`: bound, in global shapes, not yet fused. Deterministic: the ranks' programs meet in the same
   /// collectives. `placed`: what ranks split, by name; null: the weights, as the strategy says.
@@ -58,7 +65,6 @@ class RankPart {
 
   passes::Strategy strategy_;
   RankPlace place_;
-  passes::WeightOptions store_;
   std::optional<passes::PipelineCut> cut_;         ///< the same for all shapes
   std::map<std::string, tensor::Tensor> weights_;  ///< this rank's parts, by name
   passes::StoredWeightCache stored_;

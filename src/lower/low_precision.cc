@@ -8,6 +8,7 @@
 #include "ops/table.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/float8.h"
+#include "tensor/absent.h"
 #include "tensor/repeated.h"
 #include "tensor/rounded.h"
 
@@ -168,6 +169,7 @@ class WeightFolder {
       return std::make_shared<const Results>(results(node, pool));
     });
     const Tensor& own = (*shared)[value.producer_index];
+    if (tensor::is_absent(own)) return made = graph_.add_constant(own, value.name);
     const std::span<const std::byte> bytes(own.raw(), static_cast<size_t>(own.bytes()));
     return made = graph_.add_constant(Tensor::view(own.dtype(), own.dims(), bytes, shared), value.name);
   }
@@ -181,13 +183,13 @@ class WeightFolder {
 
 }  // namespace
 
-void lower_for_inference(ir::Graph& graph, passes::Precision precision, tensor::DeviceKind device,
-                         base::SharedCache& packs) {
-  if (precision == passes::Precision::f32) return;
-  passes::lower_precision(graph, {.compute = precision});
+void lower_for_inference(ir::Graph& graph, const passes::PrecisionOptions& precision,
+                         tensor::DeviceKind device, base::SharedCache& packs) {
+  if (precision.compute == passes::Precision::f32) return;
+  passes::lower_precision(graph, precision);
   graph.sort();
-  if (precision == passes::Precision::fp8) passes::lower_float8(graph, device);
-  const bool is_later = device == tensor::DeviceKind::cpu && precision == passes::Precision::bf16;
+  if (precision.compute == passes::Precision::fp8) passes::lower_float8(graph, device);
+  const bool is_later = device == tensor::DeviceKind::cpu && precision.compute == passes::Precision::bf16;
   WeightFolder(graph, packs, is_later).run();
   passes::widen_unsupported(graph, device);
   passes::localise_casts(graph);

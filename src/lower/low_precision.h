@@ -10,7 +10,7 @@ namespace trireme::lower {
 
 /// Lowers a fused graph with static shapes as passes::lower_precision says, and rounds its weights now: once
 /// for a model, shared through `packs` by all buckets and instances. Results keep their types. f32: nothing.
-void lower_for_inference(ir::Graph& graph, passes::Precision precision, tensor::DeviceKind device,
-                         base::SharedCache& packs);
+void lower_for_inference(ir::Graph& graph, const passes::PrecisionOptions& precision,
+                         tensor::DeviceKind device, base::SharedCache& packs);
 
 }  // namespace trireme::lower

@@ -13,6 +13,7 @@
 #include "passes/partition/shard_rules.h"
 #include "passes/partition/vocab_parallel.h"
 #include "passes/partition/whole_values.h"
+#include "passes/precision/precision.h"
 
 namespace trireme::lower {
 
@@ -94,8 +95,8 @@ void StepGraphs::forward(Draft& draft, const StepKey& key) {
   ir::Graph& graph = draft.graph;
   graph = passes::bind_shapes(training_, all);
   passes::run_passes(passes::forward_passes(), graph, options_.passes);
-  if (options_.precision.compute != passes::Precision::f32) {
-    draft.made.precision_text = passes::lower_precision(graph, options_.precision).text();
+  if (options_.strategy.precision.compute != passes::Precision::f32) {
+    draft.made.precision_text = passes::lower_precision(graph, options_.strategy.precision).text();
     graph.sort();
   }
   if (tensor_ranks() > 1 && placed_.empty()) placed_ = passes::place_params(graph, options_.strategy);

@@ -7,11 +7,15 @@
 #include "passes/partition/collective_types.h"
 #include "passes/precision/casts.h"
 #include "passes/precision/float8.h"
+#include "passes/precision/precision.h"
 #include "passes/precision/wide_gradients.h"
 
 namespace trireme::lower {
 
 using passes::RecomputePlan;
+
+/// Above the parts of a step on any stage: a step's plans are all there once it is lowered.
+constexpr size_t kMostPlans = 256;
 
 StepLowering::StepLowering(TrainingForm form, StepTarget target, base::SharedCache& packs,
                            Agreement* agreement)
@@ -21,7 +25,9 @@ StepLowering::StepLowering(TrainingForm form, StepTarget target, base::SharedCac
       compile_(std::move(target.compile)),
       packs_(packs),
       agreement_(agreement),
-      graphs_(form_.graph, options_, place_) {
+      graphs_(form_.graph, options_, place_),
+      chosen_(kMostPlans) {
+  options_.strategy.check(passes::Purpose::training);
   compile_.overlap = options_.strategy.overlap;
 }
 
@@ -29,9 +35,9 @@ StepLowering::~StepLowering() = default;
 
 void StepLowering::fuse(ir::Graph& graph) const {
   // Before the passes, so that what is widened still fuses; after them for what they made.
-  const bool is_mixed = options_.precision.compute != passes::Precision::f32;
+  const bool is_mixed = options_.strategy.precision.compute != passes::Precision::f32;
   if (is_mixed) passes::widen_weight_gradients(graph);
-  if (options_.precision.compute == passes::Precision::fp8) passes::lower_float8(graph, compile_.on);
+  if (options_.strategy.precision.compute == passes::Precision::fp8) passes::lower_float8(graph, compile_.on);
   if (is_mixed) passes::widen_unsupported(graph, compile_.on);
   passes::run_passes(passes::step_passes(compile_.on), graph, options_.passes);
   if (!is_mixed) return;
@@ -44,7 +50,7 @@ std::shared_ptr<const compile::Program> StepLowering::compile(ir::Graph& graph, 
   passes::run_passes(passes::program_passes(compile_.on), graph, options_.passes);
   if (gathers_again) passes::gather_again(graph);
   if (!place_.is_alone()) passes::fix_collective_order(graph);
-  return std::make_shared<const compile::Program>(compile::compile(graph, compile_, packs_));
+  return std::make_shared<const compile::Program>(compile::plan(graph, compile_, packs_));
 }
 
 /// From the least work done twice to the most: nothing, the cheap ops, then ever more pieces.
@@ -73,20 +79,22 @@ StepLowering* StepLowering::first_rank() {
 
 /// What may be computed again in this graph, the first that fits to be taken. Without a budget there is one.
 std::vector<RecomputePlan> StepLowering::plans_for(const ir::Graph& graph, const StepKey& key) {
-  const bool decides = options_.recompute != passes::RecomputeMode::none || options_.activation_bytes > 0;
+  const bool decides = options_.strategy.recompute.is_on();
   if (StepLowering* first = decides ? first_rank() : nullptr) {
-    if (!first->chosen_.contains(key)) {  // of a pipeline: of all its parts
+    if (first->chosen_.peek(key) == nullptr) {  // of a pipeline: of all its parts
       stages() > 1 ? static_cast<void>(first->lower_pipeline(key)) : static_cast<void>(first->lower(key));
     }
-    RecomputePlan plan = first->chosen_.at(key);
+    const RecomputePlan* chosen = first->chosen_.peek(key);
+    base::check(chosen != nullptr, "the first rank has no plan for this part of a step");
+    RecomputePlan plan = *chosen;
     plan.again.resize(graph.nodes().size());
     return {plan};
   }
   std::vector<RecomputePlan> plans;
-  if (options_.activation_bytes > 0) {
+  if (options_.strategy.recompute.activation_bytes > 0) {
     plans = by_work(graph);
   } else {
-    plans.push_back(passes::plan_recompute(graph, options_.recompute));
+    plans.push_back(passes::plan_recompute(graph, options_.strategy.recompute.mode));
   }
   if (agreement_ != nullptr) agreement_->share(plans, graph.nodes().size());
   return plans;
@@ -94,8 +102,8 @@ std::vector<RecomputePlan> StepLowering::plans_for(const ir::Graph& graph, const
 
 void StepLowering::fail_budget(int64_t least) const {
   base::fail(base::ErrorCode::exhausted, "activations need ", least,
-             " bytes with everything recomputed, the budget is ", options_.activation_bytes,
-             "; a smaller micro-batch needs less");
+             " bytes with everything recomputed, the budget is ",
+             options_.strategy.recompute.activation_bytes, "; a smaller micro-batch needs less");
 }
 
 LoweredStep StepLowering::finish(StepGraph step, const StepKey& key) {
@@ -106,12 +114,12 @@ LoweredStep StepLowering::finish(StepGraph step, const StepKey& key) {
     passes::recompute(graph, plan);
     graph.sort();
     auto program = compile(graph, options_.strategy.zero == 3);
-    if (options_.activation_bytes > 0) {
+    if (options_.strategy.recompute.activation_bytes > 0) {
       const int64_t bytes = largest(program->memory.arena_bytes);
       least = std::min(least, bytes);
-      if (bytes > options_.activation_bytes) continue;
+      if (bytes > options_.strategy.recompute.activation_bytes) continue;
     }
-    chosen_[key] = plan;
+    chosen_.find(key, [&] { return std::make_unique<RecomputePlan>(plan); });
     step.graph = std::move(graph);
     return {std::move(step), std::move(program)};
   }
@@ -135,12 +143,12 @@ LoweredStage StepLowering::lower_chunk(const StepKey& key, const passes::Pipelin
     part.graph.sort();
     LoweredStage made =
         lower_stage(part, splits, inputs, [&](ir::Graph& graph) { return compile(graph, false); });
-    if (options_.activation_bytes > 0) {
+    if (options_.strategy.recompute.activation_bytes > 0) {
       const int64_t bytes = largest(made.peak_bytes(slots)) * options_.strategy.chunks;
       least = std::min(least, bytes);
-      if (bytes > options_.activation_bytes) continue;
+      if (bytes > options_.strategy.recompute.activation_bytes) continue;
     }
-    chosen_[key] = plan;
+    chosen_.find(key, [&] { return std::make_unique<RecomputePlan>(plan); });
     made.step = std::move(stage.step);
     return made;
   }

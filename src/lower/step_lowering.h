@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "base/memory/shared_cache.h"
+#include "lower/program_cache.h"
 #include "lower/stage_programs.h"
+#include "passes/train/recompute.h"
 
 namespace trireme::lower {
 
@@ -32,8 +34,8 @@ struct StepTarget {
 
 /// A compiled part of a step.
 struct LoweredStep {
-  StepGraph step;  ///< its graph is that after all passes
-  std::shared_ptr<const compile::Program> program;
+  StepGraph step;                                   ///< its graph is that after all passes
+  std::shared_ptr<const compile::Program> program;  ///< planned, see compile::bind()
 };
 
 /// A step on one stage of a pipeline.
@@ -85,8 +87,8 @@ class StepLowering {
   base::SharedCache& packs_;
   Agreement* agreement_;
   StepGraphs graphs_;
-  std::map<StepKey, passes::RecomputePlan> chosen_;  ///< for ranks that take this one's plans
-  std::unique_ptr<StepLowering> first_;              ///< of the ranks that programs meet, where it is another
+  ProgramCache<StepKey, passes::RecomputePlan> chosen_;  ///< for ranks that take this one's plans
+  std::unique_ptr<StepLowering> first_;  ///< of the ranks that programs meet, where it is another
 };
 
 }  // namespace trireme::lower

@@ -5,10 +5,8 @@
 #include <vector>
 
 #include "passes/pass.h"
-#include "passes/precision/precision.h"
 #include "passes/strategy.h"
 #include "passes/train/optimizer.h"
-#include "passes/train/recompute.h"
 #include "tensor/mesh.h"
 
 namespace trireme::lower {
@@ -25,11 +23,8 @@ struct RankPlace {
 
 struct StepOptions {
   passes::OptimizerOptions optimizer;
-  passes::PrecisionOptions precision = {};  ///< of products; weights, moments and statistics stay f32
-  bool scaled_loss = false;                 ///< loss_weight carries a loss scale, grad_scale its inverse
-  bool guarded = false;                     ///< steps above norm_limit or loss_limit change nothing
-  passes::RecomputeMode recompute = passes::RecomputeMode::none;
-  int64_t activation_bytes = 0;  ///< above 0: recompute as little as keeps activations under this many bytes
+  bool scaled_loss = false;              ///< loss_weight carries a loss scale, grad_scale its inverse
+  bool guarded = false;                  ///< steps above norm_limit or loss_limit change nothing
   std::vector<std::string> freeze = {};  ///< params whose name contains one of these are not trained
   passes::PassOptions passes = {};
   passes::Strategy strategy = {};

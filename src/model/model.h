@@ -52,6 +52,10 @@ struct LoadOptions {
   /// Of a network that scores pairs of texts (hf/pair_scores.h) the types of tokens are an input; else all
   /// are of the first text.
   bool takes_pairs = false;
+  /// Large weights have types and no content (tensor/absent.h): the model is looked at and not run. Weights
+  /// of checkpoints are then not read, and need not be there, unless they are quantized: those become what
+  /// products read.
+  bool is_without_content = false;
 };
 
 }  // namespace trireme::model

@@ -9,6 +9,7 @@
 #include "base/files/file.h"
 #include "base/text/json.h"
 #include "tensor/element_bytes.h"
+#include "tensor/absent.h"
 
 namespace trireme::model {
 namespace {
@@ -153,6 +154,10 @@ const Tensor* Safetensors::find(std::string_view name) const {
   const auto at = std::lower_bound(tensors_.begin(), tensors_.end(), name,
                                    [](const auto& item, std::string_view n) { return item.first < n; });
   return at != tensors_.end() && at->first == name ? &at->second : nullptr;
+}
+
+void Safetensors::drop_content() {
+  for (auto& [name, t] : tensors_) t = tensor::without_content(t);
 }
 
 const Tensor& Safetensors::need(std::string_view name) const {

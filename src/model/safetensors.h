@@ -28,6 +28,8 @@ class Safetensors {
   const tensor::Tensor* find(std::string_view name) const;
   /// Throws not_found.
   const tensor::Tensor& need(std::string_view name) const;
+  /// Leaves large tensors their types alone (tensor/absent.h).
+  void drop_content();
   /// Sorted by name.
   const std::vector<std::pair<std::string, tensor::Tensor>>& tensors() const { return tensors_; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }

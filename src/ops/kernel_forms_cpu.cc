@@ -95,6 +95,7 @@ ir::Kernel via_f32(ir::Kernel inner) {
     int64_t offset = align_up(plan.inner.workspace_bytes);
     plan.in = place(in_types, offset);
     plan.out = place(out_types, offset);
+    if (!plan.inner.run) return ir::BoundKernel{.workspace_bytes = offset};
     const size_t in_count = wide.in.size(), out_count = wide.out.size();
     return ir::BoundKernel{
         [plan, in_count, out_count](const ir::RunArgs& args) { run_halves(plan, args, in_count, out_count); },

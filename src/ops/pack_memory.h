@@ -1,8 +1,10 @@
-// Memory for packed weights: one model's lie together, on huge pages.
+// Packed weights: made once a model, when there is content; their memory lies together, on huge pages.
 #pragma once
 
 #include "base/memory/shared_cache.h"
 #include "base/memory/slab.h"
+#include "ir/kernel.h"
+#include "tensor/absent.h"
 
 namespace trireme::ops {
 
@@ -18,5 +20,15 @@ struct PackMemory {
   std::shared_ptr<const base::Slab> slab;
   std::shared_ptr<char> data;
 };
+
+/// What `make` packs of a constant, once for all programs of a model that ask for this format. Null while the
+/// constant has no content: the kernel then leaves BoundKernel::run empty, says how large its workspace will
+/// be and what it will not read, and is prepared again when the program is bound.
+template <class T, class Make>
+std::shared_ptr<const T> pack_once(base::SharedCache& packs, const tensor::Tensor& weight,
+                                   const std::string& format, const Make& make) {
+  if (tensor::is_absent(weight)) return nullptr;
+  return packs.get<T>(ir::pack_key(weight, format), make);
+}
 
 }  // namespace trireme::ops

@@ -7,6 +7,7 @@
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/cuda_kernels.h"
 #include "ops/operand_rules.h"
+#include "tensor/absent.h"
 
 namespace trireme::ops {
 
@@ -106,6 +107,19 @@ std::vector<tensor::Tensor> evaluate_expansion(const ir::OpDef& op, const ir::At
   return out;
 }
 
+/// What is known of results while an operand has no content: their types.
+std::vector<tensor::Tensor> absent_results(const ir::OpDef& op,
+                                           const std::vector<tensor::TensorType>& types) {
+  std::vector<tensor::Tensor> out;
+  for (const tensor::TensorType& t : types) {
+    if (!t.shape.is_static())
+      base::fail_unsupported("op '", op.schema.name, "': the shape of ", t.to_string(),
+                             " follows from the content of a constant, which is not there");
+    out.push_back(tensor::absent(t.dtype, t.shape.to_dims()));
+  }
+  return out;
+}
+
 /// Takes `bytes` of what is left, or says which op of what type wanted them.
 void take_bytes(int64_t bytes, int64_t& left, const ir::OpDef& op,
                 const std::vector<tensor::TensorType>& out) {
@@ -128,6 +142,7 @@ std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs
   for (const size_t i : on.fed) {
     if (i < node.known.size()) node.known[i] = nullptr;  // nodes of an expansion may have fewer
   }
+  if (tensor::has_absent(in)) return absent_results(op, node.out);
   int64_t left = on.max_bytes;
   for (const tensor::TensorType& t : node.out) take_bytes(tensor::bytes_of(t), left, op, node.out);
   std::vector<tensor::Tensor> out;

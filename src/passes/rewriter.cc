@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ops/table.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 
@@ -64,7 +65,8 @@ std::optional<ir::Node> Rewriter::producer(ir::ValueId id, std::string_view op) 
 
 std::optional<double> Rewriter::scalar(ir::ValueId id) const {
   const tensor::Tensor* t = graph_.known(id);
-  if (t == nullptr || t->elements() != 1 || tensor::bits_of(t->dtype()) < 8) return std::nullopt;
+  if (t == nullptr || t->elements() != 1 || tensor::bits_of(t->dtype()) < 8 || tensor::is_absent(*t))
+    return std::nullopt;
   return t->to_doubles()[0];
 }
 
@@ -75,7 +77,8 @@ bool Rewriter::is_scalar(ir::ValueId id, double value, double tolerance) const {
 
 std::optional<std::vector<int64_t>> Rewriter::ints(ir::ValueId id) const {
   const tensor::Tensor* t = graph_.known(id);
-  if (t == nullptr || !tensor::is_integer(t->dtype()) || t->elements() > 64) return std::nullopt;
+  if (t == nullptr || !tensor::is_integer(t->dtype()) || t->elements() > 64 || tensor::is_absent(*t))
+    return std::nullopt;
   return t->to_ints();
 }
 

@@ -1,4 +1,4 @@
-// How a model is spread over ranks: its checks and its keys.
+// The checks and the keys of a strategy.
 #include "passes/strategy.h"
 
 #include <charconv>
@@ -16,6 +16,29 @@ tensor::MeshShape Strategy::mesh() const {
                 "chunks are of the interleaved schedule");
   const int kv = kv_ranks == 0 ? tp : kv_ranks;
   return tensor::MeshShape({{"pp", pp}, {"dp", dp}, {"tpr", tp / kv}, {"tp", kv}});
+}
+
+Strategy Strategy::over(Strategy other) const {
+  other.precision = precision;
+  other.recompute = recompute;
+  other.weights = weights;
+  return other;
+}
+
+void Strategy::check(Purpose purpose) const {
+  mesh();
+  if (purpose == Purpose::training) {
+    if (weights.stores())
+      base::fail_unsupported(
+          "training on weights in 8 or 4 bits: they are for inference; the optimizer's stay f32");
+    return;
+  }
+  if (purpose == Purpose::decoding && (pp > 1 || dp > 1 || sequence))
+    base::fail_unsupported("ranks that decode together split weights and heads (tp); pp=", pp, ", dp=", dp,
+                           ", sequence=", sequence);
+  base::require(dp == 1, "ranks of one model are tensor parallel and pipeline stages; dp=", dp,
+                " is for training, instances serve several batches at a time");
+  base::require(!recompute.is_on(), "recompute is for training: inference keeps nothing for a backward pass");
 }
 
 ShardRule parse_shard_rule(std::string_view text) {

@@ -1,4 +1,5 @@
-// How a model is spread over ranks: the mesh, what splits over it, and how the training step is organised.
+// How a graph becomes programs: the mesh and what splits over it, precision, what is computed again, how
+// weights are stored.
 #pragma once
 
 #include <string>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "base/text/options.h"
+#include "passes/strategy_options.h"
 #include "tensor/mesh.h"
 
 namespace trireme::passes {
@@ -23,6 +25,9 @@ ShardRule parse_shard_rule(std::string_view text);
 
 enum class PipelineSchedule { gpipe, one_f_one_b, interleaved, zero_bubble };
 
+/// What programs are made for.
+enum class Purpose { training, inference, decoding };
+
 /// Axes of the mesh, in this order, the last one fastest: pp, dp, tpr, tp. Tensor-parallel ranks are tpr x
 /// tp: tp alone splits key/value heads, both split query heads and everything else that is tensor parallel.
 struct Strategy {
@@ -37,11 +42,19 @@ struct Strategy {
   std::vector<std::string> cuts = {};  ///< pipeline stages begin at these layers; empty: cut by cost
   double bucket_mb = 4;                ///< gradients are reduced in buckets of about this size
   bool overlap = true;                 ///< collectives run beside the computation; the bits are the same
+  PrecisionOptions precision = {};
+  RecomputeOptions recompute = {};  ///< of training
+  WeightOptions weights = {};       ///< of inference and decoding
 
   int world() const { return dp * tp * pp; }
+  /// This strategy's precision, recomputation and form of weights over the ranks of `other`.
+  Strategy over(Strategy other) const;
   /// Throws invalid_argument for numbers that do not fit each other.
   tensor::MeshShape mesh() const;
-  /// Keys of the section `parallel` and of a strategy file.
+  /// Refuses what cannot be together, with the reason; no other place does. Throws invalid_argument where the
+  /// combination means nothing, unsupported where there is no way of running it.
+  void check(Purpose purpose) const;
+  /// Keys of the section `parallel` and of a strategy file: the mesh and what splits over it.
   void fields(base::OptionList& f);
 };
 

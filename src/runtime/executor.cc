@@ -62,6 +62,7 @@ std::string_view to_string(Lane lane) {
 Executor::Executor(std::shared_ptr<const compile::Program> program, std::vector<void*> states,
                    comm::Mesh* mesh, const DeviceBinding& on)
     : program_(std::move(program)), states_(std::move(states)), mesh_(mesh) {
+  base::check(program_->is_bound(), "a program that is only planned: bind it to its weights first");
   base::check(states_.size() == program_->states.size(), "the program has ", program_->states.size(),
               " states, got ", states_.size());
   if (program_->on != tensor::DeviceKind::cpu) {

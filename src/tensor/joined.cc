@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "tensor/absent.h"
 
 namespace trireme::tensor {
 namespace {
@@ -61,6 +62,7 @@ Tensor joined_later(std::vector<Tensor> parts, size_t axis) {
   const DType type = parts[0].dtype();
   const auto bytes = static_cast<size_t>(bytes_of(type, element_count(dims)));
   if (bytes == 0) return Tensor::empty(type, dims);
+  if (has_absent(parts)) return absent(type, dims);
   void* at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED)
     base::fail(base::ErrorCode::exhausted, "no addresses for a joined weight of ", bytes, " bytes");

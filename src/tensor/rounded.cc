@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/absent.h"
 
 namespace trireme::tensor {
 namespace {
@@ -23,6 +24,7 @@ struct Unmap {
 Tensor rounded_later(const Tensor& source, DType type) {
   const auto bytes = static_cast<size_t>(bytes_of(type, source.elements()));
   if (bytes == 0) return Tensor::empty(type, source.dims());
+  if (is_absent(source)) return absent(type, source.dims());
   void* at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED)
     base::fail(base::ErrorCode::exhausted, "no addresses for a rounded weight of ", bytes, " bytes");

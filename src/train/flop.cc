@@ -22,7 +22,7 @@ double square_rate(int64_t side, int repeats, int threads, passes::Precision pre
   const ir::ValueId y = builder.op("matmul", {x, builder.param("w", weights)});
   graph.add_output(y, "y");
   engine::Session session(std::make_shared<const engine::PreparedModel>(std::move(graph)),
-                          {.threads = threads, .precision = precision});
+                          {.threads = threads, .strategy = {.precision = {.compute = precision}}});
   std::vector<tensor::Tensor> out = session.run({weights});
   double best = 1e9;
   for (int i = 0; i < repeats; ++i) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "passes/precision/precision.h"
+#include "passes/strategy_options.h"
 
 namespace trireme::train {
 

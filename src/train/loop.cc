@@ -55,7 +55,7 @@ Trainer::~Trainer() = default;
 /// Says in words what MFU means in this run, and warns of operators that a device leaves to the host.
 std::string Trainer::measure_rates() {
   const bool is_on_device =
-      config_.run.device != "cpu" && config_.precision.compute != passes::Precision::fp8;
+      config_.run.device != "cpu" && config_.parallel.precision.compute != passes::Precision::fp8;
   if (is_on_device) {
     const std::string on_host = steps_.session().host_operators(steps_.shapes(), steps_.accumulated());
     if (!on_host.empty() && ranks_.is_leader())

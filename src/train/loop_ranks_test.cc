@@ -89,7 +89,7 @@ TEST(LoopRanks, TrainAndEvaluateAsOne) {
 
 TEST(LoopRanks, FindTheSameLossScale) {
   expect_ranks_do_not_matter("ranks_half", [](TestRun& run) {
-    run.config.precision.compute = passes::Precision::f16;
+    run.config.parallel.precision.compute = passes::Precision::f16;
     run.config.loss_scale.initial = 0x1p40;
     run.config.loss_scale.window = 5;
     run.config.run.max_skips = 40;

@@ -137,7 +137,7 @@ TEST(Loop, SkippedStepsMoveTheDataOnly) {
 TEST(Loop, HalfPrecisionFindsItsScaleAndResumes) {
   const auto make = [](bool keep) {
     auto run = std::make_unique<TestRun>("half", keep);
-    run->config.precision.compute = passes::Precision::f16;
+    run->config.parallel.precision.compute = passes::Precision::f16;
     run->config.loss_scale.initial = 0x1p40;  // overflows until it has fallen far
     run->config.loss_scale.window = 5;
     run->config.run.max_skips = 40;

@@ -39,7 +39,6 @@ engine::TrainOptions session_options(const TrainConfig& config, const Ranks& ran
   base::require(config.parallel.mesh().size() == ranks.size(), "section 'parallel' is of ",
                 config.parallel.mesh().size(), " ranks, this run has ", ranks.size());
   o.mesh = ranks.mesh();
-  o.strategy = config.parallel;
   return o;
 }
 
@@ -73,7 +72,7 @@ RunSteps::RunSteps(const TrainConfig& config, const TrainTask& task, const Ranks
 std::string RunSteps::measure_rates(const TrainTask& task) {
   flop_per_step_ =
       3 * forward_flop(task.loss, shapes()) * static_cast<double>(batch_.accumulate * batch_.ranks);
-  const passes::Precision precision = config_.precision.compute;
+  const passes::Precision precision = config_.parallel.precision.compute;
   if (precision == passes::Precision::fp8) return "not measured for products of fp8";
   if (config_.run.device == "cpu") {
     product_rate_ = measure_product_rate(session_.threads(), precision) * ranks_.size();

@@ -54,7 +54,7 @@ model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::
     model = model::zoo::build(std::string_view(options.source).substr(kZoo.size()), config, params);
   } else {
     base::require(options.config.empty(), "model.config is for zoo models; '", options.source, "' is a file");
-    model = model::load_model(options.source);
+    model = model::load_model(options.source, {.is_without_content = params != nullptr});
     passes::widen_stored_floats(model.graph, true);
     for (const ir::Node& node : model.graph.nodes()) {
       if (node.op_name() == "dequantize_weights" || node.op_name() == "dequantize_blocks")

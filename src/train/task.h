@@ -14,7 +14,8 @@
 namespace trireme::train {
 
 /// The model that `model.source` names, with weights from `model.weights`. A zoo network whose options give
-/// no seed takes `seed`, or its weights from `params`. Throws what the builders and readers throw.
+/// no seed takes `seed`, or its weights from `params`; large weights of files then have no content. Throws
+/// what the builders and readers throw.
 model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::string& text,
                                 model::ParamSource* params = nullptr);
 /// The loss of a model as the configuration says: the graph that is trained.

@@ -22,7 +22,8 @@ class Bench {
     const Variant& v = subject.variants[variant];
     for (int i = 0; i < layout.instances; ++i) {
       sessions_.push_back(std::make_unique<engine::Session>(
-          v.model, engine::SessionOptions{.threads = layout.threads, .precision = v.precision}));
+          v.model, engine::SessionOptions{.threads = layout.threads,
+                                          .strategy = {.precision = {.compute = v.precision}}}));
       runners_.push_back(std::make_unique<sched::BatchRunner>(*sessions_.back(), subject.padding));
     }
   }

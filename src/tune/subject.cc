@@ -210,7 +210,7 @@ void check_accuracy(Subject& subject, const TuneOptions& o) {
   for (Variant& v : subject.variants) {
     if (v.precision == passes::Precision::f32 && v.model == subject.variants[0].model) continue;
     try {
-      engine::Session session(v.model, {.precision = v.precision});
+      engine::Session session(v.model, {.strategy = {.precision = {.compute = v.precision}}});
       for (size_t s = 0; s < sets.size(); ++s) {
         const std::vector<Tensor> got = session.run(sets[s]);
         base::require(got.size() == wanted[s].size(), "it has another number of outputs");

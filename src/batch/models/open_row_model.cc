@@ -14,7 +14,6 @@
 #include "batch/models/tensor_front.h"
 #include "batch/models/tensor_row_model.h"
 #include "batch/models/text_row_model.h"
-#include "engine/ranks/inference_ranks.h"
 #include "lower/batch_proof.h"
 #include "model/hf/directory.h"
 #include "model/hf/generation.h"
@@ -224,14 +223,11 @@ std::unique_ptr<RowModel> Opener::open_graph(std::unique_ptr<RowFront> front, in
   s.instances = o_.instances;
   s.session.threads = threads();
   s.session.device = o_.device;
-  s.session.precision = o_.precision;
-  engine::InferenceRanks ranks;
-  ranks.tp = o_.tp;
-  s.session.strategy = ranks.read();
+  s.session.strategy = o_.strategy();
   s.session.max_programs = 512;
   parts.window_rows = o_.window_rows > 0 ? o_.window_rows : kUsualWindow * s.limits.max_rows * o_.instances;
-  parts.prepared = std::make_shared<const engine::PreparedModel>(
-      std::move(model_.graph), passes::PassOptions{}, o_.weights, s.session.strategy.world());
+  parts.prepared = std::make_shared<const engine::PreparedModel>(std::move(model_.graph),
+                                                                 passes::PassOptions{}, s.session.strategy);
   model_.release_pages();
   return std::make_unique<TensorRowModel>(std::move(parts), clock_);
 }
@@ -263,11 +259,7 @@ std::unique_ptr<RowModel> Opener::open_texts() {
   engine::DecodeOptions d;
   d.device = o_.device;
   d.threads = o_.threads;
-  d.precision = o_.precision;
-  d.weights = o_.weights;
-  engine::InferenceRanks ranks;
-  ranks.tp = o_.tp;
-  d.strategy = ranks.read();
+  d.strategy = o_.strategy();
   if (o_.batch_rows > 0) d.max_sequences = o_.batch_rows;
   if (o_.max_length > 0) d.max_length = o_.max_length;
   parts.window_rows = o_.window_rows > 0 ? o_.window_rows : 4 * d.max_sequences;

@@ -152,7 +152,7 @@ TEST(Adapters, AreAsMergedWeights) {
     const std::string directory = scratch(is_llama ? "llama" : "gpt2", modules, 11);
     for (const auto bits : {passes::WeightBits::f32, passes::WeightBits::q8_0, passes::WeightBits::int4}) {
       DecodeOptions options = with_room();
-      options.weights.weights = bits;
+      options.strategy.weights.weights = bits;
       const Prepared p(base, options);
       DecodeSession session(p.model, options);
       const Loaded adapter = p.slots->load(directory);
@@ -179,8 +179,8 @@ TEST(Adapters, StoredWeightsKeepWhatTheAdapterAdds) {
   const auto tokens = random_tokens(30, 5);
   const auto logits = [&](passes::WeightBits bits, passes::Precision precision, bool adapts) {
     DecodeOptions options = with_room();
-    options.weights.weights = bits;
-    options.precision = precision;
+    options.strategy.weights.weights = bits;
+    options.strategy.precision.compute = precision;
     const Prepared p(base, options);
     DecodeSession session(p.model, options);
     const Loaded adapter = p.slots->load(directory);

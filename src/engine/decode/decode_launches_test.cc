@@ -70,7 +70,7 @@ Step step(int64_t layers, int64_t sequences, const Way& way) {
       passes::bind_shapes(form.graph, {{1, n}, {1, n}, {n}, {n, most}, {n}, {n + 1}, {n}});
   lower::InferenceTarget target{.compile = {.on = tensor::DeviceKind::cuda, .device = device.get()},
                                 .passes = {.off = {"projections"}},
-                                .precision = way.precision};
+                                .strategy = {.precision = {.compute = way.precision}}};
   if (!way.fuses) target.passes.off.push_back("decode_steps");
   const auto program = lower::lower_inference(bound, target, packs, form.graph).program;
   const auto stream = dynamic_cast<cuda::CudaDevice&>(*device).open_stream(pool, cuda::StreamRole::compute);

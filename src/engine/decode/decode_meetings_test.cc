@@ -29,7 +29,7 @@ model::Model wide_llama(int64_t layers) {
 
 DecodeOptions options(passes::WeightBits weights, int threads) {
   DecodeOptions o{.threads = threads};
-  o.weights.weights = weights;
+  o.strategy.weights.weights = weights;
   o.max_sequences = 32;
   o.max_tokens = 1024;
   return o;

@@ -30,9 +30,7 @@ void release(const MappedFiles& files, const tensor::Tensor& read) {
 
 DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options, const MappedFiles& files)
     : strategy_(passes::choose_kv_ranks(graph, options.strategy)) {
-  if (strategy_.pp > 1 || strategy_.dp > 1 || strategy_.sequence)
-    base::fail_unsupported("ranks that decode together split weights and heads (tp); pp=", strategy_.pp,
-                           ", dp=", strategy_.dp, ", sequence=", strategy_.sequence);
+  strategy_.check(passes::Purpose::decoding);
   passes::DecodeOptions o{.page_type = options.cache_type, .page_tokens = options.page_tokens};
   o.most_pages = (options.max_length + o.page_tokens - 1) / o.page_tokens;
   form_ = passes::decode_form(graph, o);
@@ -43,13 +41,13 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options, c
       base::fail_unsupported("adapters on device '", options.device, "'; the CPU has them");
     passes::add_adapters(form_, options.max_adapters, options.max_adapter_rank);
   }
-  widen_floats_for(form_.graph, options.precision, options.weights, options.device);
+  widen_floats_for(form_.graph, strategy_, options.device);
   passes::run_passes(passes::prepare_passes(), form_.graph);
-  if (options.device == "cpu" && options.weights.weight_rows == ops::BlockRows::q8) {
+  if (options.device == "cpu" && strategy_.weights.weight_rows == ops::BlockRows::q8) {
     passes::use_byte_products(form_.graph, [&](const tensor::Tensor& codes) { release(files, codes); });
   }
   if (strategy_.tp == 1) {
-    if (options.weights.stores()) weights_ = passes::store_weights(form_.graph, options.weights);
+    if (strategy_.weights.stores()) weights_ = passes::store_weights(form_.graph, strategy_.weights);
     if (options.device == "cpu") hold_blocks(files);
     return;
   }

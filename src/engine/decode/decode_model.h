@@ -7,9 +7,8 @@
 
 #include "base/memory/shared_cache.h"
 #include "passes/decode/decode.h"
-#include "passes/precision/precision.h"
-#include "passes/strategy.h"
 #include "passes/precision/weights.h"
+#include "passes/strategy.h"
 
 namespace trireme::base {
 class MappedFile;
@@ -27,11 +26,10 @@ struct DecodeOptions {
   bool run_ahead = true;       ///< a device is given its next step before the last one's tokens are here
   int threads = 0;             ///< 0: all cores this process may use
   std::vector<int> cpus = {};
-  passes::Precision precision = passes::Precision::f32;  ///< of products
-  passes::WeightOptions weights = {};                    ///< how matrices under products are stored
-  tensor::DType cache_type = tensor::DType::f32;         ///< of keys and values: f32, bf16 or f16
+  tensor::DType cache_type = tensor::DType::f32;  ///< of keys and values: f32, bf16 or f16
   int64_t page_tokens = 16;
-  /// Ranks that hold the model together, by tp: threads of this process, which share its cores.
+  /// Precision of products, how weights are stored, and the ranks that hold the model together, by tp:
+  /// threads of this process, which share its cores.
   passes::Strategy strategy = {};
   /// The ranks of a job of that shape instead: this is rank 0 of it, the others run follow_decoding().
   /// Outlives the session.
@@ -55,13 +53,13 @@ using MappedFiles = std::vector<std::shared_ptr<const base::MappedFile>>;
 class DecodeModel {
  public:
   /// `graph`: input_ids [batch, seq] -> logits, see passes::decode_form(). Throws unsupported for others
-  /// and for pipelines. Of several ranks each stores its part of the weights.
+  /// and what Strategy::check() refuses. Of several ranks each stores its part of the weights.
   /// `files`: mapped ones that weights look into; what is packed here in another form gives their pages back.
   explicit DecodeModel(const ir::Graph& graph, const DecodeOptions& options = {},
                        const MappedFiles& files = {});
   const passes::DecodeGraph& form() const { return form_; }
   const passes::WeightReport& weights() const { return weights_; }
-  /// How many ranks hold it, key heads over as many of them as there are.
+  /// Key heads over as many of its ranks as there are.
   const passes::Strategy& strategy() const { return strategy_; }
   /// What they split: weights, keys and values, by name.
   const std::map<std::string, tensor::Shard>& placed() const { return placed_; }

@@ -65,7 +65,7 @@ DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOpt
       form_(model_->form()),
       most_sequences_(rounded_size(options.max_sequences)),
       compiled_(options.max_programs) {
-  if (mesh != nullptr) part_.emplace(model_->strategy(), mesh->world().rank(), options.weights);
+  if (mesh != nullptr) part_.emplace(model_->strategy(), mesh->world().rank());
   pool_ = std::make_unique<KvPool>(*device_, kv_layout(*model_), pages);
   if (form_.adapters.slots > 0)
     states_.adapters = std::make_unique<AdapterStates>(*device_, form_.adapters, *stream_);
@@ -160,9 +160,10 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
                                                   .host_fallback = options_.host_fallback,
                                                   .threads = threads_.size()},
                                       .passes = {.off = {"projections"}},
-                                      .precision = options_.precision};
+                                      .strategy = model_->strategy()};
   auto made = std::make_shared<Compiled>();
-  made->program = lower::lower_inference(std::move(bound), target, model_->packs(), graph).program;
+  made->program = lower::bind_weights(
+      lower::lower_inference(std::move(bound), target, model_->packs(), graph).program, model_->packs());
   runtime::DeviceBinding on = on_;
   if (on.device != nullptr && key.result != DecodeResult::logits) {
     for (const size_t input : passes::inputs_of(key.result, form_.adapters.slots > 0))

@@ -114,7 +114,8 @@ TEST(DecodeSession, BitsDependOnNothingButTheSequence) {
       EXPECT_EQ(feed(session, session.open(), tokens, sizes).back(), want) << "first piece " << sizes[0];
     }
     const auto low = [&](const std::vector<size_t>& pieces, int threads) {
-      DecodeSession session(prepared, {.threads = threads, .precision = passes::Precision::bf16});
+      DecodeSession session(
+          prepared, {.threads = threads, .strategy = {.precision = {.compute = passes::Precision::bf16}}});
       return feed(session, session.open(), tokens, pieces).back();
     };
     EXPECT_EQ(low(sizes, 2), low({1}, 1)) << "bf16, first piece " << sizes[0];
@@ -235,7 +236,7 @@ TEST(DecodeSession, LowPrecisionIsNear) {
   for (const passes::Precision p :
        {passes::Precision::f32, passes::Precision::bf16, passes::Precision::f16}) {
     for (const tensor::DType cache : {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16}) {
-      const auto got = run({.threads = 2, .precision = p, .cache_type = cache});
+      const auto got = run({.threads = 2, .cache_type = cache, .strategy = {.precision = {.compute = p}}});
       const bool is_exact = p == passes::Precision::f32 && cache == tensor::DType::f32;
       EXPECT_LE(difference(got, want), is_exact ? 0 : 0.02);
     }
@@ -268,8 +269,8 @@ TEST(DecodeSession, RunsOnADevice) {
     EXPECT_LT(difference(run({.device = *device, .threads = 1}), want), 1e-4) << model.name;
     EXPECT_LT(difference(run({.device = *device,
                               .threads = 1,
-                              .precision = passes::Precision::bf16,
-                              .cache_type = tensor::DType::bf16}),
+                              .cache_type = tensor::DType::bf16,
+                              .strategy = {.precision = {.compute = passes::Precision::bf16}}}),
                          want),
               0.05)
         << model.name;

@@ -140,7 +140,7 @@ void DraftModel::draft(std::span<const DraftWish> wishes) {
 }
 
 DecodeOptions draft_options(DecodeOptions o, const SpeculationOptions& options) {
-  o.strategy = {};
+  o.strategy = o.strategy.over({});
   o.mesh = nullptr;
   o.max_adapters = 0;  // it guesses by itself
   o.cache_bytes = options.draft_cache_bytes.bytes;

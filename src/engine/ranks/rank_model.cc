@@ -41,7 +41,7 @@ std::vector<Dims> with_rows_of_one(std::vector<Dims> shapes, int micro_batches) 
 RankModel::RankModel(std::shared_ptr<const PreparedModel> model, const SessionOptions& options, int rank,
                      const std::string& device)
     : model_(std::move(model)),
-      part_(passes::choose_kv_ranks(model_->graph(), options.strategy), rank, model_->stored_by_ranks()),
+      part_(passes::choose_kv_ranks(model_->graph(), options.strategy), rank),
       device_(runtime::open_device(device)),
       target_{.compile = {.on = device_->kind(),
                           .device = device_->kind() == tensor::DeviceKind::cpu ? nullptr : device_.get(),
@@ -51,8 +51,10 @@ RankModel::RankModel(std::shared_ptr<const PreparedModel> model, const SessionOp
                           .memory_bytes =
                               options.memory_bytes > 0 ? options.memory_bytes : base::memory_limit_bytes()},
               .passes = options.passes,
-              .precision = options.precision},
+              .strategy = options.strategy},
       programs_(options.max_programs) {
+  base::check(options.strategy.weights == model_->strategy().weights,
+              "a model and its ranks are to have one strategy");
   int64_t& memory = target_.compile.memory_bytes;
   if (device_->memory_bytes() > 0) memory = std::min(memory, device_->memory_bytes());
 }
@@ -77,7 +79,8 @@ std::shared_ptr<const RankProgram> RankModel::build(const std::vector<Dims>& sha
   if (made->micro_batches > 1)
     whole = passes::bind_shapes(model_->graph(), with_rows_of_one(shapes, made->micro_batches));
   passes::PipelinePart part = part_.of(std::move(whole));
-  made->program = lower::lower_inference(std::move(part.graph), target_, packs_, model_->graph()).program;
+  made->program = lower::bind_weights(
+      lower::lower_inference(std::move(part.graph), target_, packs_, model_->graph()).program, packs_);
   const compile::Program& p = *made->program;
   base::check(p.states.empty(), "a model with states runs on one rank");
   for (size_t i = 0; i < p.inputs.size(); ++i) {

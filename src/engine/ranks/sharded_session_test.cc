@@ -224,11 +224,14 @@ TEST(ShardedSession, EveryPrecisionAnswersAsOneRank) {
   for (const auto& [precision, tolerance] :
        {std::pair(passes::Precision::bf16, 0.03), std::pair(passes::Precision::f16, 0.004),
         std::pair(passes::Precision::fp8, 0.2)}) {
-    Session exact(model, {.threads = 1}), one(model, {.threads = 1, .precision = precision});
+    Session exact(model, {.threads = 1}),
+        one(model, {.threads = 1, .strategy = {.precision = {.compute = precision}}});
     const Tensor want = one.run(inputs)[0];
     EXPECT_GT(distance(want, exact.run(inputs)[0]), 1e-5) << "nothing was rounded";
     for (const passes::Strategy& strategy : kSpreads) {
-      Session many(model, {.threads = strategy.world(), .precision = precision, .strategy = strategy});
+      passes::Strategy low = strategy;
+      low.precision.compute = precision;
+      Session many(model, {.threads = strategy.world(), .strategy = low});
       // Stages split no sum; other ranks round partial sums apart. In fp8 the last product of each stage
       // stays in 16 bits, as the last of a model does.
       const bool is_exact = strategy.tp == 1 && precision != passes::Precision::fp8;
@@ -243,14 +246,16 @@ TEST(ShardedSession, RanksStoreTheirPartsOfTheWeightsAsOneRankStoresTheWhole) {
   const auto model = wide_llama();
   for (const passes::WeightBits bits : {passes::WeightBits::int8, passes::WeightBits::int4}) {
     const passes::WeightOptions weights{.weights = bits, .weight_group = 32, .least_elements = 1};
-    const auto whole = std::make_shared<const PreparedModel>(model->graph(), passes::PassOptions{}, weights);
+    const auto whole = std::make_shared<const PreparedModel>(model->graph(), passes::PassOptions{},
+                                                             passes::Strategy{.weights = weights});
     ASSERT_GT(whole->weights().stored(), 10u);
     Session one(whole, {.threads = 1});
     const std::vector<Tensor> inputs = inputs_of(model->graph(), 2, 8);
     const Tensor want = one.run(inputs)[0];
-    for (const passes::Strategy& strategy : kSpreads) {
-      const auto parts = std::make_shared<const PreparedModel>(model->graph(), passes::PassOptions{}, weights,
-                                                               strategy.world());
+    for (passes::Strategy strategy : kSpreads) {
+      strategy.weights = weights;
+      const auto parts =
+          std::make_shared<const PreparedModel>(model->graph(), passes::PassOptions{}, strategy);
       Session many(parts, {.threads = strategy.world(), .strategy = strategy});
       EXPECT_LE(distance(many.run(inputs)[0], want), strategy.tp == 1 ? 0 : 2e-5)
           << "tp " << strategy.tp << ", pp " << strategy.pp;

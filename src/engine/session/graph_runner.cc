@@ -102,7 +102,7 @@ CompiledShape& GraphRunner::compiled_for(const std::vector<Dims>& shapes) {
 }
 
 lower::LoweredInference GraphRunner::compile_ready(ir::Graph& ready, int threads) {
-  lower::InferenceTarget target{context_.compile, context_.passes, context_.precision};
+  lower::InferenceTarget target{context_.compile, context_.passes, context_.strategy};
   target.compile.threads = threads;
   return lower::lower_inference(std::move(ready), target, context_.packs, graph_);
 }
@@ -119,7 +119,8 @@ bool GraphRunner::keeps_rows_apart(const std::vector<Dims>& shapes) {
   return at->second;
 }
 
-/// `one_row`: the program of a row, if there is one; while it lives, others need not pack the weights again.
+/// `one_row`: the plan of a row, if there is one, whose weights are not packed; while it lives, others need
+/// not round them again.
 lower::SlicePlan GraphRunner::slice_plan(const CompiledShape& shape,
                                          std::shared_ptr<const compile::Program>& one_row) {
   const int64_t rows = shape.shapes.empty() || shape.shapes[0].empty() ? 1 : shape.shapes[0][0];
@@ -157,7 +158,9 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
   }
   const int threads = plan.lanes > 1 ? 1 : context_.compile.threads;
   const lower::LoweredInference lowered = compile_ready(made->segments.ready, threads);
-  made->compiled = lowered.program;
+  // A session that only plans packs nothing.
+  made->compiled =
+      context_.plan_only ? lowered.program : lower::bind_weights(lowered.program, context_.packs);
   made->folded_bytes = lowered.folded_bytes;
   ++context_.compiles;
   made->lanes.resize(context_.plan_only ? 0 : static_cast<size_t>(plan.lanes));

@@ -28,7 +28,7 @@ struct RunnerContext {
   Arena& arena;
   compile::CompileOptions compile;
   passes::PassOptions passes;
-  passes::Precision precision = passes::Precision::f32;
+  passes::Strategy strategy = {};
   size_t max_programs = 64;        ///< programs kept; the least recently used goes first
   runtime::DeviceBinding on = {};  ///< for devices that are not the CPU
   bool plan_only = false;          ///< programs are compiled and not run: there may be no such device here

@@ -59,7 +59,8 @@ std::shared_ptr<const PreparedModel> layer(const passes::WeightOptions& weights 
     ir::Value& v = graph.value(ir::ValueId(static_cast<uint32_t>(i)));
     if (v.kind == ir::ValueKind::param) v.data = noise(v.data.dims(), ++seed);
   }
-  return std::make_shared<const PreparedModel>(std::move(graph), passes::PassOptions{}, weights);
+  return std::make_shared<const PreparedModel>(std::move(graph), passes::PassOptions{},
+                                               passes::Strategy{.weights = weights});
 }
 
 size_t products(const compile::Program& program) {
@@ -113,8 +114,10 @@ TEST(JoinedWeights, HaveContentForKernelsThatReadThem) {
 TEST(JoinedWeights, AreRoundedAsTheirPartsAre) {
   const Tensor x = noise({2, 5, 64}, 9);
   for (const auto precision : {passes::Precision::bf16, passes::Precision::f16}) {
-    Session joined(layer(), {.threads = 2, .precision = precision});
-    Session apart(layer(), {.threads = 2, .passes = {.off = {"projections"}}, .precision = precision});
+    Session joined(layer(), {.threads = 2, .strategy = {.precision = {.compute = precision}}});
+    Session apart(layer(), {.threads = 2,
+                            .passes = {.off = {"projections"}},
+                            .strategy = {.precision = {.compute = precision}}});
     const std::vector<double> a = joined.run({x})[0].to_doubles(), b = apart.run({x})[0].to_doubles();
     for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-6);
   }

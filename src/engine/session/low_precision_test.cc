@@ -47,7 +47,9 @@ Tensor input_of(const Case& c, int64_t rows) {
 
 Tensor run(const std::shared_ptr<const PreparedModel>& model, Precision precision, const Tensor& input,
            int threads = 1) {
-  Session session(model, {.device = tests::device_under_test(), .threads = threads, .precision = precision});
+  Session session(model, {.device = tests::device_under_test(),
+                          .threads = threads,
+                          .strategy = {.precision = {.compute = precision}}});
   return session.run({input})[0].clone();
 }
 
@@ -92,8 +94,12 @@ TEST(LowPrecision, EightBitProductsAreNearAndIndependentOfThreadsAndCompany) {
 TEST(LowPrecision, WeightsAreRoundedOnceForAllSessionsAndBuckets) {
   const Case& c = kCases[0];
   auto model = std::make_shared<const PreparedModel>(model::zoo::build(c.network, c.options).graph);
-  Session one(model, {.device = tests::device_under_test(), .threads = 1, .precision = Precision::bf16}),
-      two(model, {.device = tests::device_under_test(), .threads = 1, .precision = Precision::bf16});
+  Session one(model, {.device = tests::device_under_test(),
+                      .threads = 1,
+                      .strategy = {.precision = {.compute = Precision::bf16}}}),
+      two(model, {.device = tests::device_under_test(),
+                  .threads = 1,
+                  .strategy = {.precision = {.compute = Precision::bf16}}});
   const auto constants = [](Session& session, int64_t rows) {
     std::vector<const std::byte*> found;
     for (const compile::Slot& s : session.prepare({{rows, 1, 28, 28}}).slots) {
@@ -109,7 +115,7 @@ TEST(LowPrecision, WeightsAreRoundedOnceForAllSessionsAndBuckets) {
 TEST(LowPrecision, WeightsThatArePackedTakeNoOtherMemory) {
   const Case& c = kCases[0];
   auto model = std::make_shared<const PreparedModel>(model::zoo::build(c.network, c.options).graph);
-  Session packed(model, {.threads = 2, .precision = Precision::bf16});
+  Session packed(model, {.threads = 2, .strategy = {.precision = {.compute = Precision::bf16}}});
   const Tensor x = input_of(c, 2);
   const Tensor want = packed.run({x})[0];
   const auto count = [](Session& session, bool unread) {
@@ -127,7 +133,9 @@ TEST(LowPrecision, WeightsThatArePackedTakeNoOtherMemory) {
   EXPECT_GT(count(packed, true), 0u);
   EXPECT_EQ(count(packed, false), 0u);
   // Kernels that read weights as they lie find them there.
-  Session plain(model, {.threads = 2, .only_kernel = "reference_via_f32", .precision = Precision::bf16});
+  Session plain(model, {.threads = 2,
+                        .only_kernel = "reference_via_f32",
+                        .strategy = {.precision = {.compute = Precision::bf16}}});
   EXPECT_GT(count(plain, false), 0u);
   EXPECT_LT(tensor::absolute_error(plain.run({x})[0], want), 0.05);
   EXPECT_TRUE(packed.run({x})[0].same_as(want));
@@ -167,7 +175,8 @@ TEST(LowPrecision, WeightsThatRepeatABlockAreRoundedAndUploadedAsIfTheyDidNot) {
       for (model::ParamSource* source :
            {static_cast<model::ParamSource*>(&copied), static_cast<model::ParamSource*>(&repeated)}) {
         const auto model = std::make_shared<const PreparedModel>(model::zoo::gpt2(config, *source).graph);
-        Session session(model, {.device = device, .threads = 1, .precision = precision});
+        Session session(model,
+                        {.device = device, .threads = 1, .strategy = {.precision = {.compute = precision}}});
         results.push_back(session.run({ids})[0].clone());
       }
       EXPECT_TRUE(results[0].same_as(results[1])) << device;

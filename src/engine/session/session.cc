@@ -46,12 +46,13 @@ Session::Session(std::shared_ptr<const PreparedModel> model, const SessionOption
                            .only_kernel = options.only_kernel,
                            .memory_bytes = memory_of(options, *device_)},
                .passes = options.passes,
-               .precision = options.precision,
+               .strategy = options.strategy,
                .max_programs = options.max_programs,
                .on = runtime::bind_device(*device_, pool_, model_->packs(), options.graphs),
                .plan_only = options.plan_only,
                .stop = options.stop},
       runner_(model_->graph(), context_) {
+  options.strategy.check(passes::Purpose::inference);
   base::check(options.strategy.world() == 1 || model_->weights().stored() == 0,
               "weights of a model that several ranks hold are stored by the ranks");
   base::check(options.strategy.world() == 1 || !options.plan_only,

@@ -36,7 +36,7 @@ Case gpt(OptimizerKind kind, Precision precision) {
          {}};
   c.options.optimizer.kind = kind;
   c.options.optimizer.clip_norm = 0.5;
-  c.options.precision.compute = precision;
+  c.options.strategy.precision.compute = precision;
   c.options.device = tests::device_under_test();
   c.options.threads = 1;
   return c;
@@ -198,7 +198,7 @@ ZeroElements elements_of(const TrainSession& session, bool low) {
 TEST(DataParallel, RecomputedActivations) {
   for (const auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
     Case c = gpt(OptimizerKind::adamw, Precision::f32);
-    c.options.recompute = mode;
+    c.options.strategy.recompute.mode = mode;
     expect_layouts_agree(c);
   }
 }
@@ -229,7 +229,7 @@ TEST(DataParallel, RecomputedProductsAreThoseOfOneRank) {
   for (const Precision precision : {Precision::f32, Precision::bf16}) {
     for (const auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
       Case c = gpt(OptimizerKind::adamw, precision);
-      c.options.recompute = mode;
+      c.options.strategy.recompute.mode = mode;
       c.options.device = tests::cuda_device().value_or("cpu");
       const std::vector<tensor::Dims> shapes{{2, 8}, {2, 8}};
       TrainSession alone(c.graph, c.options);

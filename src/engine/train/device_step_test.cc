@@ -62,8 +62,8 @@ struct Way {
 Trained train(const ir::Graph& graph, const Way& way) {
   TrainOptions options;
   options.device = way.device;
-  options.precision.compute = way.precision;
-  options.recompute = way.recompute;
+  options.strategy.precision.compute = way.precision;
+  options.strategy.recompute.mode = way.recompute;
   options.threads = 2;
   if (!way.finishes) options.passes.off.push_back("program_epilogue");
   if (!way.absorbs) options.passes.off.push_back("step_casts");
@@ -208,7 +208,7 @@ std::vector<double> resnet_losses(const std::string& device, std::vector<std::st
   model::add_loss(resnet);
   TrainOptions o;
   o.device = device;
-  o.precision.compute = Precision::bf16;
+  o.strategy.precision.compute = Precision::bf16;
   o.optimizer.kind = passes::OptimizerKind::sgd;
   o.passes.verify = true;
   o.passes.off = std::move(off);
@@ -281,7 +281,7 @@ std::unique_ptr<TrainSession> resnet_session(const std::string& device, std::vec
   model::add_loss(resnet);
   TrainOptions options;
   options.device = device;
-  options.precision = {.compute = Precision::bf16, .keep = std::move(keep)};
+  options.strategy.precision = {.compute = Precision::bf16, .keep = std::move(keep)};
   options.optimizer.kind = passes::OptimizerKind::sgd;
   return std::make_unique<TrainSession>(resnet, options);
 }

@@ -80,7 +80,7 @@ Trained on_ranks(const Case& c, const Strategy& wanted, int count = 3) {
   std::vector<Trained> got(static_cast<size_t>(strategy.world()));
   world.run([&](comm::Communicator& comm) {
     TrainOptions options = c.options;
-    options.strategy = strategy;
+    options.strategy = options.strategy.over(strategy);
     comm::Mesh mesh(comm, strategy.mesh());
     options.mesh = &mesh;
     TrainSession session(c.graph, options);
@@ -148,7 +148,7 @@ TEST(TensorParallel, PartsOfUnevenLengthComputeTheSameAgain) {
   Case c = language<129>("llama", {"positions=8", "width=32", "layers=2", "heads=4", "inner=64"});
   const Trained want = alone(c);
   for (const passes::RecomputeMode mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
-    c.options.recompute = mode;
+    c.options.strategy.recompute.mode = mode;
     for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.tp = 2, .pp = 2}}) {
       SCOPED_TRACE(text(s));
       expect_near(want, on_ranks(c, s));
@@ -193,7 +193,7 @@ TEST(TensorParallel, MatricesAreGatheredForMuonAndAdafactor) {
 TEST(TensorParallel, ABudgetOfActivationsIsThatOfAllRanks) {
   Case c = gpt();
   const Trained want = alone(c);
-  c.options.activation_bytes = 1'050'000;
+  c.options.strategy.recompute.activation_bytes = 1'050'000;
   for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 3}}) {
     SCOPED_TRACE(text(s));
     expect_near(want, on_ranks(c, s));
@@ -202,7 +202,7 @@ TEST(TensorParallel, ABudgetOfActivationsIsThatOfAllRanks) {
 
 TEST(TensorParallel, EightBitSumsOverRanksRoundByTheirOwnScales) {
   Case c = gpt();
-  c.options.precision.compute = passes::Precision::fp8;
+  c.options.strategy.precision.compute = passes::Precision::fp8;
   const Trained want = alone(c);
   for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 3}}) {
     SCOPED_TRACE(text(s));
@@ -214,7 +214,7 @@ TEST(TensorParallel, EightBitSumsOverRanksRoundByTheirOwnScales) {
 
 TEST(TensorParallel, InBf16) {
   Case c = gpt();
-  c.options.precision.compute = passes::Precision::bf16;
+  c.options.strategy.precision.compute = passes::Precision::bf16;
   const Trained want = alone(c);
   for (const Strategy& s :
        {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 1}, Strategy{.dp = 2, .tp = 2, .zero = 3}}) {
@@ -265,7 +265,7 @@ Trained any_steps(const ir::Graph& graph, const Strategy& wanted) {
   world.run([&](comm::Communicator& comm) {
     TrainOptions options;
     options.threads = 1;
-    options.strategy = strategy;
+    options.strategy = options.strategy.over(strategy);
     comm::Mesh mesh(comm, strategy.mesh());
     options.mesh = &mesh;
     TrainSession session(graph, options);

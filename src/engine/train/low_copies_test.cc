@@ -41,7 +41,7 @@ Network images() {
 
 TrainOptions options_for(Precision precision, const std::string& device) {
   TrainOptions o;
-  o.precision.compute = precision;
+  o.strategy.precision.compute = precision;
   o.optimizer.clip_norm = 0.5;
   o.device = device;
   o.threads = 1;
@@ -106,7 +106,7 @@ TEST(LowCopies, NoStepCastsAWeight) {
     for (const Network& network : {language("llama", false), language("gpt2", true), images()}) {
       for (const auto recompute : {passes::RecomputeMode::none, passes::RecomputeMode::full}) {
         TrainOptions options = options_for(Precision::bf16, device);
-        options.recompute = recompute;
+        options.strategy.recompute.mode = recompute;
         TrainSession session(network.graph, options);
         EXPECT_EQ(cast_weights(session.programs(network.shapes, 1)), "") << network.name << " on " << device;
         EXPECT_EQ(cast_weights(session.programs(network.shapes, 2)), "") << network.name << " on " << device;

@@ -67,7 +67,7 @@ ir::Graph uneven_loss() {
 void expect_same_programs(TrainOptions options, const Strategy& wanted) {
   const ir::Graph loss = uneven_loss();
   options.threads = 1;
-  options.strategy = passes::choose_kv_ranks(loss, wanted);
+  options.strategy = options.strategy.over(passes::choose_kv_ranks(loss, wanted));
   const lower::StepKey key{{{2, 8}, {2, 8}}, 2, lower::StepPart::update};
   comm::LocalWorld world(wanted.world());
   world.run([&](comm::Communicator& comm) {
@@ -81,7 +81,7 @@ void expect_same_programs(TrainOptions options, const Strategy& wanted) {
     const lower::RankPlace place{mesh.shape(), mesh.coordinates()};
     EXPECT_EQ(lowered_alone(loss, {options, place, {.threads = 1}}, key), want)
         << "rank " << comm.rank() << ": dp " << wanted.dp << " tp " << wanted.tp << " pp " << wanted.pp
-        << " zero " << wanted.zero << " recompute " << static_cast<int>(options.recompute);
+        << " zero " << wanted.zero << " recompute " << static_cast<int>(options.strategy.recompute.mode);
   });
 }
 
@@ -94,12 +94,12 @@ TEST(Lowering, OneRankAloneGetsTheProgramsThatTheRanksRun) {
         Strategy{.pp = 2, .schedule = Schedule::interleaved, .chunks = 2}}) {
     for (const RecomputeMode mode : {RecomputeMode::none, RecomputeMode::selective, RecomputeMode::full}) {
       TrainOptions options;
-      options.recompute = mode;
+      options.strategy.recompute.mode = mode;
       expect_same_programs(options, s);
     }
     TrainOptions low;
-    low.precision.compute = passes::Precision::bf16;
-    low.activation_bytes = 800'000;
+    low.strategy.precision.compute = passes::Precision::bf16;
+    low.strategy.recompute.activation_bytes = 800'000;
     expect_same_programs(low, s);
   }
 }
@@ -116,7 +116,7 @@ TEST(Lowering, ARankTakesThePlanOfTheFirstThoughItsOwnPartsAreSmaller) {
     return lowering.lower({{{2, 8}, {2, 8}}, 2, lower::StepPart::last}).program->memory.arena_bytes;
   };
   ASSERT_GT(arena(0), arena(3));
-  options.activation_bytes = arena(3);
+  options.strategy.recompute.activation_bytes = arena(3);
   expect_same_programs(options, options.strategy);
 }
 
@@ -144,7 +144,7 @@ TEST(Lowering, AGptOf175BillionParametersIsLoweredWithoutMemoryForThem) {
   model.graph.sort();
   lower::StepOptions options;
   options.strategy = {.dp = 8, .tp = 8, .zero = 1};
-  options.precision.compute = passes::Precision::bf16;
+  options.strategy.precision.compute = passes::Precision::bf16;
   const tensor::MeshShape mesh = options.strategy.mesh();
   base::SharedCache packs;
   lower::TrainingForm form = lower::training_form(std::move(model.graph), {});

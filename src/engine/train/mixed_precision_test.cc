@@ -70,7 +70,7 @@ Trained train(const ir::Graph& graph, const TrainOptions& options, Feeds (*feed)
 
 TrainOptions options_for(Precision precision, int threads = 2) {
   TrainOptions o;
-  o.precision.compute = precision;
+  o.strategy.precision.compute = precision;
   o.scaled_loss = precision == Precision::f16;
   o.device = tests::device_under_test();
   o.threads = threads;

@@ -57,7 +57,7 @@ void bench(benchmark::State& state, const Job& job, Precision precision, int thr
   ir::Graph graph = model::zoo::build(job.name, job.options).graph;
   model::add_loss(graph);
   TrainOptions options;
-  options.precision.compute = precision;
+  options.strategy.precision.compute = precision;
   options.threads = threads;
   TrainSession session(graph, options);
   const Feeds feeds = feeds_of(job);

@@ -20,6 +20,7 @@ struct TrainOptions : lower::StepOptions {
   bool graphs = true;  ///< a device's launches are recorded once and replayed
   int threads = 0;     ///< 0: all cores this process may use
   std::vector<int> cpus = {};
+  size_t max_programs = 64;  ///< compiled sizes of parts of a step, or of steps of a pipeline, kept
   int64_t memory_bytes = 0;  ///< programs that need more are refused; 0: what this process may use
   /// The ranks that train together, of the shape strategy.mesh(); null: this one alone. Outlives the session,
   /// whose construction, step(), prepare() and trained_graph() are then collective.

@@ -195,7 +195,7 @@ TEST(TrainPipeline, OneMicroBatchAndOddNumbers) {
 
 TEST(TrainPipeline, CutsByNameAndSixteenBits) {
   Case c = gpt();
-  c.options.precision.compute = passes::Precision::bf16;
+  c.options.strategy.precision.compute = passes::Precision::bf16;
   c.options.optimizer.ema_keep = 0.9;
   const Trained want = alone(c, 4);
   expect_near(want, train(c, 4, {.pp = 3, .cuts = {"h.1", "h.3"}}), 1e-3);
@@ -206,7 +206,7 @@ TEST(TrainPipeline, RecomputationKeepsTheBits) {
   Case c = gpt();
   const Trained want = train(c, 4, {.pp = 2});
   for (auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
-    c.options.recompute = mode;
+    c.options.strategy.recompute.mode = mode;
     expect_same(want, train(c, 4, {.pp = 2}));
   }
 }
@@ -217,7 +217,7 @@ std::vector<int64_t> activation_bytes(Case c, int64_t budget, PipelineSchedule s
   comm::LocalWorld world(4, {.deadline_ns = 60'000'000'000});
   world.run([&](comm::Communicator& comm) {
     TrainOptions options = c.options;
-    options.activation_bytes = budget;
+    options.strategy.recompute.activation_bytes = budget;
     options.strategy.pp = 4;
     options.strategy.schedule = schedule;
     options.strategy.cuts = {"h.1", "h.2", "h.3"};

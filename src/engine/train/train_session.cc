@@ -1,6 +1,7 @@
 // A training session: lowers the steps of a loss graph, keeps their states, runs them.
 #include "engine/train/train_session.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/machine/memory.h"
@@ -72,7 +73,10 @@ class TrainSession::Ranks : public lower::Agreement {
 };
 
 TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& options)
-    : options_(options), runner_(options_) {
+    : options_(options),
+      runner_(options_),
+      steps_(std::max<size_t>(2, options.max_programs)),  // what programs() lists stays
+      pipelines_(options.max_programs) {
   open_groups(options_);
   if (options_.mesh != nullptr) ranks_ = std::make_unique<Ranks>(*options_.mesh);
   ir::Graph model = loss_graph;
@@ -105,32 +109,40 @@ void TrainSession::settle(const lower::StepGraph& step) {
   if (!step.precision_text.empty()) precision_text_ = step.precision_text;
 }
 
-BoundStep& TrainSession::part_of_step(const StepKey& key) {
-  std::unique_ptr<BoundStep>& found = steps_[key];
+/// `is_used`: by all ranks, which let programs go together; one may look at a program alone.
+std::shared_ptr<BoundStep> TrainSession::part_of_step(const StepKey& key, bool is_used) {
+  const std::shared_ptr<BoundStep>* const found = is_used ? nullptr : steps_.peek(key);
   if (found != nullptr) return *found;
-  lower::LoweredStep lowered = lowering_->lower(key);
-  settle(lowered.step);
-  found = runner_.bind(std::move(lowered.step.graph), std::move(lowered.program), *states_);
-  StepRunner::add_results(*found);
-  return *found;
+  return steps_.find(key, [&] {
+    lower::LoweredStep lowered = lowering_->lower(key);
+    settle(lowered.step);
+    std::shared_ptr<BoundStep> made =
+        runner_.bind(std::move(lowered.step.graph), std::move(lowered.program), *states_);
+    StepRunner::add_results(*made);
+    return std::make_unique<std::shared_ptr<BoundStep>>(std::move(made));
+  });
 }
 
-TrainPipeline& TrainSession::pipeline_for(const std::vector<Dims>& shapes, size_t micro_batches) {
+/// `is_used`: as of a part of a step.
+TrainPipeline& TrainSession::pipeline_for(const std::vector<Dims>& shapes, size_t micro_batches,
+                                          bool is_used) {
   const StepKey key{shapes, micro_batches, StepPart::update};
-  std::unique_ptr<TrainPipeline>& found = pipelines_[key];
+  TrainPipeline* const found = is_used ? nullptr : pipelines_.peek(key);
   if (found != nullptr) return *found;
-  comm::Communicator& stages = options_.mesh->axis("pp");
-  runtime::DeviceBinding& on = runner_.binding();
-  if (links_ == nullptr)
-    links_ = std::make_unique<PipelineLinks>(stages, options_.strategy.chunks > 1, on.device, on.ranks.get());
-  lower::LoweredPipeline lowered = lowering_->lower_pipeline(key);
-  const auto& holders = lowering_->graphs().holders();
-  states_->forget_other_stages(holders);
-  for (const lower::LoweredStage& chunk : lowered.chunks) settle(chunk.step);
-  settle(lowered.tied.step);
-  settle(lowered.update.step);
-  found = std::make_unique<TrainPipeline>(std::move(lowered), holders, runner_, *states_, *links_);
-  return *found;
+  return pipelines_.find(key, [&] {
+    comm::Communicator& stages = options_.mesh->axis("pp");
+    runtime::DeviceBinding& on = runner_.binding();
+    if (links_ == nullptr)
+      links_ =
+          std::make_unique<PipelineLinks>(stages, options_.strategy.chunks > 1, on.device, on.ranks.get());
+    lower::LoweredPipeline lowered = lowering_->lower_pipeline(key);
+    const auto& holders = lowering_->graphs().holders();
+    states_->forget_other_stages(holders);
+    for (const lower::LoweredStage& chunk : lowered.chunks) settle(chunk.step);
+    settle(lowered.tied.step);
+    settle(lowered.update.step);
+    return std::make_unique<TrainPipeline>(std::move(lowered), holders, runner_, *states_, *links_);
+  });
 }
 
 std::vector<Dims> TrainSession::shapes_of(const Feeds& feeds) const {
@@ -157,15 +169,21 @@ size_t TrainSession::own_micro_batch(size_t i, size_t per_rank) const {
 }
 
 void TrainSession::prepare(const std::vector<Dims>& shapes, size_t micro_batches) {
-  programs(shapes, micro_batches);
+  if (lowering_->stages() > 1) {
+    pipeline_for(shapes, micro_batches, true);
+    return;
+  }
+  if (micro_batches > 1) part_of_step({shapes, micro_batches, StepPart::more}, true);
+  part_of_step({shapes, micro_batches, StepPart::last}, true);
 }
 
 std::vector<const compile::Program*> TrainSession::programs(const std::vector<Dims>& shapes,
                                                             size_t micro_batches) {
-  if (lowering_->stages() > 1) return pipeline_for(shapes, micro_batches).programs();
+  if (lowering_->stages() > 1) return pipeline_for(shapes, micro_batches, false).programs();
   std::vector<const compile::Program*> list;
-  if (micro_batches > 1) list.push_back(part_of_step({shapes, micro_batches, StepPart::more}).program.get());
-  list.push_back(part_of_step({shapes, micro_batches, StepPart::last}).program.get());
+  if (micro_batches > 1)
+    list.push_back(part_of_step({shapes, micro_batches, StepPart::more}, false)->program.get());
+  list.push_back(part_of_step({shapes, micro_batches, StepPart::last}, false)->program.get());
   return list;
 }
 
@@ -173,10 +191,11 @@ std::optional<double> TrainSession::device_product_rate() {
   if (!runner_.is_on_device() || runner_.device().ordinal() < 0) return std::nullopt;
   const runtime::Ceilings most =
       runtime::measure_ceilings(runner_.device(), runner_.pool(), {.scale = 0.5, .seconds = 0.05});
-  const bool is_low = options_.precision.compute != passes::Precision::f32;
-  const tensor::DType type = options_.precision.compute == passes::Precision::f16 ? tensor::DType::f16
-                             : is_low                                             ? tensor::DType::bf16
-                                                                                  : tensor::DType::f32;
+  const bool is_low = options_.strategy.precision.compute != passes::Precision::f32;
+  const tensor::DType type = options_.strategy.precision.compute == passes::Precision::f16
+                                 ? tensor::DType::f16
+                             : is_low ? tensor::DType::bf16
+                                      : tensor::DType::f32;
   return most.tflop_s(type) * 1e12;
 }
 
@@ -191,23 +210,24 @@ std::string TrainSession::host_operators(const std::vector<Dims>& shapes, size_t
 }
 
 const runtime::Trace& TrainSession::trace(const std::vector<Dims>& shapes, size_t micro_batches) {
-  if (lowering_->stages() > 1) return pipeline_for(shapes, micro_batches).trace();
-  return part_of_step({shapes, micro_batches, micro_batches > 1 ? StepPart::more : StepPart::last}).trace;
+  if (lowering_->stages() > 1) return pipeline_for(shapes, micro_batches, false).trace();
+  return part_of_step({shapes, micro_batches, micro_batches > 1 ? StepPart::more : StepPart::last}, false)
+      ->trace;
 }
 
 const ir::Graph& TrainSession::step_graph(const std::vector<Dims>& shapes, size_t micro_batches) {
-  if (lowering_->stages() > 1) return pipeline_for(shapes, micro_batches).update().graph;
-  return part_of_step({shapes, micro_batches, StepPart::last}).graph;
+  if (lowering_->stages() > 1) return pipeline_for(shapes, micro_batches, false).update().graph;
+  return part_of_step({shapes, micro_batches, StepPart::last}, false)->graph;
 }
 
 std::string TrainSession::pipeline_text(const std::vector<Dims>& shapes, size_t micro_batches) {
   if (lowering_->stages() == 1) return "";
-  const passes::PipelineOrder& order = pipeline_for(shapes, micro_batches).order();
+  const passes::PipelineOrder& order = pipeline_for(shapes, micro_batches, false).order();
   return passes::to_text(lowering_->graphs().pipeline_cut(), order);
 }
 
 int64_t TrainSession::pipeline_bytes(const std::vector<Dims>& shapes, size_t micro_batches) {
-  return lowering_->stages() == 1 ? 0 : pipeline_for(shapes, micro_batches).buffer_bytes();
+  return lowering_->stages() == 1 ? 0 : pipeline_for(shapes, micro_batches, false).buffer_bytes();
 }
 
 /// The scalars of this rank's micro-batch `m` of `count`.
@@ -225,14 +245,14 @@ StepResult TrainSession::step(std::span<const Feeds> micro_batches, const StepIn
     const std::vector<Dims> shapes = shapes_of(micro_batches[0]);
     for (const Feeds& feeds : micro_batches)
       base::require(shapes_of(feeds) == shapes, "the micro-batches of a pipeline's step have one shape");
-    return pipeline_for(shapes, count).step(micro_batches, [&](size_t m) {
+    return pipeline_for(shapes, count, true).step(micro_batches, [&](size_t m) {
       return scalars_of(*this, inputs, micro_batches[m], m, count);
     });
   }
-  std::vector<BoundStep*> parts;
+  std::vector<std::shared_ptr<BoundStep>> parts;  // micro-batches may be of more sizes than are kept
   for (size_t m = 0; m < count; ++m) {
     const StepPart part = m + 1 < count ? StepPart::more : StepPart::last;
-    parts.push_back(&part_of_step({shapes_of(micro_batches[m]), count, part}));
+    parts.push_back(part_of_step({shapes_of(micro_batches[m]), count, part}, true));
   }
   StepResult result;
   for (size_t m = 0; m < count; ++m) {

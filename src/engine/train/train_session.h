@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/train/train_pipeline.h"
+#include "lower/program_cache.h"
 #include "lower/step_lowering.h"
 
 namespace trireme::engine {
@@ -53,8 +54,8 @@ class TrainSession {
   ~TrainSession();
 
   /// Forward and backward of every micro-batch, then one update. Programs are compiled per shape of the feeds
-  /// and kept. Bits depend on the feeds, the inputs and the states only. Throws invalid_argument for feeds
-  /// the graph does not take; states are unchanged then.
+  /// and kept, the most recently used of them. Bits depend on the feeds, the inputs and the states only.
+  /// Throws invalid_argument for feeds the graph does not take; states are unchanged then.
   StepResult step(std::span<const Feeds> micro_batches, const StepInputs& inputs);
   /// A step of one micro-batch.
   StepResult step(const Feeds& feeds, const StepInputs& inputs) { return step({&feeds, 1}, inputs); }
@@ -111,8 +112,8 @@ class TrainSession {
 
  private:
   class Ranks;
-  BoundStep& part_of_step(const lower::StepKey& key);
-  TrainPipeline& pipeline_for(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
+  std::shared_ptr<BoundStep> part_of_step(const lower::StepKey& key, bool is_used);
+  TrainPipeline& pipeline_for(const std::vector<tensor::Dims>& shapes, size_t micro_batches, bool is_used);
   void settle(const lower::StepGraph& step);
   std::vector<tensor::Dims> shapes_of(const Feeds& feeds) const;
 
@@ -122,9 +123,9 @@ class TrainSession {
   std::unique_ptr<TrainStates> states_;
   std::unique_ptr<lower::StepLowering> lowering_;
   std::string optimizer_text_, precision_text_;
-  std::map<lower::StepKey, std::unique_ptr<BoundStep>> steps_;
+  lower::ProgramCache<lower::StepKey, std::shared_ptr<BoundStep>> steps_;
   std::unique_ptr<PipelineLinks> links_;
-  std::map<lower::StepKey, std::unique_ptr<TrainPipeline>> pipelines_;
+  lower::ProgramCache<lower::StepKey, TrainPipeline> pipelines_;
 };
 
 }  // namespace trireme::engine

@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "engine/session/session.h"
 #include "model/builder.h"
+#include "passes/lists/lists.h"
 #include "tests/test_device.h"
 
 namespace trireme::engine {
@@ -166,7 +167,7 @@ TEST(TrainSession, RecomputesToTheSameBits) {
   const std::vector<double> want = losses(plain, 6, 1, 64);
   for (passes::RecomputeMode mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
     TrainOptions options = options_with(2);
-    options.recompute = mode;
+    options.strategy.recompute.mode = mode;
     TrainSession session(classifier(), options);
     EXPECT_EQ(losses(session, 6, 1, 64), want) << passes::to_string(mode);
   }
@@ -174,7 +175,7 @@ TEST(TrainSession, RecomputesToTheSameBits) {
 
 TEST(TrainSession, LearnsInBf16) {
   TrainOptions options = options_with(2);
-  options.precision.compute = passes::Precision::bf16;
+  options.strategy.precision.compute = passes::Precision::bf16;
   TrainSession session(classifier(), options);
   const auto loss = losses(session, 200, 1, 64);
   EXPECT_LT(loss.back(), 0.6);
@@ -183,9 +184,41 @@ TEST(TrainSession, LearnsInBf16) {
 
 TEST(TrainSession, RefusesABudgetNothingFits) {
   TrainOptions options = options_with(1);
-  options.activation_bytes = 64;
+  options.strategy.recompute.activation_bytes = 64;
   TrainSession session(classifier(), options);
   EXPECT_THROW(losses(session, 1, 1, 64), base::Error);
+}
+
+/// Micro-batches of five sizes in turn, several of them in one step, with room for two or for all programs:
+/// those that were let go are lowered again, and no number hangs on it.
+TEST(TrainSession, LetsTheLeastRecentlyUsedProgramsGo) {
+  const int64_t sizes[] = {8, 3, 5, 16, 2};
+  const auto run = [&](size_t most, int& lowered) {
+    TrainOptions options = options_with(2);
+    options.max_programs = most;
+    const std::string first_pass = passes::step_passes(tensor::DeviceKind::cpu).front().name;
+    options.passes.after = [&](const passes::PassRecord& r, const ir::Graph&) {
+      lowered += r.name == first_pass ? 1 : 0;
+    };
+    TrainSession session(classifier(), options);
+    std::vector<double> losses;
+    for (uint64_t s = 0; s < 10; ++s) {
+      const std::vector<Feeds> parts{batch_of(sizes[s % 5], s), batch_of(sizes[(s + 1) % 5], s + 50),
+                                     batch_of(sizes[(s + 2) % 5], s + 90)};
+      StepInputs inputs;
+      inputs.lr = 0.01f;
+      inputs.step = static_cast<int64_t>(s) + 1;
+      losses.push_back(session.step(parts, inputs).loss_sum);
+      // What is only looked at is no use, and is there.
+      session.programs({parts[2][0].dims(), parts[2][1].dims()}, 3);
+    }
+    return losses;
+  };
+  int few = 0, all = 0;
+  const std::vector<double> want = run(64, all);
+  EXPECT_EQ(run(2, few), want);
+  EXPECT_EQ(all, 5 * 2);  // each size as one part among others, and as the last with the update
+  EXPECT_GT(few, 2 * all);
 }
 
 TEST(TrainSession, LeavesFrozenParamsAlone) {

@@ -60,7 +60,7 @@ Model load_bert(const std::string& directory, const BertOptions& options) {
   config.has_token_types = options.has_token_types && config.token_types > 1;
   config.head = options.is_encoder ? BertHead::none : saved_head(json, directory);
   config.classes = class_count(json);
-  CheckpointParams params(directory, "bert.");
+  CheckpointParams params(directory, "bert.", {}, {.is_without_content = options.is_without_content});
   Model model = zoo::bert(config, params);
   set_origin(model, directory, json);
   if (config.head == BertHead::none && options.has_embedding) {

@@ -10,8 +10,9 @@ namespace trireme::model::hf {
 struct BertOptions {
   /// Adds the input token_type_ids, where there are several types; else every token is of type 0.
   bool has_token_types = false;
-  bool has_embedding = true;  ///< adds the output sentence_embedding to an encoder
-  bool is_encoder = false;    ///< leaves out the head that the checkpoint was saved with
+  bool has_embedding = true;        ///< adds the output sentence_embedding to an encoder
+  bool is_encoder = false;          ///< leaves out the head that the checkpoint was saved with
+  bool is_without_content = false;  ///< see LoadOptions
 };
 
 /// Loads a directory whose config.json says model_type "bert" (MiniLM checkpoints do). The graph:

@@ -10,6 +10,7 @@
 #include "base/files/file.h"
 #include "base/text/json.h"
 #include "model/hf/stored_weights.h"
+#include "tensor/absent.h"
 #include "tensor/half.h"
 #include "tensor/small_float_math.h"
 
@@ -127,7 +128,17 @@ std::vector<Safetensors> open_checkpoint(const std::string& directory) {
 
 CheckpointParams::CheckpointParams(const std::string& directory, std::string prefix, WeightMap map,
                                    StoredForms forms)
-    : files_(open_checkpoint(directory)), prefix_(std::move(prefix)), map_(std::move(map)), forms_(forms) {}
+    : prefix_(std::move(prefix)), map_(std::move(map)), forms_(forms) {
+  if (forms.is_without_content && !has_checkpoint(directory)) {
+    absent_ = std::make_unique<AbsentParams>();
+    return;
+  }
+  files_ = open_checkpoint(directory);
+  const bool is_plain = forms.quantization.method == Quantization::Method::none;
+  for (Safetensors& file : files_) {
+    if (forms.is_without_content && is_plain) file.drop_content();
+  }
+}
 
 const Tensor* CheckpointParams::find_exact(const std::string& name) const {
   for (const Safetensors& file : files_) {
@@ -149,7 +160,7 @@ Tensor CheckpointParams::need(const std::string& name) const {
   const Tensor* t = find(name);
   if (t == nullptr) base::fail(base::ErrorCode::not_found, "the checkpoint has no tensor '", name, "'");
   Tensor wide = to_f32(*t);
-  if (wide.raw() != t->raw()) release(*t);
+  if (wide.raw() != t->raw() && !tensor::is_absent(*t)) release(*t);
   return wide;
 }
 
@@ -240,7 +251,8 @@ StoredParam CheckpointParams::stored_mapped(const std::string& name, int64_t k) 
   return stored_whole(name, k);
 }
 
-StoredParam CheckpointParams::stored(const std::string& name, const tensor::Dims& dims, const Init&) {
+StoredParam CheckpointParams::stored(const std::string& name, const tensor::Dims& dims, const Init& init) {
+  if (absent_ != nullptr) return {.data = absent_->get(name, dims, init)};
   const auto check = [&](const Tensor& t, const tensor::Dims& wanted) {
     base::require(t.dims() == wanted, "tensor '", name, "' is ", t.type().to_string(), ", the config wants ",
                   tensor::to_string(wanted));
@@ -282,6 +294,7 @@ Tensor to_f32(const Tensor& t) {
   const bool is_half = t.dtype() == DType::f16, is_power = t.dtype() == DType::f8e8m0;
   if (!is_half && !is_power && t.dtype() != DType::bf16)
     base::fail_unsupported("weights of type ", tensor::name_of(t.dtype()));
+  if (tensor::is_absent(t)) return tensor::absent(DType::f32, t.dims());
   Tensor out = Tensor::empty(DType::f32, t.dims());
   const auto* bits = reinterpret_cast<const uint16_t*>(t.raw());
   auto values = out.mutable_data<float>();
@@ -299,6 +312,7 @@ Tensor stack_rows(const std::vector<Tensor>& parts) {
   tensor::Dims dims = parts[0].dims();
   dims[0] = 0;
   for (const Tensor& t : parts) dims[0] += t.dims()[0];
+  if (tensor::has_absent(parts)) return tensor::absent(parts[0].dtype(), dims);
   Tensor out = Tensor::empty(parts[0].dtype(), dims);
   std::byte* at = out.mutable_raw();
   for (const Tensor& t : parts) {

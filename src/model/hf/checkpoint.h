@@ -1,6 +1,7 @@
 // The weights of a Hugging Face checkpoint under the names that our networks ask for.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,8 @@ NamedTensors to_checkpoint(const NamedTensors& weights, const WeightMap& map);
 struct StoredForms {
   Quantization quantization = {};  ///< of the checkpoint
   bool keeps_halves = false;       ///< matrices of 16-bit floats stay so
+  /// Large ones have types alone, unless the checkpoint is quantized; without files all are taken to be f32.
+  bool is_without_content = false;
 };
 
 /// Reads model.safetensors, or the shards that model.safetensors.index.json lists. Tensors view the files;
@@ -81,6 +84,7 @@ class CheckpointParams : public ParamSource {
   void release(const tensor::Tensor& read) const;
 
   std::vector<Safetensors> files_;
+  std::unique_ptr<AbsentParams> absent_;  ///< in their place
   std::string prefix_;
   WeightMap map_;
   StoredForms forms_;

@@ -20,10 +20,14 @@ using tensor::Tensor;
 /// An architecture that Transformers has too.
 struct Architecture {
   std::string_view type;
-  Model (*load)(const std::string&);
+  Model (*load)(const std::string&, const LoadOptions&);
 };
 
-Model load_encoder(const std::string& directory) { return load_bert(directory); }
+Model load_encoder(const std::string& directory, const LoadOptions& options) {
+  const bool has_types = options.takes_pairs && scores_pairs(directory);
+  return load_bert(directory,
+                   {.has_token_types = has_types, .is_without_content = options.is_without_content});
+}
 
 constexpr Architecture kArchitectures[] = {
     {"bert", load_encoder}, {"gpt2", load_gpt2}, {"vit", load_vit}, {"resnet", load_resnet}};
@@ -92,15 +96,13 @@ void add_zero_biases(NamedTensors& out, const base::Json& config) {
 
 Model load_directory(const std::string& directory, const LoadOptions& options) {
   const std::string type = read_config_json(directory).get_or("model_type", "");
-  if (type == "bert" && options.takes_pairs && scores_pairs(directory))
-    return load_bert(directory, {.has_token_types = true});
   std::string known;
   for (const Architecture& a : kArchitectures) {
-    if (a.type == type) return a.load(directory);
+    if (a.type == type) return a.load(directory, options);
     known += std::string(a.type) + ", ";
   }
   for (const FormRow& row : decoder_forms()) {
-    if (row.type == type) return load_decoder(directory);
+    if (row.type == type) return load_decoder(directory, options);
     known += std::string(row.type) + (&row == &decoder_forms().back() ? "" : ", ");
   }
   base::fail_unsupported("Hugging Face model type '", type, "'; supported: ", known);

@@ -25,7 +25,7 @@ int64_t positive_or(const base::Json& json, std::string_view key, int64_t otherw
 
 }  // namespace
 
-Model load_gpt2(const std::string& directory) {
+Model load_gpt2(const std::string& directory, const LoadOptions& options) {
   const base::Json json = read_config_json(directory);
   zoo::Gpt2Config c;
   c.vocabulary = need_positive(json, "vocab_size");
@@ -41,27 +41,29 @@ Model load_gpt2(const std::string& directory) {
   need_default(json, "scale_attn_weights", true);
   need_default(json, "scale_attn_by_inverse_layer_idx", false);
   need_default(json, "add_cross_attention", false);
-  CheckpointParams params(directory, "transformer.");
+  CheckpointParams params(directory, "transformer.", {}, {.is_without_content = options.is_without_content});
   Model model = zoo::gpt2(c, params);
   set_origin(model, directory, json);
   return model;
 }
 
-Model load_decoder(const std::string& directory) {
+Model load_decoder(const std::string& directory, const LoadOptions& options) {
   const base::Json json = read_config_json(directory);
   const FormRow* row = find_form(json);
   base::check(row != nullptr, "no form of a decoder for '", directory, "'");
   const Form form = read_form(*row, json);
   zoo::check_tables(form.decoder);
   CheckpointParams params(directory, form.prefix, form.weights,
-                          {.quantization = form.quantization, .keeps_halves = true});
+                          {.quantization = form.quantization,
+                           .keeps_halves = true,
+                           .is_without_content = options.is_without_content});
   Model model = zoo::decoder(form.decoder, params);
   set_origin(model, directory, json);
   model.files = params.files();
   return model;
 }
 
-Model load_vit(const std::string& directory) {
+Model load_vit(const std::string& directory, const LoadOptions& options) {
   const base::Json json = read_config_json(directory);
   zoo::VitConfig c;
   c.channels = positive_or(json, "num_channels", 3);
@@ -76,13 +78,13 @@ Model load_vit(const std::string& directory) {
   c.dropout = json.get_or("hidden_dropout_prob", 0.0);
   c.classes = class_count(json);
   need_default(json, "qkv_bias", true);
-  CheckpointParams params(directory, "vit.");
+  CheckpointParams params(directory, "vit.", {}, {.is_without_content = options.is_without_content});
   Model model = zoo::vit(c, params);
   set_origin(model, directory, json);
   return model;
 }
 
-Model load_resnet(const std::string& directory) {
+Model load_resnet(const std::string& directory, const LoadOptions& options) {
   const base::Json json = read_config_json(directory);
   zoo::ResnetConfig c;
   c.channels = positive_or(json, "num_channels", 3);
@@ -96,7 +98,7 @@ Model load_resnet(const std::string& directory) {
     if (!same("depths") || !same("hidden_sizes") || !same("layer_type") || !same("embedding_size")) continue;
     for (const char* key : {"downsample_in_first_stage", "downsample_in_bottleneck"})
       need_default(json, key, false);
-    CheckpointParams params(directory, "resnet.");
+    CheckpointParams params(directory, "resnet.", {}, {.is_without_content = options.is_without_content});
     Model model = zoo::resnet(c, params);
     set_origin(model, directory, json);
     return model;

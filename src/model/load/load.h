@@ -12,4 +12,7 @@ namespace trireme::model {
 /// invalid_argument (broken file).
 Model load_model(const std::string& path, const LoadOptions& options = {});
 
+/// Leaves large weights and constants their types alone (tensor/absent.h).
+void drop_content(ir::Graph& graph);
+
 }  // namespace trireme::model

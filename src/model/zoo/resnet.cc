@@ -200,13 +200,18 @@ Model small_resnet(const SmallResnetConfig& config, ParamSource& params) {
   return model;
 }
 
-Model random_resnet(int64_t depth, uint64_t seed, int64_t size, int64_t classes) {
+ResnetConfig random_resnet_config(int64_t depth) {
   ResnetConfig config;
   config.depth = depth;
-  config.size = size;
-  config.classes = classes;
   config.residual_gain = 0.25;  // with 1 the variance doubles at every block
   config.noise = 0.03;
+  return config;
+}
+
+Model random_resnet(int64_t depth, uint64_t seed, int64_t size, int64_t classes) {
+  ResnetConfig config = random_resnet_config(depth);
+  config.size = size;
+  config.classes = classes;
   RandomParams params(seed);
   return resnet(config, params);
 }

@@ -58,5 +58,7 @@ Model small_resnet(const SmallResnetConfig& config, ParamSource& params);
 /// ResNet-`depth` with random weights for benchmarks and tests of inference: activations stay of order one
 /// and no normalisation is trivial.
 Model random_resnet(int64_t depth, uint64_t seed = 1, int64_t size = 224, int64_t classes = 1000);
+/// The settings of that network.
+ResnetConfig random_resnet_config(int64_t depth);
 
 }  // namespace trireme::model::zoo

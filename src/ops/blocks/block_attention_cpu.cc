@@ -132,7 +132,13 @@ void run_bound(const Bound& b, const ir::RunArgs& args) {
 ir::BoundKernel prepare(const ir::KernelInit& init) {
   Bound b;
   b.plan = plan_block_attention(init.node);
-  for (size_t i = 0; i < 3; ++i) b.weights[i] = packed_matrix(init, kBaQuery + i, i);
+  cpu::PackedBlocks weights[3];
+  bool is_packed = true;
+  for (size_t i = 0; i < 3; ++i) {
+    b.weights[i] = packed_matrix(init, kBaQuery + i, i);
+    is_packed = is_packed && b.weights[i] != nullptr;
+    weights[i] = packed_form(init.node, kBaQuery + i, i);
+  }
   const PagedPlan& p = b.plan.step.attention;
   b.attention = {.type = DType::f32,
                  .page_type = init.node.in[kBaKeyPages].dtype,
@@ -158,13 +164,14 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
     b.bytes += align_up(bytes);
     return from;
   };
-  for (size_t i = 0; i < 3; ++i) b.rows_at[i] = take(p.rows * b.weights[i]->blocks.n * 4);
-  const cpu::PackedBlocks weights[] = {b.weights[0]->blocks, b.weights[1]->blocks, b.weights[2]->blocks};
+  for (size_t i = 0; i < 3; ++i) b.rows_at[i] = take(p.rows * weights[i].n * 4);
   b.form_at = take(cpu::block_product_workspace(weights, p.rows, b.has_norm));
   b.paged_at = take(cpu::paged_attention_workspace_bytes(b.attention));
   b.heads_at = take((b.slices + p.pages.kv_heads) * static_cast<int64_t>(sizeof(cpu::Pending)));
-  return {[b](const ir::RunArgs& args) { run_bound(b, args); }, b.bytes,
-          1u << kBaQuery | 1u << kBaKey | 1u << kBaValue};
+  ir::BoundKernel bound{.workspace_bytes = b.bytes,
+                        .unread_inputs = 1u << kBaQuery | 1u << kBaKey | 1u << kBaValue};
+  if (is_packed) bound.run = [b](const ir::RunArgs& args) { run_bound(b, args); };
+  return bound;
 }
 
 ir::Refusal refuse(const ir::NodeView& n) {

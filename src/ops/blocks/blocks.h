@@ -79,7 +79,7 @@ std::map<ir::ValueId, const tensor::BlockFormat*> packed_weights(const ir::Graph
 /// A packed matrix in place of the one it was made of.
 struct HeldBlocks {
   tensor::Tensor address;  ///< of its type and extents, without memory: reading it ends the process
-  std::shared_ptr<const void> packed;  ///< what kernels find by that address while somebody holds it
+  std::shared_ptr<const void> packed;  ///< what kernels find by that address, which holds it too
 };
 /// Packs `weights` for the CPU kernels of nodes that read them as packed_operands().
 HeldBlocks hold_packed(const tensor::Tensor& weights, const tensor::BlockFormat& format,

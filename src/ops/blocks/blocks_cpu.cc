@@ -36,10 +36,6 @@ ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
   }};
 }
 
-std::string key_of(const tensor::Tensor& address, const tensor::BlockFormat& format) {
-  return ir::pack_key(address, base::concat("blocks ", format.name));
-}
-
 std::shared_ptr<const PackedMatrix> pack(const tensor::Tensor& w, const tensor::BlockFormat& format,
                                          const std::shared_ptr<const base::Slab>& slab, int threads) {
   const int64_t n = w.dims()[0], k = format.depth(w.dims()[1]);
@@ -56,8 +52,15 @@ std::shared_ptr<const PackedMatrix> pack(const tensor::Tensor& w, const tensor::
 std::shared_ptr<const PackedMatrix> packed_matrix(const ir::KernelInit& init, size_t operand, size_t number) {
   const tensor::Tensor& w = *init.node.value(operand);
   const tensor::BlockFormat& format = *block_matrix(init.node, operand, number).format;
+  if (const auto held = tensor::held_by(w)) return std::static_pointer_cast<const PackedMatrix>(held);
   const auto slab = pack_slab(init.packs);
-  return init.packs.get<PackedMatrix>(key_of(w, format), [&] { return pack(w, format, slab, init.threads); });
+  return pack_once<PackedMatrix>(init.packs, w, base::concat("blocks ", format.name),
+                                 [&] { return pack(w, format, slab, init.threads); });
+}
+
+cpu::PackedBlocks packed_form(const ir::NodeView& node, size_t operand, size_t number) {
+  const BlockMatrix m = block_matrix(node, operand, number);
+  return {.format = cpu::block_format_index(*m.format), .n = m.n, .k = m.k};
 }
 
 ir::Refusal refuse_packed(const ir::NodeView& node, size_t operand) {
@@ -70,9 +73,14 @@ namespace {
 ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
   const BlockLinearExtents e = block_linear_extents(init.node);
   const auto packed = packed_matrix(init, kBlWeights);
+  const cpu::PackedBlocks form = packed_form(init.node, kBlWeights);
+  ir::BoundKernel bound{
+      .workspace_bytes = cpu::block_product_workspace({&form, 1}, e.rows, init.node.present(kBlNorm)),
+      .unread_inputs = 1u << kBlWeights};
+  if (packed == nullptr) return bound;
   const size_t operands = init.node.in.size();
   const float epsilon = block_epsilon(init.node.attrs);
-  const auto run = [packed, e, operands, epsilon](const ir::RunArgs& args) {
+  bound.run = [packed, e, operands, epsilon](const ir::RunArgs& args) {
     const cpu::BlockResult to{packed->blocks, opt_ptr<float>(args, kBlBias, operands),
                               out_ptr<float>(args, 0), opt_ptr<float>(args, kBlResidual, operands)};
     cpu::block_products({.results = {&to, 1},
@@ -83,8 +91,7 @@ ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
                          .epsilon = epsilon},
                         args.workspace, cpu::pool_of(args.stream));
   };
-  return {run, cpu::block_product_workspace({&packed->blocks, 1}, e.rows, init.node.present(kBlNorm)),
-          1u << kBlWeights};
+  return bound;
 }
 
 /// Several products of one x. Of a gate the first goes to the workspace.
@@ -92,17 +99,21 @@ ir::BoundKernel prepare_joined(const ir::KernelInit& init) {
   const BlockLinearsExtents e = block_linears_extents(init.node);
   std::vector<std::shared_ptr<const PackedMatrix>> packed;
   std::vector<cpu::PackedBlocks> weights;
-  uint32_t unread = 0;
+  ir::BoundKernel bound;
+  bool is_packed = true;
   for (size_t i = 0; i < e.count; ++i) {
     packed.push_back(packed_matrix(init, e.weights(i), i));
-    weights.push_back(packed[i]->blocks);
-    unread |= 1u << e.weights(i);
+    is_packed = is_packed && packed[i] != nullptr;
+    weights.push_back(packed_form(init.node, e.weights(i), i));
+    bound.unread_inputs |= 1u << e.weights(i);
   }
   const size_t operands = init.node.in.size();
   const float epsilon = block_epsilon(init.node.attrs);
   const int64_t form_bytes =
       align_up(cpu::block_product_workspace(weights, e.rows, init.node.present(e.norm())));
-  const auto run = [packed, e, operands, epsilon, form_bytes](const ir::RunArgs& args) {
+  bound.workspace_bytes = form_bytes + (e.is_gated ? e.rows * weights[0].n * 4 : 0);
+  if (!is_packed) return bound;
+  bound.run = [packed, e, operands, epsilon, form_bytes](const ir::RunArgs& args) {
     std::array<cpu::BlockResult, kMostJoined> to;
     auto* scratch = reinterpret_cast<float*>(static_cast<std::byte*>(args.workspace) + form_bytes);
     for (size_t i = 0; i < e.count; ++i) {
@@ -118,7 +129,7 @@ ir::BoundKernel prepare_joined(const ir::KernelInit& init) {
                          .is_gated = e.is_gated},
                         args.workspace, cpu::pool_of(args.stream));
   };
-  return {run, form_bytes + (e.is_gated ? e.rows * packed[0]->blocks.n * 4 : 0), unread};
+  return bound;
 }
 
 /// 32 numbers as q8 rows hold them: the nearest of 255 multiples of a scale.
@@ -199,11 +210,13 @@ ir::BoundKernel prepare_gather_packed(const ir::KernelInit& init) {
   const int64_t count = tensor::element_count(init.node.in_dims(kBgIndices));
   const IndexReader reader(init.node.in[kBgIndices].dtype);
   const auto packed = packed_matrix(init, kBgWeights);
-  const auto run = [m, count, reader, packed](const ir::RunArgs& args) {
+  ir::BoundKernel bound{.unread_inputs = 1u << kBgWeights};
+  if (packed == nullptr) return bound;
+  bound.run = [m, count, reader, packed](const ir::RunArgs& args) {
     gather_rows(args, reader, m, count,
                 [&](int64_t row, float* y) { cpu::unpack_row(packed->blocks, row, y); });
   };
-  return {run, 0, 1u << kBgWeights};
+  return bound;
 }
 
 ir::Kernel kernel_of(const char* name, bool is_reference,
@@ -219,10 +232,8 @@ ir::Refusal takes_all(const ir::NodeView&) { return std::nullopt; }
 
 HeldBlocks hold_packed(const tensor::Tensor& weights, const tensor::BlockFormat& format,
                        base::SharedCache& packs, int threads) {
-  const tensor::Tensor address = tensor::absent(weights.dtype(), weights.dims());
-  const auto slab = pack_slab(packs);
-  return {address, packs.get<PackedMatrix>(key_of(address, format),
-                                           [&] { return pack(weights, format, slab, threads); })};
+  const std::shared_ptr<const PackedMatrix> packed = pack(weights, format, pack_slab(packs), threads);
+  return {tensor::absent(weights.dtype(), weights.dims(), packed), packed};
 }
 
 std::vector<ir::Kernel> dequantize_blocks_cpu_kernels() {

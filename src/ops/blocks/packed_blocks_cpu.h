@@ -15,9 +15,13 @@ struct PackedMatrix {
   cpu::PackedBlocks blocks;
 };
 
-/// Operand `operand` of a node, its `number`-th matrix, packed in place of the matrix.
+/// Operand `operand` of a node, its `number`-th matrix, packed in place of the matrix. Null while it has no
+/// content.
 std::shared_ptr<const PackedMatrix> packed_matrix(const ir::KernelInit& init, size_t operand,
                                                   size_t number = 0);
+
+/// Its format and extents, without its place.
+cpu::PackedBlocks packed_form(const ir::NodeView& node, size_t operand, size_t number = 0);
 
 /// Why it cannot be packed.
 ir::Refusal refuse_packed(const ir::NodeView& node, size_t operand);

@@ -102,13 +102,14 @@ ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const cpu::ConvShape shape = shape_of(n);
   const tensor::Tensor& w = *n.value(1);
-  const auto packed = init.packs.get<tensor::Tensor>(ir::pack_key(w, "depthwise_f32"), [&] {
+  const auto packed = pack_once<tensor::Tensor>(init.packs, w, "depthwise_f32", [&] {
     auto made = std::make_shared<tensor::Tensor>(tensor::Tensor::empty(tensor::DType::f32, w.dims()));
     cpu::pack_depthwise(shape, w.data<float>().data(), made->mutable_data<float>().data());
     return made;
   });
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
+  if (packed == nullptr) return bound;
   bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
     cpu::DepthwiseArgs d{.shape = shape,
                          .x = in_ptr<float>(args, 0),
@@ -128,7 +129,7 @@ ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
   const cpu::WinogradTile tile = cpu::winograd_tile(shape);
   const std::string format = base::concat("winograd_f32 ", static_cast<int>(tile));
   const auto slab = pack_slab(init.packs);
-  const auto weights = init.packs.get<WinogradWeights>(ir::pack_key(w, format), [&] {
+  const auto weights = pack_once<WinogradWeights>(init.packs, w, format, [&] {
     const PackMemory memory(slab, cpu::packed_winograd_bytes(shape, tile));
     const cpu::PackedWinograd packed =
         cpu::pack_winograd(shape, w.data<float>().data(), tile, memory.data.get());
@@ -137,6 +138,7 @@ ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
   bound.workspace_bytes = static_cast<int64_t>(cpu::winograd_workspace_bytes(shape, tile, init.threads));
+  if (weights == nullptr) return bound;
   bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
     cpu::WinogradArgs a{.shape = shape,
                         .x = in_ptr<float>(args, 0),
@@ -154,13 +156,14 @@ ir::BoundKernel prepare_narrow(const ir::KernelInit& init) {
   const cpu::ConvShape shape = shape_of(n);
   const tensor::Tensor& w = *n.value(1);
   const auto slab = pack_slab(init.packs);
-  const auto weights = init.packs.get<NarrowWeights>(ir::pack_key(w, "narrow_f32"), [&] {
+  const auto weights = pack_once<NarrowWeights>(init.packs, w, "narrow_f32", [&] {
     const PackMemory memory(slab, cpu::packed_narrow_bytes(shape));
     const float* packed = cpu::pack_narrow(shape, w.data<float>().data(), memory.data.get());
     return std::make_shared<NarrowWeights>(NarrowWeights{memory, packed});
   });
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
+  if (weights == nullptr) return bound;
   bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
     cpu::NarrowArgs a{.shape = shape,
                       .x = in_ptr<float>(args, 0),
@@ -181,7 +184,7 @@ ir::BoundKernel prepare_grouped(const ir::KernelInit& init) {
   const std::string format =
       base::concat("grouped_f32 g", shape.groups, " s", shape.stride_w, " d", shape.dilation_w);
   const auto slab = pack_slab(init.packs);
-  const auto weights = init.packs.get<GroupedWeights>(ir::pack_key(w, format), [&] {
+  const auto weights = pack_once<GroupedWeights>(init.packs, w, format, [&] {
     const PackMemory memory(slab, cpu::packed_grouped_bytes(shape));
     const cpu::PackedGrouped packed = cpu::pack_grouped(shape, w.data<float>().data(), memory.data.get());
     return std::make_shared<GroupedWeights>(GroupedWeights{memory, packed});
@@ -189,6 +192,7 @@ ir::BoundKernel prepare_grouped(const ir::KernelInit& init) {
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
   bound.workspace_bytes = static_cast<int64_t>(cpu::grouped_workspace_bytes(shape, init.threads));
+  if (weights == nullptr) return bound;
   bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
     cpu::GroupedArgs a{.shape = shape,
                        .x = in_ptr<float>(args, 0),
@@ -208,7 +212,7 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const cpu::ImageLayout layout = reads_nchw(n) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
   const std::string format = base::concat("conv_f32 g", shape.groups, reads_nchw(n) ? " nchw" : "");
   const auto slab = pack_slab(init.packs);
-  const auto packed = init.packs.get<Packed>(ir::pack_key(w, format), [&] {
+  const auto packed = pack_once<Packed>(init.packs, w, format, [&] {
     const PackMemory memory(slab, cpu::packed_conv_bytes(shape));
     const cpu::PackedConv conv =
         cpu::pack_conv(shape, w.data<float>().data(), memory.data.get(), cpu::best_isa(), layout);
@@ -217,6 +221,7 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
   bound.workspace_bytes = static_cast<int64_t>(cpu::conv2d_workspace_bytes(shape, layout, init.threads));
+  if (packed == nullptr) return bound;
   bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
     cpu::ConvArgs c{.shape = shape,
                     .x = in_ptr<float>(args, 0),

@@ -81,7 +81,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
     const std::string format = base::concat("transposed_f32 g", s.groups, " s", s.stride_h, "x", s.stride_w,
                                             " p", s.pad_top, "x", s.pad_left, " y", s.h, "x", s.w);
     const auto slab = pack_slab(init.packs);
-    packed = init.packs.get<Packed>(ir::pack_key(*w, format), [&] {
+    packed = pack_once<Packed>(init.packs, *w, format, [&] {
       const PackMemory memory(slab, cpu::packed_phases_bytes(s));
       cpu::pack_phases(s, w->data<float>().data(), memory.data.get());
       return std::make_shared<Packed>(Packed{memory});
@@ -89,7 +89,8 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   }
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.workspace_bytes = parts.x + parts.y + parts.products};
-  if (packed) bound.unread_inputs = 1u << 1;
+  if (n.value(1) != nullptr) bound.unread_inputs = 1u << 1;
+  if (n.value(1) != nullptr && packed == nullptr) return bound;
   bound.run = [=](const ir::RunArgs& args) {
     base::ThreadPool& pool = cpu::pool_of(args.stream);
     char* memory = static_cast<char*>(args.workspace);

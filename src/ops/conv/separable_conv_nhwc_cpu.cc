@@ -58,7 +58,7 @@ ir::Refusal refuse(const ir::NodeView& n) {
 
 std::shared_ptr<const tensor::Tensor> pack_taps(const ir::KernelInit& init, const cpu::ConvShape& shape) {
   const tensor::Tensor& w = *init.node.value(kSeparableDepthwise);
-  return init.packs.get<tensor::Tensor>(ir::pack_key(w, "depthwise_f32"), [&] {
+  return pack_once<tensor::Tensor>(init.packs, w, "depthwise_f32", [&] {
     auto made = std::make_shared<tensor::Tensor>(tensor::Tensor::empty(tensor::DType::f32, w.dims()));
     cpu::pack_depthwise(shape, w.data<float>().data(), made->mutable_data<float>().data());
     return made;
@@ -71,7 +71,7 @@ std::shared_ptr<const PackedWeight> pack_pointwise(const ir::KernelInit& init, s
   const tensor::Tensor& w = *init.node.value(operand);
   const std::string format = base::concat("pointwise_f32 ", cpu::to_string(cpu::best_isa()));
   const auto slab = pack_slab(init.packs);
-  return init.packs.get<PackedWeight>(ir::pack_key(w, format), [&] {
+  return pack_once<PackedWeight>(init.packs, w, format, [&] {
     const int64_t n = w.dims()[0], k = w.dims()[1];
     const PackMemory memory(slab, cpu::packed_b_bytes(k, n));
     const cpu::PackedMatrix matrix = cpu::pack_b({w.data<float>().data(), k, n, k, true}, memory.data.get());
@@ -85,6 +85,10 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   const auto taps = pack_taps(init, shape.depthwise);
   const auto expand = pack_pointwise(init, kSeparableExpand),
              project = pack_pointwise(init, kSeparableProject);
+  ir::BoundKernel bound;
+  bound.unread_inputs = 1u << kSeparableDepthwise | 1u << kSeparableProject | 1u << kSeparableExpand;
+  bound.workspace_bytes = static_cast<int64_t>(cpu::separable_workspace_bytes(shape, init.threads));
+  if (taps == nullptr || project == nullptr || (shape.expands && expand == nullptr)) return bound;
   cpu::SeparableArgs fixed{
       .shape = shape,
       .depthwise = taps->data<float>().data(),
@@ -94,9 +98,6 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
       .end = epilogue_of(activation_of(n.attrs))};
   if (expand) fixed.expand = expand->matrix;
   const size_t operands = n.in.size();
-  ir::BoundKernel bound;
-  bound.unread_inputs = 1u << kSeparableDepthwise | 1u << kSeparableProject | 1u << kSeparableExpand;
-  bound.workspace_bytes = static_cast<int64_t>(cpu::separable_workspace_bytes(shape, init.threads));
   bound.run = [=](const ir::RunArgs& args) {
     cpu::SeparableArgs a = fixed;
     a.x = in_ptr<float>(args, kSeparableX);

@@ -135,7 +135,7 @@ std::shared_ptr<const KeptWeights> pack(const DepthConv& conv, const tensor::Ten
   const auto slab = pack_slab(packs);
   const std::string format =
       base::concat("conv_depth_f32 ", static_cast<int>(conv.engine), " ", static_cast<int>(conv.tile));
-  return packs.get<KeptWeights>(ir::pack_key(w, format), [&] {
+  return pack_once<KeptWeights>(packs, w, format, [&] {
     const cpu::ConvShape& s = conv.slice;
     const size_t each = tap_bytes(conv);
     auto made = std::make_shared<KeptWeights>(
@@ -308,6 +308,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   const DepthPlan plan = plan_of(init);
   const auto weights = pack(plan.conv, *init.node.value(1), init.packs);
   ir::BoundKernel bound{.workspace_bytes = plan.workspace(), .unread_inputs = 1u << 1};
+  if (weights == nullptr) return bound;
   bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs)),
                operands = init.node.in.size()](const ir::RunArgs& args) {
     run_images(plan, depth_run(plan, weights->taps, args, epilogue, operands));

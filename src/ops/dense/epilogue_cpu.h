@@ -33,13 +33,13 @@ struct PackedWeight {
 };
 
 /// Packs a constant [k, n] (or [n, k] if transposed) once per model and level. One that was joined from parts
-/// is put together for the while.
+/// is put together for the while. Null for one without content, which is not packed yet.
 inline std::shared_ptr<const PackedWeight> pack_matrix(base::SharedCache& packs, const tensor::Tensor& weight,
                                                        bool transposed) {
   const std::string format =
       base::concat("gemm_f32 ", cpu::to_string(cpu::best_isa()), transposed ? " t" : " n");
   const auto slab = pack_slab(packs);
-  return packs.get<PackedWeight>(ir::pack_key(weight, format), [&] {
+  return pack_once<PackedWeight>(packs, weight, format, [&] {
     const int64_t rows = weight.dims()[0], cols = weight.dims()[1];
     const int64_t k = transposed ? cols : rows, n = transposed ? rows : cols;
     const PackMemory memory(slab, cpu::packed_b_bytes(k, n));

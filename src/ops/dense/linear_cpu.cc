@@ -45,10 +45,14 @@ ir::Refusal refuse_packed(const ir::NodeView& node) {
 
 ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
   const LinearPlan p = plan_of(init.node);
+  ir::BoundKernel bound{
+      .workspace_bytes = static_cast<int64_t>(cpu::gemm_workspace_bytes(p.m, p.k, p.n, init.threads)),
+      .unread_inputs = 1u << 1};
   const auto packed = pack_matrix(init.packs, *init.node.value(1), p.transposed);
+  if (packed == nullptr) return bound;
   cpu::GemmArgs gemm{
       .m = p.m, .lda = p.k, .b = packed->matrix, .ldc = p.n, .epilogue = epilogue_of(p.activation)};
-  auto run = [gemm, packed, count = p.operands](const ir::RunArgs& args) {
+  bound.run = [gemm, packed, count = p.operands](const ir::RunArgs& args) {
     cpu::GemmArgs call = gemm;
     call.a = in_ptr<float>(args, 0);
     call.c = out_ptr<float>(args, 0);
@@ -56,7 +60,7 @@ ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
     call.epilogue.residual = opt_ptr<float>(args, 3, count);
     cpu::gemm(call, args.workspace, cpu::pool_of(args.stream));
   };
-  return {run, static_cast<int64_t>(cpu::gemm_workspace_bytes(p.m, p.k, p.n, init.threads)), 1u << 1};
+  return bound;
 }
 
 /// Weights that change every step are packed block by block inside the run.
@@ -94,7 +98,7 @@ ir::BoundKernel prepare_bf16(const ir::KernelInit& init) {
   const tensor::Tensor* weight = init.node.value(1);
   if (weight == nullptr) return bind_bf16(product, operands, init);
   const std::string format = base::concat("bf16 columns ", p.k, "x", p.n, p.transposed ? " transposed" : "");
-  const auto packed = init.packs.get<tensor::Tensor>(ir::pack_key(*weight, format), [&] {
+  const auto packed = pack_once<tensor::Tensor>(init.packs, *weight, format, [&] {
     auto made = std::make_shared<tensor::Tensor>(
         tensor::Tensor::empty(tensor::DType::f32, {cpu::packed_bf16_floats(p.k, p.n)}));
     const tensor::Tensor content = content_of(*weight, init.threads);
@@ -103,9 +107,13 @@ ir::BoundKernel prepare_bf16(const ir::KernelInit& init) {
     cpu::pack_bf16_columns(b, p.k, p.n, made->mutable_data<float>().data());
     return made;
   });
-  product.packed_b = packed->data<float>().data();
+  if (packed != nullptr) product.packed_b = packed->data<float>().data();
   ir::BoundKernel bound = bind_bf16(product, operands, init);
-  bound.run = [packed, run = std::move(bound.run)](const ir::RunArgs& args) { run(args); };
+  if (packed == nullptr) {
+    bound.run = nullptr;
+  } else {
+    bound.run = [packed, run = std::move(bound.run)](const ir::RunArgs& args) { run(args); };
+  }
   bound.unread_inputs = 1u << 1;
   return bound;
 }

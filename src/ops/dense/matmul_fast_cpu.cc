@@ -20,17 +20,22 @@ ir::Refusal refuse_packed_matmul(const ir::NodeView& node) {
 }
 
 ir::BoundKernel bind_packed(const ir::KernelInit& init, cpu::GemmArgs gemm, bool transposed, bool biased) {
+  const Dims w = init.node.in_dims(1);
+  const int64_t k = w[transposed ? 1 : 0], n = w[transposed ? 0 : 1];
+  ir::BoundKernel bound{
+      .workspace_bytes = static_cast<int64_t>(cpu::gemm_workspace_bytes(gemm.m, k, n, init.threads)),
+      .unread_inputs = 1u << 1};
   const auto packed = pack_matrix(init.packs, *init.node.value(1), transposed);
+  if (packed == nullptr) return bound;
   gemm.b = packed->matrix;
-  auto run = [gemm, packed, biased](const ir::RunArgs& args) {
+  bound.run = [gemm, packed, biased](const ir::RunArgs& args) {
     cpu::GemmArgs call = gemm;
     call.a = in_ptr<float>(args, 0);
     call.c = out_ptr<float>(args, 0);
     call.epilogue.bias = biased ? in_ptr<float>(args, 2) : nullptr;
     cpu::gemm(call, args.workspace, cpu::pool_of(args.stream));
   };
-  const size_t bytes = cpu::gemm_workspace_bytes(gemm.m, gemm.b.k, gemm.b.n, init.threads);
-  return {run, static_cast<int64_t>(bytes), 1u << 1};
+  return bound;
 }
 
 ir::BoundKernel prepare_packed_matmul(const ir::KernelInit& init) {

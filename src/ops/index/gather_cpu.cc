@@ -8,6 +8,7 @@
 #include "ops/index/index_ops.h"
 #include "ops/index/lane_index_cpu.h"
 #include "ops/shape/strided_copy.h"
+#include "tensor/absent.h"
 
 namespace trireme::ops {
 namespace {
@@ -241,6 +242,9 @@ std::vector<ir::Kernel> counted(ir::BoundKernel (*bind)(const ir::NodeView&), si
   kernels[0].refuse = [operand](const ir::NodeView& n) -> ir::Refusal {
     if (n.value(operand) == nullptr) return "the result's size depends on data: runs outside programs";
     return needs_bytes(n);
+  };
+  kernels[0].prepare = [bind, operand](const ir::KernelInit& init) {
+    return tensor::is_absent(*init.node.value(operand)) ? ir::BoundKernel{} : bind(init.node);
   };
   return kernels;
 }

@@ -6,6 +6,7 @@
 #include "ops/index/index_cuts.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
+#include "tensor/absent.h"
 
 namespace trireme::ops {
 namespace {
@@ -117,7 +118,8 @@ Types infer_scatter_nd(const NodeView& n) {
 Types infer_compress(const NodeView& n) {
   base::require(n.in[1].dtype == DType::boolean, "compress: the condition must be boolean");
   const Shape& x = n.in[0].shape;
-  const Dim count = n.value(1) != nullptr ? Dim(kept_count(*n.value(1))) : Dim::unknown();
+  const bool is_known = n.value(1) != nullptr && !tensor::is_absent(*n.value(1));
+  const Dim count = is_known ? Dim(kept_count(*n.value(1))) : Dim::unknown();
   const auto limit = [&](const Dim& extent) {
     // Entries past the condition's end are dropped, those past the extent must be false.
     base::require(!count.is_static() || !extent.is_static() || count.value() <= extent.value(),
@@ -136,7 +138,8 @@ Types infer_compress(const NodeView& n) {
 }
 
 Types infer_non_zero(const NodeView& n) {
-  const Dim count = n.value(0) != nullptr ? Dim(non_zero_count(*n.value(0))) : Dim::unknown();
+  const bool is_known = n.value(0) != nullptr && !tensor::is_absent(*n.value(0));
+  const Dim count = is_known ? Dim(non_zero_count(*n.value(0))) : Dim::unknown();
   const Shape& x = n.in[0].shape;
   return {{DType::i64, {x.has_rank() ? Dim(static_cast<int64_t>(x.rank())) : Dim::unknown(), count}}};
 }

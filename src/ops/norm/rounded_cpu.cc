@@ -56,7 +56,7 @@ ir::Kernel rounding(const ir::Kernel& kernel, size_t plain) {
                  .place = align_up(inner.workspace_bytes),
                  .at = plain};
     inner.workspace_bytes = run.place + tensor::bytes_of(run.from, run.elements);
-    inner.run = std::move(run);
+    if (inner.run) inner.run = std::move(run);
     return inner;
   };
   return made;

@@ -55,6 +55,10 @@ struct PackedGroups {
 
 ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
   const cpu::ConvShape shape = conv_shape(init.node);
+  ir::BoundKernel bound{
+      .workspace_bytes = static_cast<int64_t>(cpu::quant_conv2d_workspace_bytes(shape, init.threads)),
+      .unread_inputs = 1u << Q::w};
+  if (lacks_content(init.node)) return bound;
   const tensor::Tensor& w = *init.node.value(Q::w);
   const std::string format = base::concat("qconv ", cpu::to_string(cpu::best_isa()), " group ", shape.groups);
   const auto packed = init.packs.get<PackedGroups>(ir::pack_key(w, format), [&] {
@@ -71,7 +75,7 @@ ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
   p->memory = packed;
   p->groups = packed->groups;
   finish_packed(init.node, read_product(init.node, shape.oc), *p);
-  auto run = [shape, p](const ir::RunArgs& args) {
+  bound.run = [shape, p](const ir::RunArgs& args) {
     const cpu::QuantConvArgs call{.shape = shape,
                                   .x = args.in[Q::x],
                                   .input = p->input,
@@ -80,7 +84,7 @@ ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
                                   .epilogue = p->epilogue};
     cpu::quant_conv2d_nhwc(call, args.workspace, cpu::pool_of(args.stream));
   };
-  return {run, static_cast<int64_t>(cpu::quant_conv2d_workspace_bytes(shape, init.threads)), 1u << Q::w};
+  return bound;
 }
 
 /// Scales, output type and clamp of a product whose offsets are in place.
@@ -144,6 +148,7 @@ std::shared_ptr<const PackedDepthwise> pack_depthwise(const ir::NodeView& node) 
 }
 
 ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
+  if (lacks_content(init.node)) return {.unread_inputs = 1u << Q::w};
   const auto p = pack_depthwise(init.node);
   auto run = [p](const ir::RunArgs& args) {
     const cpu::QuantDepthwiseArgs call{.shape = p->shape,
@@ -168,6 +173,7 @@ ir::Refusal refuse_packed_product(const ir::NodeView& node) {
       kind == ActivationKind::none || kind == ActivationKind::relu || kind == ActivationKind::clip;
   if (node.out[0].dtype != DType::f32 && !clamps)
     return "the activation is no clamp, which 8-bit results need";
+  if (lacks_content(node)) return std::nullopt;  // its numbers are taken to be finite
   const QProduct q = read_product(node, node.out_dims(0).back());
   if (!q.to_float() && !q.has_bounds()) return "the activation bounds steps that are not positive";
   for (double s : q.product_scale) {

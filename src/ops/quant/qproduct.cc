@@ -6,6 +6,7 @@
 
 #include "ops/kernel_forms.h"
 #include "ops/quant/element_codec.h"
+#include "tensor/absent.h"
 
 namespace trireme::ops {
 namespace {
@@ -74,6 +75,13 @@ ir::Refusal refuse_unknown_parameters(const ir::NodeView& node) {
   if (out != DType::u8 && out != DType::i8 && out != DType::f32)
     return base::concat("the result is ", name_of(out));
   return std::nullopt;
+}
+
+bool lacks_content(const ir::NodeView& node) {
+  const auto is_absent = [&](size_t i) {
+    return node.present(i) && node.value(i) != nullptr && tensor::is_absent(*node.value(i));
+  };
+  return is_absent(Q::w) || is_absent(Q::w_scale) || is_absent(Q::w_zero) || is_absent(Q::bias);
 }
 
 QProduct read_product(const ir::NodeView& node, int64_t channels) {

@@ -30,7 +30,12 @@ struct QProduct {
   bool has_bounds() const;
 };
 
-/// Reads the constant operands. Throws invalid_argument where their sizes do not fit `channels`.
+/// Whether the weights, or a scale, zero point or bias of each channel, have no content (tensor/absent.h): a
+/// kernel is then planned and not prepared.
+bool lacks_content(const ir::NodeView& node);
+
+/// Reads the constant operands, which have content. Throws invalid_argument where their sizes do not fit
+/// `channels`.
 QProduct read_product(const ir::NodeView& node, int64_t channels);
 
 /// y = round(a * fa + b * fb + shift), clamped: a sum of two quantized tensors.

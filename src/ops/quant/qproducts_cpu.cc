@@ -46,6 +46,7 @@ MatrixPlan matrix_plan(const ir::NodeView& node) {
 }
 
 ir::BoundKernel prepare_qlinear_reference(const ir::KernelInit& init) {
+  if (lacks_content(init.node)) return {};
   const MatrixPlan m = matrix_plan(init.node);
   const auto p = std::make_shared<const QProduct>(read_product(init.node, m.n));
   const DType xt = init.node.in[Q::x].dtype, wt = init.node.in[Q::w].dtype;
@@ -98,8 +99,13 @@ std::shared_ptr<const PackedProduct> pack(const ir::KernelInit& init, const Matr
 }
 
 ir::BoundKernel bind_packed(const ir::KernelInit& init, const MatrixPlan& m, bool transposed) {
+  const cpu::PackedQuantMatrix form{.run = m.k, .n = m.n, .depth = m.k, .isa = cpu::best_isa()};
+  ir::BoundKernel bound{
+      .workspace_bytes = static_cast<int64_t>(cpu::qgemm_workspace_bytes(m.m, form, init.threads)),
+      .unread_inputs = 1u << Q::w};
+  if (lacks_content(init.node)) return bound;
   const auto p = pack(init, m, transposed);
-  auto run = [p, m](const ir::RunArgs& args) {
+  bound.run = [p, m](const ir::RunArgs& args) {
     const cpu::QuantGemmArgs call{.m = m.m,
                                   .a = args.in[Q::x],
                                   .lda = m.k,
@@ -110,7 +116,7 @@ ir::BoundKernel bind_packed(const ir::KernelInit& init, const MatrixPlan& m, boo
                                   .epilogue = p->epilogue};
     cpu::qgemm(call, args.workspace, cpu::pool_of(args.stream));
   };
-  return {run, static_cast<int64_t>(cpu::qgemm_workspace_bytes(m.m, p->groups[0], init.threads)), 1u << Q::w};
+  return bound;
 }
 
 struct QConvPlan {
@@ -182,6 +188,7 @@ ir::BoundKernel bind_conv_reference(const ir::NodeView& node) {
 }
 
 ir::BoundKernel prepare_conv_reference(const ir::KernelInit& init) {
+  if (lacks_content(init.node)) return {};
   const bool xs = init.node.in[Q::x].dtype == DType::i8, ws = init.node.in[Q::w].dtype == DType::i8;
   if (xs)
     return ws ? bind_conv_reference<int8_t, int8_t>(init.node)

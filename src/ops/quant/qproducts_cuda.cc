@@ -143,6 +143,14 @@ struct ProductRoom {
   }
 };
 
+/// Rows of `window` by constant weights [n, k], which are not read: what is known ahead of them.
+ir::BoundKernel plan_product(const ir::KernelInit& init, const cuda::QuantWindow& window, int64_t n,
+                             int64_t k) {
+  const auto gemm = cuda::prepare_quant_product({init.device, &init.packs}, window.rows(), n, k);
+  return {.workspace_bytes = ProductRoom(window.rows(), n, k).before_gemm() + gemm->workspace_bytes(),
+          .unread_inputs = 1u << Q::w};
+}
+
 /// Rows of `window` by constant weights.
 ir::BoundKernel bind_product(const ir::KernelInit& init, const cuda::QuantWindow& window,
                              const SignedWeights& w) {
@@ -177,6 +185,10 @@ ir::BoundKernel prepare_qlinear(const ir::KernelInit& init) {
   const Dims x = init.node.in_dims(Q::x);
   const bool transposed = init.node.attrs.get_int("transposed", 0) != 0;
   const cuda::QuantWindow window{.batch = product(x, 0, x.size() - 1), .channels = x.back()};
+  if (lacks_content(init.node)) {
+    const Dims w = init.node.in_dims(Q::w);
+    return plan_product(init, window, w[transposed ? 0 : 1], w[transposed ? 1 : 0]);
+  }
   return bind_product(init, window, matrix_weights(*init.node.value(Q::w), transposed));
 }
 
@@ -213,6 +225,7 @@ ir::Refusal refuse_qconv(const ir::NodeView& node) {
 }
 
 ir::BoundKernel bind_depthwise(const ir::KernelInit& init, const cuda::QuantWindow& window) {
+  if (lacks_content(init.node)) return {.unread_inputs = 1u << Q::w};
   const SignedWeights w = window_weights(*init.node.value(Q::w), true);
   const auto p = std::make_shared<const DeviceProduct>(device_product(init, w));
   const bool is_signed = init.node.in[Q::x].dtype == DType::i8;
@@ -233,6 +246,10 @@ ir::BoundKernel prepare_qconv(const ir::KernelInit& init) {
   const cuda::QuantWindow window = window_of(init.node);
   // One channel in and one out is a matrix product like any other.
   if (is_depthwise(init.node) && window.channels > 1) return bind_depthwise(init, window);
+  if (lacks_content(init.node)) {
+    const Dims w = init.node.in_dims(Q::w);
+    return plan_product(init, window, w[0], w[1] * w[2] * w[3]);
+  }
   return bind_product(init, window, window_weights(*init.node.value(Q::w), false));
 }
 

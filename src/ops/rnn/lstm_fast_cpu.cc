@@ -7,6 +7,7 @@
 #include "ops/kernel_forms.h"
 #include "ops/rnn/lstm_fast.h"
 #include "ops/rnn/recurrent_plan.h"
+#include "tensor/absent.h"
 
 namespace trireme::ops {
 namespace {
@@ -22,6 +23,7 @@ struct LstmWeights {
 struct LstmPlan {
   RecurrentPlan shape;
   std::vector<LstmWeights> directions;
+  bool is_packed = true;  ///< all of its weights have content
   size_t in_count = 0, out_count = 0;
   int64_t gates_bytes = 0, step_bytes = 0, state_bytes = 0, gemm_bytes = 0;
 };
@@ -63,7 +65,10 @@ std::shared_ptr<const LstmPlan> make_plan(const ir::KernelInit& init) {
     LstmWeights weights{pack_direction(init.packs, *init.node.value(1), d),
                         pack_direction(init.packs, *init.node.value(2), d),
                         std::vector<float>(static_cast<size_t>(rows), 0.0f)};
-    if (init.node.present(3)) {
+    const bool is_packed = weights.w != nullptr && weights.r != nullptr &&
+                           !(init.node.present(3) && tensor::is_absent(*init.node.value(3)));
+    plan->is_packed = plan->is_packed && is_packed;
+    if (init.node.present(3) && plan->is_packed) {
       const float* b = init.node.value(3)->data<float>().data() + d * 2 * rows;
       for (int64_t j = 0; j < rows; ++j) weights.bias[static_cast<size_t>(j)] = b[j] + b[rows + j];
     }
@@ -154,7 +159,11 @@ void run_direction(const LstmPlan& plan, int64_t d, const Scratch& s, const ir::
 
 ir::BoundKernel prepare(const ir::KernelInit& init) {
   const auto plan = make_plan(init);
-  auto run = [plan](const ir::RunArgs& args) {
+  ir::BoundKernel bound{
+      .workspace_bytes = plan->gates_bytes + plan->step_bytes + 2 * plan->state_bytes + plan->gemm_bytes,
+      .unread_inputs = (1u << 1) | (1u << 2) | (1u << 3)};
+  if (!plan->is_packed) return bound;
+  bound.run = [plan](const ir::RunArgs& args) {
     std::byte* at = static_cast<std::byte*>(args.workspace);
     auto take = [&](int64_t bytes) {
       std::byte* part = at;
@@ -169,8 +178,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
     s.gemm = at;
     for (int64_t d = 0; d < plan->shape.directions; ++d) run_direction(*plan, d, s, args);
   };
-  const int64_t bytes = plan->gates_bytes + plan->step_bytes + 2 * plan->state_bytes + plan->gemm_bytes;
-  return {run, bytes, (1u << 1) | (1u << 2) | (1u << 3)};
+  return bound;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
 #include "ops/sort/sort_ops.h"
+#include "tensor/absent.h"
 
 namespace trireme::ops {
 namespace {
@@ -202,6 +203,7 @@ ir::BoundKernel prepare_unique(const ir::KernelInit& init) {
   const tensor::Dims x = n.in_dims(0);
   const int bits = tensor::bits_of(n.in[0].dtype);
   if (bits < 8) base::fail_unsupported("unique: elements of ", name_of(n.in[0].dtype), " share bytes");
+  if (tensor::is_absent(*n.value(0))) return {};
   const UniqueResult r = unique_of(*n.value(0), n.attrs);
   const bool has_axis = n.attrs.has("axis");
   const size_t axis = has_axis ? ir::normal_axis(n.attrs.need_int("axis"), x.size()) : 0;

@@ -5,6 +5,7 @@
 #include "ops/grad.h"
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
+#include "tensor/absent.h"
 
 namespace trireme::ops {
 namespace {
@@ -34,7 +35,8 @@ Types infer_top_k(const NodeView& n) {
 Types infer_unique(const NodeView& n) {
   const Shape& x = n.in[0].shape;
   Dim count = Dim::unknown();
-  if (n.value(0) != nullptr) count = static_cast<int64_t>(unique_of(*n.value(0), n.attrs).first.size());
+  if (n.value(0) != nullptr && !tensor::is_absent(*n.value(0)))
+    count = static_cast<int64_t>(unique_of(*n.value(0), n.attrs).first.size());
   Dim slices = Dim::unknown();
   Shape y{count};
   if (n.attrs.has("axis") && !x.has_rank()) {
@@ -53,7 +55,8 @@ Types infer_unique(const NodeView& n) {
 
 Types infer_non_max_suppression(const NodeView& n) {
   bool is_known = true;
-  for (size_t i = 0; i < n.in.size(); ++i) is_known = is_known && (!n.present(i) || n.value(i) != nullptr);
+  for (size_t i = 0; i < n.in.size(); ++i)
+    is_known = is_known && (!n.present(i) || (n.value(i) != nullptr && !tensor::is_absent(*n.value(i))));
   if (!is_known) return {{DType::i64, {Dim::unknown(), 3}}};
   return {{DType::i64, {static_cast<int64_t>(selected_boxes(n).size() / 3), 3}}};
 }

@@ -2,6 +2,7 @@
 #include <unordered_map>
 
 #include "passes/cleanup/cleanup.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -29,7 +30,8 @@ size_t merge_constants(ir::Graph& graph) {
   for (size_t i = 0; i < graph.values().size(); ++i) {
     const auto id = ir::ValueId(static_cast<uint32_t>(i));
     const ir::Value& v = graph.value(id);
-    if (v.kind != ir::ValueKind::constant || v.data.bytes() > kMaxBytes) continue;
+    if (v.kind != ir::ValueKind::constant || v.data.bytes() > kMaxBytes || tensor::is_absent(v.data))
+      continue;
     const std::string key = base::concat(v.type.to_string(), tensor::content_hash(v.data));
     const auto [at, is_new] = first.emplace(key, id);
     if (is_new || !graph.value(at->second).data.same_as(v.data)) continue;

@@ -3,26 +3,30 @@
 
 #include "passes/fuse/batch_norm.h"
 #include "passes/rewriter.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
 
 using tensor::Tensor;
 
-/// The affine form of a batch norm: y = x * scale + shift per channel.
+/// The affine form of a batch norm: y = x * scale + shift per channel. Without content only their number
+/// counts.
 struct Affine {
   std::vector<double> scale, shift;
+  bool is_absent = false;
 };
 
 std::optional<Affine> affine_of(const Rewriter& rw, const ir::Node& bn) {
   std::vector<std::vector<double>> p;  // scale, bias, mean, variance: [channels] each
+  Affine a;
   for (size_t i = 1; i < 5; ++i) {
     const Tensor* t = rw.known(bn.in[i]);
     if (t == nullptr) return std::nullopt;
-    p.push_back(t->to_doubles());
+    a.is_absent = a.is_absent || tensor::is_absent(*t);
+    p.push_back(a.is_absent ? std::vector<double>(static_cast<size_t>(t->elements()), 1.0) : t->to_doubles());
   }
   const double eps = bn.attrs.get_float("epsilon", 1e-5);
-  Affine a;
   for (size_t c = 0; c < p[0].size(); ++c) {
     const double s = p[0][c] / std::sqrt(p[3][c] + eps);
     a.scale.push_back(s);
@@ -32,7 +36,9 @@ std::optional<Affine> affine_of(const Rewriter& rw, const ir::Node& bn) {
 }
 
 /// Scales the leading dimension of an f32 weight.
-Tensor scaled_rows(const Tensor& w, const std::vector<double>& scale) {
+Tensor scaled_rows(const Tensor& w, const Affine& by) {
+  const std::vector<double>& scale = by.scale;
+  if (by.is_absent || tensor::is_absent(w)) return tensor::absent(tensor::DType::f32, w.dims());
   Tensor out = Tensor::empty(tensor::DType::f32, w.dims());
   const size_t row = static_cast<size_t>(w.elements()) / scale.size();
   const std::span<const float> from = w.data<float>();
@@ -43,6 +49,17 @@ Tensor scaled_rows(const Tensor& w, const std::vector<double>& scale) {
     }
   }
   return out;
+}
+
+/// What the convolution adds: its own bias, or null, through the norm.
+Tensor folded_bias(const Tensor* b, const Affine& a) {
+  const auto channels = static_cast<int64_t>(a.scale.size());
+  if (a.is_absent || (b != nullptr && tensor::is_absent(*b)))
+    return tensor::absent(tensor::DType::f32, {channels});
+  std::vector<float> bias(a.scale.size());
+  const std::vector<double> old = b ? b->to_doubles() : std::vector<double>(bias.size(), 0.0);
+  for (size_t c = 0; c < bias.size(); ++c) bias[c] = static_cast<float>(old[c] * a.scale[c] + a.shift[c]);
+  return Tensor::from<float>({channels}, std::span<const float>(bias));
 }
 
 /// True if the norm uses the statistics it was given, and yields nothing but y.
@@ -64,23 +81,18 @@ bool fold_one(Rewriter& rw, const ir::Node& bn) {
   if (w == nullptr || w->dtype() != tensor::DType::f32 || (has_bias && b == nullptr)) return false;
   const std::optional<Affine> a = affine_of(rw, bn);
   if (!a || a->scale.size() != static_cast<size_t>(w->dims()[0])) return false;
-  std::vector<float> bias(a->scale.size());
-  const std::vector<double> old = b ? b->to_doubles() : std::vector<double>(bias.size(), 0.0);
-  for (size_t c = 0; c < bias.size(); ++c) bias[c] = static_cast<float>(old[c] * a->scale[c] + a->shift[c]);
-  const ir::ValueId weight =
-      rw.graph().add_param(rw.graph().value(conv->in[1]).name, scaled_rows(*w, a->scale));
-  const ir::ValueId shift = rw.graph().add_param(
-      bn.from + ".bias",
-      Tensor::from<float>({static_cast<int64_t>(bias.size())}, std::span<const float>(bias)));
+  const ir::ValueId weight = rw.graph().add_param(rw.graph().value(conv->in[1]).name, scaled_rows(*w, *a));
+  const ir::ValueId shift = rw.graph().add_param(bn.from + ".bias", folded_bias(b, *a));
   rw.replace(bn.out[0], rw.add("conv", {conv->in[0], weight, shift}, conv->attrs, conv->from));
   return true;
 }
 
 /// [channels] as an operand that broadcasts over [n, channels, spatial...].
-ir::ValueId along_channels(Rewriter& rw, const std::vector<double>& values, size_t rank) {
+ir::ValueId along_channels(Rewriter& rw, const std::vector<double>& values, size_t rank, bool is_absent) {
   const std::vector<float> rounded(values.begin(), values.end());
   tensor::Dims dims(std::max<size_t>(rank, 2) - 1, 1);
   dims[0] = static_cast<int64_t>(rounded.size());
+  if (is_absent) return rw.constant(tensor::absent(tensor::DType::f32, dims));
   return rw.constant(Tensor::from<float>(dims, std::span<const float>(rounded)));
 }
 
@@ -91,9 +103,10 @@ bool open_one(Rewriter& rw, const ir::Node& bn) {
   const std::optional<Affine> a = affine_of(rw, bn);
   if (!a || a->scale.size() != static_cast<size_t>((*dims)[1])) return false;
   const ir::ValueId scaled =
-      rw.add("mul", {bn.in[0], along_channels(rw, a->scale, dims->size())}, {}, bn.from);
-  return rw.replace_same(bn.out[0],
-                         rw.add("add", {scaled, along_channels(rw, a->shift, dims->size())}, {}, bn.from));
+      rw.add("mul", {bn.in[0], along_channels(rw, a->scale, dims->size(), a->is_absent)}, {}, bn.from);
+  return rw.replace_same(
+      bn.out[0],
+      rw.add("add", {scaled, along_channels(rw, a->shift, dims->size(), a->is_absent)}, {}, bn.from));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "passes/independence/index_rule.h"
 #include "passes/independence/numbered_rows.h"
 #include "passes/partition/cut_match.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -220,7 +221,9 @@ class IndexWalk {
   /// Operands small enough to compute with, and results too.
   bool are_known(const Node& node) {
     const auto is_small = [&](ValueId id) {
-      return id == ir::kNoValue || (graph_.known(id) != nullptr && graph_.known(id)->bytes() <= kMaxBytes);
+      const tensor::Tensor* known = graph_.known(id);
+      return id == ir::kNoValue ||
+             (known != nullptr && known->bytes() <= kMaxBytes && !tensor::is_absent(*known));
     };
     if (!std::all_of(node.in.begin(), node.in.end(), is_small)) return false;
     return std::all_of(node.out.begin(), node.out.end(), [&](ValueId id) {

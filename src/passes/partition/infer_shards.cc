@@ -10,6 +10,7 @@
 #include "passes/partition/collective_types.h"
 #include "passes/partition/cut_match.h"
 #include "passes/partition/partition.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -68,7 +69,8 @@ std::vector<UpdateGroup> update_groups(const Node& node) {
 std::optional<double> uniform_value(const Graph& graph, ValueId id) {
   constexpr int64_t kMaxElements = 1 << 16;
   const tensor::Tensor* t = graph.known(id);
-  if (t == nullptr || t->elements() == 0 || t->elements() > kMaxElements || !tensor::is_float(t->dtype()))
+  if (t == nullptr || t->elements() == 0 || t->elements() > kMaxElements || !tensor::is_float(t->dtype()) ||
+      tensor::is_absent(*t))
     return std::nullopt;
   const std::vector<double> values = t->to_doubles();
   const bool is_uniform = std::all_of(values.begin(), values.end(), [&](double v) { return v == values[0]; });
@@ -84,7 +86,8 @@ constexpr FreeDims kAllFree = ~0u;
 /// Dimensions along which a constant repeats itself: the positions of every row of a batch.
 FreeDims repeated_dims(const tensor::Tensor& t) {
   constexpr int64_t kMaxBytes = 1 << 24;
-  if (t.elements() == 0 || t.bytes() > kMaxBytes || tensor::bits_of(t.dtype()) < 8) return 0;
+  if (t.elements() == 0 || t.bytes() > kMaxBytes || tensor::bits_of(t.dtype()) < 8 || tensor::is_absent(t))
+    return 0;
   FreeDims free = 0;
   int64_t run = t.bytes() / t.elements();  // bytes of what lies under one index of dimension d
   for (size_t d = t.rank(); d-- > 0;) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -99,6 +100,7 @@ Tensor part_of(const Tensor& whole, const Placement& p, const AxisRank& rank) {
   for (size_t i = d + 1; i < dims.size(); ++i) inner *= dims[i];
   const int64_t section = dims[d] / p.sections;
   const Range r = section_range(dims[d], p, rank);
+  if (tensor::is_absent(whole)) return tensor::absent(whole.dtype(), part_dims(dims, p, rank));
   Tensor part = Tensor::empty(whole.dtype(), part_dims(dims, p, rank));
   const int64_t row = (r.end - r.begin) * inner;
   for (int64_t i = 0; i < outer && row > 0; ++i) {

@@ -7,6 +7,7 @@
 #include "base/machine/cpu_info.h"
 #include "base/rng.h"
 #include "ops/table.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -60,6 +61,7 @@ const BlockFormat* fitting_format(const BlockFormat& wanted, int64_t k) {
 Tensor store_blocks(const Tensor& weights, bool by_rows, const BlockFormat& format, ops::WeightError& error) {
   const int64_t n = weights.dims()[by_rows ? 0 : 1], k = weights.dims()[by_rows ? 1 : 0];
   const int64_t bytes = format.row_bytes(k), blocks = k / format.weights;
+  if (tensor::is_absent(weights)) return tensor::absent(DType::u8, {n, bytes});
   Tensor out = Tensor::empty(DType::u8, {n, bytes});
   auto* to = reinterpret_cast<uint8_t*>(out.mutable_raw());
   const int64_t tasks = (n + kRows - 1) / kRows;
@@ -86,6 +88,7 @@ Tensor store_blocks(const Tensor& weights, bool by_rows, const BlockFormat& form
 }
 
 double rounded_rows_error(const Tensor& blocks, const BlockFormat& format) {
+  if (tensor::is_absent(blocks)) return 0;
   const Tensor some = blocks.rows(0, std::min<int64_t>(kRows, blocks.dims()[0]));
   Tensor x = Tensor::empty(DType::f32, {4, format.depth(blocks.dims()[1])});
   base::Rng rng(1);

@@ -11,8 +11,8 @@ namespace trireme::passes {
 const tensor::BlockFormat* fitting_format(const tensor::BlockFormat& wanted, int64_t k);
 
 /// A float matrix, [n, k], or [k, n] where it is not by rows, as u8 [n, bytes of a row]. Some rows at a time
-/// are widened to f32; the team of all processors shares the work. Throws invalid_argument where a weight is
-/// not finite.
+/// are widened to f32; the team of all processors shares the work. Absent, and without error, where the
+/// matrix is. Throws invalid_argument where a weight is not finite.
 tensor::Tensor store_blocks(const tensor::Tensor& weights, bool by_rows, const tensor::BlockFormat& format,
                             ops::WeightError& error);
 

@@ -6,6 +6,7 @@
 
 #include "ops/table.h"
 #include "passes/rewriter.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -105,7 +106,7 @@ class ByteFunction {
       }
     }
     const Tensor& last = done_.at(nodes_.back().out[0]);
-    if (last.elements() != 256) return std::nullopt;
+    if (last.elements() != 256 || tensor::is_absent(last)) return std::nullopt;
     const uint8_t* entries = reinterpret_cast<const uint8_t*>(last.raw());
     return std::vector<int64_t>(entries, entries + 256);
   }

@@ -7,6 +7,7 @@
 #include "base/machine/cpu_info.h"
 #include "ops/weight_only/weight_only.h"
 #include "passes/rewriter.h"
+#include "tensor/absent.h"
 #include "tensor/blocks/block_format.h"
 
 namespace trireme::passes {
@@ -35,6 +36,8 @@ const tensor::BlockFormat& format_of(const ops::WeightForm& form) {
 
 Tensor in_blocks(const Groups& g, const tensor::BlockFormat& format, base::ThreadPool& pool) {
   const int64_t bytes = format.row_bytes(g.k()), codes = format.weights * g.form.bits / 8;
+  if (tensor::is_absent(g.codes) || tensor::is_absent(g.scale) || tensor::is_absent(g.zero))
+    return tensor::absent(DType::u8, {g.n(), bytes});
   Tensor out = Tensor::empty(DType::u8, {g.n(), bytes});
   const auto* from = reinterpret_cast<const uint8_t*>(g.codes.raw());
   auto* to = reinterpret_cast<uint8_t*>(out.mutable_raw());
@@ -83,7 +86,7 @@ size_t use_byte_products(ir::Graph& graph, const std::function<void(const Tensor
       // The blocks take the name of the codes, by which ranks know parts of weights.
       std::string name = std::exchange(rw.graph().value(codes).name, "");
       Tensor blocks = in_blocks(*groups, format, pool);
-      was_read(groups->codes);
+      if (!tensor::is_absent(blocks)) was_read(groups->codes);
       const ValueId id = name.empty() ? rw.constant(std::move(blocks))
                                       : rw.graph().add_param(std::move(name), std::move(blocks));
       at = made.emplace(codes, id).first;

@@ -7,6 +7,7 @@
 #include "ops/table.h"
 #include "passes/precision/float8.h"
 #include "passes/name_match.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -121,7 +122,8 @@ class Lowering {
   /// A constant of one element in the low type, if that holds its value exactly.
   std::optional<ValueId> exact_scalar(ValueId id) {
     const Tensor* value = graph_.known(id);
-    if (value == nullptr || value->elements() != 1 || graph_.value(id).kind != ir::ValueKind::constant)
+    if (value == nullptr || value->elements() != 1 || tensor::is_absent(*value) ||
+        graph_.value(id).kind != ir::ValueKind::constant)
       return std::nullopt;
     const double x = value->to_doubles()[0];
     const float as_float = static_cast<float>(x);
@@ -379,15 +381,6 @@ class Localiser {
 };
 
 }  // namespace
-
-void PrecisionOptions::fields(base::OptionList& f) {
-  f.add_choice(
-      "compute", &compute, {"f32", "bf16", "f16", "fp8"},
-      "type of the operands of products; weights, statistics, losses and the optimizer stay f32. f16 "
-      "needs a loss scale; fp8: bf16, and products by weights on 8-bit floats with a scale each row");
-  f.add("keep", &keep, "ops, or nodes with these in their names, that stay f32");
-  f.add("fp8_last", &fp8_last, "fp8: products that no other follows (scores of a vocabulary) are 8-bit too");
-}
 
 std::string PrecisionReport::text() const {
   std::vector<std::pair<std::string, size_t>> lines;

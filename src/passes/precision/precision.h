@@ -5,21 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "base/text/options.h"
 #include "ir/graph.h"
+#include "passes/strategy_options.h"
 #include "tensor/device.h"
 
 namespace trireme::passes {
-
-/// fp8: as bf16, and linear products on 8-bit floats (passes/precision/float8.h).
-enum class Precision { f32, bf16, f16, fp8 };
-
-struct PrecisionOptions {
-  Precision compute = Precision::f32;
-  std::vector<std::string> keep;
-  bool fp8_last = false;  ///< fp8: products that no other product follows are 8-bit too
-  void fields(base::OptionList& f);
-};
 
 /// What became of one node with float operands.
 struct PrecisionRow {

@@ -6,6 +6,7 @@
 
 #include "ops/dense/activation.h"
 #include "passes/rewriter.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -23,13 +24,19 @@ struct Quantized {
 
 bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
 
+/// A constant whose numbers can be read.
+bool is_readable(const Rewriter& rw, ValueId id) {
+  const Tensor* t = rw.known(id);
+  return t != nullptr && !tensor::is_absent(*t);
+}
+
 /// The operands of a dequantize (or quantize) node with constant parameters; a missing zero point becomes one
 /// of `type`.
 std::optional<Quantized> parameters(Rewriter& rw, const Node& node, DType type) {
-  if (rw.known(node.in[1]) == nullptr || node.attrs.get_int("block_size", 0) != 0) return std::nullopt;
+  if (!is_readable(rw, node.in[1]) || node.attrs.get_int("block_size", 0) != 0) return std::nullopt;
   const int64_t axis = node.attrs.get_int("axis", 1);
   if (node.in.size() > 2 && node.in[2] != ir::kNoValue) {
-    if (rw.known(node.in[2]) == nullptr) return std::nullopt;
+    if (!is_readable(rw, node.in[2])) return std::nullopt;
     return Quantized{node.in[0], node.in[1], node.in[2], axis};
   }
   // A zero point has as many elements as there are scales.
@@ -46,7 +53,7 @@ std::optional<Quantized> dequantized(Rewriter& rw, ValueId id) {
 bool per_tensor(const Rewriter& rw, const Quantized& v) { return rw.known(v.scale)->elements() == 1; }
 
 bool is_all_zero(const Tensor* t) {
-  if (t == nullptr) return false;
+  if (t == nullptr || tensor::is_absent(*t)) return false;
   const std::vector<int64_t> values = t->to_ints();
   return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 0; });
 }
@@ -57,11 +64,13 @@ std::optional<Tensor> integer_bias(const Rewriter& rw, ValueId id, const std::ve
   if (const auto dq = rw.producer(id, "dequantize_linear")) {
     const Tensor *q = rw.known(dq->in[0]), *scale = rw.known(dq->in[1]);
     const bool zero_is_0 = dq->in.size() < 3 || dq->in[2] == ir::kNoValue || is_all_zero(rw.known(dq->in[2]));
-    if (q == nullptr || scale == nullptr || !zero_is_0 || q->dtype() != DType::i32) return std::nullopt;
+    if (!is_readable(rw, dq->in[0]) || !is_readable(rw, dq->in[1]) || !zero_is_0 || q->dtype() != DType::i32)
+      return std::nullopt;
     const std::vector<double> s = scale->to_doubles();
     real = q->to_doubles();
     for (size_t i = 0; i < real.size(); ++i) real[i] *= s[s.size() == 1 ? 0 : i];
-  } else if (const Tensor* t = rw.known(id); t != nullptr && t->dtype() == DType::f32) {
+  } else if (const Tensor* t = rw.known(id);
+             t != nullptr && t->dtype() == DType::f32 && !tensor::is_absent(*t)) {
     real = t->to_doubles();
   } else {
     return std::nullopt;

@@ -8,6 +8,7 @@
 #include "ops/table.h"
 #include "ops/weight_only/weight_only.h"
 #include "passes/precision/matrix_product.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -53,7 +54,12 @@ std::optional<Source> source_of(const Rewriter& rw, ValueId id) {
 
 /// x with its channels in the order in which the weights' columns are stored.
 ValueId in_stored_order(Rewriter& rw, ValueId x, ValueId order, const std::string& from) {
-  const std::span<const int32_t> places = rw.known(order)->data<int32_t>();
+  const Tensor& given = *rw.known(order);
+  const auto gather = [&](Tensor channels) {
+    return rw.add("gather", {x, rw.constant(std::move(channels))}, {{"axis", int64_t{-1}}}, from);
+  };
+  if (tensor::is_absent(given)) return gather(tensor::absent(DType::i64, given.dims()));
+  const std::span<const int32_t> places = given.data<int32_t>();
   std::vector<int64_t> channels(places.size(), -1);
   for (size_t j = 0; j < places.size(); ++j) {
     const auto at = static_cast<size_t>(places[j]);
@@ -61,9 +67,8 @@ ValueId in_stored_order(Rewriter& rw, ValueId x, ValueId order, const std::strin
                   "': an order of columns that is no permutation");
     channels[at] = static_cast<int64_t>(j);
   }
-  const ValueId index = rw.constant(
+  return gather(
       Tensor::from<int64_t>({static_cast<int64_t>(channels.size())}, std::span<const int64_t>(channels)));
-  return rw.add("gather", {x, index}, {{"axis", int64_t{-1}}}, from);
 }
 
 bool keep_product(Rewriter& rw, const Node& node) {
@@ -110,6 +115,7 @@ Tensor widened(const Rewriter& rw, const Node& node, base::ThreadPool& pool) {
 /// Rows [experts * n, bytes] of each expert to [n, experts * bytes].
 Tensor side_by_side(const Tensor& t, int64_t experts) {
   const int64_t n = t.dims()[0] / experts, bytes = t.bytes() / std::max<int64_t>(1, t.dims()[0]);
+  if (tensor::is_absent(t)) return tensor::absent(t.dtype(), {n, experts * t.dims()[1]});
   Tensor out = Tensor::empty(t.dtype(), {n, experts * t.dims()[1]});
   for (int64_t e = 0; e < experts; ++e) {
     for (int64_t r = 0; r < n; ++r)

@@ -11,6 +11,7 @@
 #include "passes/precision/block_weights.h"
 #include "passes/precision/blocks.h"
 #include "passes/precision/matrix_product.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -169,7 +170,11 @@ class Storing {
     }
     ops::WeightError error;
     ops::StoredWeights made;
-    if (blocks_ != nullptr) {
+    if (blocks_ == nullptr && tensor::is_absent(w)) {
+      const tensor::Dims groups{row.n, row.k / form_.group};
+      made = {tensor::absent(DType::u8, {row.n, row.k * form_.bits / 8}), tensor::absent(DType::f32, groups),
+              form_.asymmetric ? tensor::absent(DType::i8, groups) : Tensor()};
+    } else if (blocks_ != nullptr) {
       made.w = store_blocks(w, by_rows, *fitting_format(*blocks_, row.k), error);
     } else {
       const std::vector<float> values = floats_of(w);
@@ -189,23 +194,6 @@ class Storing {
 };
 
 }  // namespace
-
-void WeightOptions::fields(base::OptionList& f) {
-  std::vector<std::string> names{"f32", "int8", "int4"};
-  for (const tensor::BlockFormat& format : tensor::block_formats()) names.emplace_back(format.name);
-  f.add_choice("weights", &weights, std::move(names),
-               "how matrices under products are stored; f32: as the model has them");
-  f.add("weight_group", &weight_group, "of int8 and int4: weights that share a scale: 32, 64 or 128");
-  f.add("weight_zeros", &weight_zeros,
-        "of int8 and int4: a zero point for each group of weights beside the scale");
-  f.add_choice("weight_rows", &weight_rows, {"f32", "q8"},
-               "rows that meet weights in blocks: as they are, or rounded to 8 bits by 32 neighbours");
-}
-
-const tensor::BlockFormat* WeightOptions::blocks() const {
-  if (weights < kFirstBlocks) return nullptr;
-  return &tensor::block_formats()[static_cast<size_t>(weights) - static_cast<size_t>(kFirstBlocks)];
-}
 
 size_t WeightReport::stored() const {
   size_t count = 0;

@@ -7,45 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/text/options.h"
 #include "ir/graph.h"
-#include "ops/blocks/blocks.h"
 #include "ops/weight_only/weight_only.h"
+#include "passes/strategy_options.h"
 
 namespace trireme::passes {
-
-/// int8, int4: with scales of groups; from kFirstBlocks on tensor::block_formats() in their order.
-enum class WeightBits {
-  f32,
-  int8,
-  int4,
-  q4_0,
-  q4_1,
-  q5_0,
-  q5_1,
-  q8_0,
-  q2_k,
-  q3_k,
-  q4_k,
-  q5_k,
-  q6_k,
-  iq4_nl,
-  mxfp4
-};
-inline constexpr WeightBits kFirstBlocks = WeightBits::q4_0;
-
-struct WeightOptions {
-  WeightBits weights = WeightBits::f32;
-  int64_t weight_group = 64;
-  bool weight_zeros = false;
-  ops::BlockRows weight_rows = ops::BlockRows::q8;  ///< how rows meet weights in block formats
-  int64_t least_elements = 4096;                    ///< smaller weights stay as they are
-  void fields(base::OptionList& f);
-  /// Whether store_weights() may change a graph.
-  bool stores() const { return weights != WeightBits::f32 || weight_rows != ops::BlockRows::q8; }
-  /// The block format that was chosen, or null.
-  const tensor::BlockFormat* blocks() const;
-};
 
 /// What became of one constant matrix under a product or a lookup.
 struct WeightRow {

@@ -265,10 +265,6 @@ class Cloner {
 
 }  // namespace
 
-std::string_view to_string(RecomputeMode mode) {
-  return mode == RecomputeMode::none ? "none" : mode == RecomputeMode::selective ? "selective" : "full";
-}
-
 size_t count_cuts(const Graph& graph) { return find_cuts(Activations(graph)).size(); }
 
 RecomputePlan plan_recompute(const Graph& graph, RecomputeMode mode, size_t segments) {

@@ -6,14 +6,9 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "passes/strategy_options.h"
 
 namespace trireme::passes {
-
-/// none: everything the backward pass reads is kept. selective: what is cheap (element by element, norms,
-/// softmax, layout) is computed again from the results of products, convolutions and attention. full: only
-/// values at cuts between segments are kept, and each segment's forward runs again before its backward.
-enum class RecomputeMode : uint8_t { none, selective, full };
-std::string_view to_string(RecomputeMode mode);
 
 struct RecomputePlan {
   RecomputeMode mode = RecomputeMode::none;

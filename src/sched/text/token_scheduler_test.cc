@@ -299,13 +299,16 @@ TEST(TokenScheduler, RanksAnswerAsOne) {
     EXPECT_EQ(run({.threads = 4}, 4), want) << model.name;  // of the Llama two ranks share each key head
     EXPECT_EQ(run({.device = exact_devices().back(), .threads = 2}, 2), want) << model.name;
     const auto low = [&](int tp) {
-      return run({.threads = 2, .precision = passes::Precision::bf16, .cache_type = tensor::DType::bf16}, tp)
+      return run({.threads = 2,
+                  .cache_type = tensor::DType::bf16,
+                  .strategy = {.precision = {.compute = passes::Precision::bf16}}},
+                 tp)
           .size();
     };
     EXPECT_EQ(low(2), want.size());
     for (const auto bits : {passes::WeightBits::int8, passes::WeightBits::int4, passes::WeightBits::q4_0}) {
       DecodeOptions stored{.threads = 2};
-      stored.weights = {.weights = bits, .weight_group = 32, .least_elements = 1};
+      stored.strategy.weights = {.weights = bits, .weight_group = 32, .least_elements = 1};
       EXPECT_EQ(run(stored, 2).size(), want.size());
       // Where each rank's part of a matrix holds whole groups, ranks store what one rank stores.
       if (&model == &models[1]) {
@@ -395,10 +398,10 @@ TEST(TokenScheduler, StoredWeightsAnswerAlikeOnDevices) {
     Answers want;
     for (const std::string& device : exact_devices()) {
       DecodeOptions o{.device = device, .threads = 1};
-      o.weights = {.weights = bits,
-                   .weight_group = 32,
-                   .weight_rows = ops::BlockRows::f32,  // devices do not round rows
-                   .least_elements = 1};
+      o.strategy.weights = {.weights = bits,
+                            .weight_group = 32,
+                            .weight_rows = ops::BlockRows::f32,  // devices do not round rows
+                            .least_elements = 1};
       const auto prepared = std::make_shared<DecodeModel>(model.graph, o);
       EXPECT_GT(prepared->weights().stored(), 10u);
       DecodeSession session(prepared, o);

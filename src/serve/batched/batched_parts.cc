@@ -129,10 +129,10 @@ BatchedParts Loader::load() {
     out_.layout =
         std::make_shared<const SequenceLayout>(out_.config, model.graph, out_.strings, source_.root);
   }
-  const passes::WeightOptions weights = run.weights.value_or(options.weights);
-  engine::widen_floats_for(model.graph, run.precision, weights, options.device);
-  out_.prepared = std::make_shared<const engine::PreparedModel>(std::move(model.graph), passes::PassOptions{},
-                                                                weights, options.ranks.read().world());
+  const passes::Strategy strategy = strategy_of(run, options);
+  engine::widen_floats_for(model.graph, strategy, options.device);
+  out_.prepared =
+      std::make_shared<const engine::PreparedModel>(std::move(model.graph), passes::PassOptions{}, strategy);
   model.release_pages();
   for (const ir::Value& v : out_.prepared->graph().values())
     out_.weight_bytes += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;

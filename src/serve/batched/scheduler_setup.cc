@@ -41,8 +41,7 @@ void Setup::share_machine(sched::SchedulerOptions& out, const RunConfig& run) co
   const int threads = run.threads > 0 ? run.threads : options.threads;
   out.session.threads = threads > 0 ? threads : std::max(1, cpu.threads() / out.instances);
   out.session.device = options.device;
-  out.session.precision = run.precision;
-  out.session.strategy = options.ranks.read();
+  out.session.strategy = strategy_of(run, options);
   out.session.service = options.service;
   out.session.model_key = base::concat(source_.path, "\n", parts_.load_number, parts_.kept_outputs);
   out.pin = options.pin;

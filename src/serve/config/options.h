@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/text/options.h"
 #include "engine/ranks/inference_ranks.h"
-#include "passes/precision/weights.h"
 #include "serve/config/access_options.h"
 #include "serve/config/files_options.h"
 #include "serve/config/other_models.h"

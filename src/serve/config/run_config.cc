@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "base/text/options.h"
+#include "serve/config/options.h"
 
 namespace trireme::serve {
 namespace {
@@ -91,6 +92,13 @@ RunConfig RunConfig::of(const std::vector<std::pair<std::string, std::string>>& 
   if (list.given("deadline_aware")) fields.config.is_deadline_aware = fields.is_deadline_aware;
   if (list.given("whole_batches")) fields.config.runs_whole = fields.runs_whole;
   return fields.config;
+}
+
+passes::Strategy strategy_of(const RunConfig& run, const ServeOptions& options) {
+  passes::Strategy strategy = options.ranks.read();
+  strategy.precision.compute = run.precision;
+  strategy.weights = run.weights.value_or(options.weights);
+  return strategy;
 }
 
 }  // namespace trireme::serve

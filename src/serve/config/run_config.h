@@ -10,10 +10,11 @@
 
 #include "data/image/picture_input.h"
 #include "engine/decode/speculation_options.h"
-#include "passes/precision/precision.h"
-#include "passes/precision/weights.h"
+#include "passes/strategy.h"
 
 namespace trireme::serve {
+
+struct ServeOptions;
 
 /// `precision` f32, bf16, f16 or fp8; `weights` f32, int8 or int4 with `weight_group` and `weight_zeros`;
 /// `threads` of an instance; `buckets` "1,2,4,8"; `batch_window` "2ms", which ends when as many wait as
@@ -47,5 +48,8 @@ struct RunConfig {
   /// Throws invalid_argument for a value that is not one of these.
   static RunConfig of(const std::vector<std::pair<std::string, std::string>>& parameters);
 };
+
+/// How a model's graph becomes programs: its own parameters, else the server's options.
+passes::Strategy strategy_of(const RunConfig& run, const ServeOptions& options);
 
 }  // namespace trireme::serve

@@ -86,9 +86,7 @@ engine::DecodeOptions session_options(const ModelSource& source, const ModelHost
   o.cache_share = 0.25;  // other models live here too
   o.device = options.device;
   o.threads = run.threads > 0 ? run.threads : options.threads;
-  o.precision = run.precision;
-  o.weights = run.weights.value_or(options.weights);
-  o.strategy = options.ranks.read();
+  o.strategy = strategy_of(run, options);
   return o;
 }
 

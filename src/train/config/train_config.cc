@@ -52,7 +52,8 @@ void TrainConfig::bind(ConfigSections& s) {
         "How the model and the batch are spread over ranks; a strategy file holds these keys.");
   s.add("optimizer", optimizer, "How gradients change the weights.");
   s.add("schedule", schedule, "How the learning rate moves.");
-  s.add("precision", precision, "What products compute in; weights, moments and statistics stay f32.");
+  s.add("precision", parallel.precision,
+        "What products compute in; weights, moments and statistics stay f32.");
   s.add("loss_scale", loss_scale, "The loss scale of f16; unused otherwise.");
   s.add("spikes", spikes, "What happens when the loss or the gradient norm jumps.");
   s.add("memory", memory, "Trading time for memory.");
@@ -62,10 +63,15 @@ void TrainConfig::bind(ConfigSections& s) {
   s.add("save", save, "What is made of the trained model at the end.");
 }
 
+passes::Strategy TrainConfig::strategy() const {
+  passes::Strategy s = parallel;
+  s.recompute = passes::RecomputeOptions::parse(memory.recompute, "memory.recompute");
+  return s;
+}
+
 engine::TrainOptions TrainConfig::session_options() const {
   engine::TrainOptions o;
   o.optimizer = optimizer;
-  o.precision = precision;
   o.scaled_loss = is_scaled();
   o.freeze = model.freeze;
   o.threads = run.threads;
@@ -74,18 +80,7 @@ engine::TrainOptions TrainConfig::session_options() const {
   o.graphs = run.graphs;
   o.memory_bytes = run.memory.bytes;
   o.guarded = spikes.policy != SpikePolicy::off;
-  const std::string budget = "budget:";
-  if (memory.recompute.starts_with(budget)) {
-    o.activation_bytes = base::parse_byte_size(memory.recompute.substr(budget.size())).bytes;
-  } else if (memory.recompute == "selective") {
-    o.recompute = passes::RecomputeMode::selective;
-  } else if (memory.recompute == "full") {
-    o.recompute = passes::RecomputeMode::full;
-  } else {
-    base::require(memory.recompute == "none",
-                  "memory.recompute: expected none, selective, full or budget:SIZE, found '",
-                  memory.recompute, "'");
-  }
+  o.strategy = strategy();
   return o;
 }
 

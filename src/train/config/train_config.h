@@ -47,10 +47,9 @@ struct TrainConfig {
   data::AugmentOptions augment;
   LoaderSection loader;
   BatchOptions batch;
-  passes::Strategy parallel;
+  passes::Strategy parallel;  ///< with the section `precision`
   passes::OptimizerOptions optimizer;
   ScheduleOptions schedule;
-  passes::PrecisionOptions precision;
   LossScaleOptions loss_scale;
   SpikeOptions spikes;
   MemoryOptions memory;
@@ -62,8 +61,11 @@ struct TrainConfig {
   /// Binds every section. The config outlives the sections.
   void bind(ConfigSections& sections);
   /// f16 has too few exponents for gradients: their loss is scaled.
-  bool is_scaled() const { return precision.compute == passes::Precision::f16; }
-  /// What the session is built with. Throws invalid_argument for an unknown form of memory.recompute.
+  bool is_scaled() const { return parallel.precision.compute == passes::Precision::f16; }
+  /// The sections `parallel`, `precision` and `memory` together. Throws invalid_argument for an unknown form
+  /// of memory.recompute.
+  passes::Strategy strategy() const;
+  /// What the session is built with. Throws as strategy() does.
   engine::TrainOptions session_options() const;
 };
 
