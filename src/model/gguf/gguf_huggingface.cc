@@ -157,6 +157,9 @@ class Converter {
     } else if (c().logit_scale != 1) {
       number("logit_scale", c().logit_scale);
     }
+    const bool is_serial = c().block == zoo::BlockKind::before;
+    if (name_ == "falcon" && (is_serial || c().has_qkv_bias))
+      base::fail_unsupported("writing Falcon with biases or branches one behind the other as GGUF");
     if (name_ == "stablelm")
       source_.metadata.set_flag(key("use_parallel_residual"), c().block == zoo::BlockKind::shared);
     const bool is_usual = c().experts.clamp == 7 && c().experts.slope == 1.702;

@@ -111,14 +111,15 @@ ir::Cost cost(const ir::NodeView& n) {
 
 /// Columns are cut between groups or blocks, rows in blocks between those that are packed together.
 std::vector<ir::CutRule::Units> stored_units(const ir::NodeView& n) {
-  const ExpertExtents e = expert_extents(n);
+  const Matrices m = matrices_of(n);
+  const int64_t k = m.k.value();
   if (n.attrs.has("format")) {
     const int64_t block = block_matrix(n, kExWeights).format->weights;
-    return {{'K', e.k / block}, {'N', e.n / kBlockExpertRows}};
+    return {{'K', k / block}, {'N', m.n.value() / kBlockExpertRows}};
   }
   const WeightForm form = weight_form(n.attrs, n.in[kExWeights].dtype, n.present(kExZero));
   constexpr int64_t kLeast = 32;  // columns of weights without groups
-  return {{'K', e.k / (form.has_scales() ? form.group : kLeast)}};
+  return {{'K', k / (form.has_scales() ? form.group : kLeast)}};
 }
 
 /// Rows of all matrices alike, or their columns: then a rank has the summands of its part.
@@ -141,7 +142,7 @@ ir::CutRule cut(const ir::NodeView& n) {
     rule.linear.push_back(1u << kExWeights | bias);
     rule.uneven = rows + "NK";
   } else {
-    const int experts = static_cast<int>(expert_extents(n).experts);
+    const int experts = static_cast<int>(matrices_of(n).experts.value());
     for (size_t i = kExWeights; i < at.bias; ++i) {
       if (!n.present(i)) continue;
       notation.in(i, "NK");
