@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers as tf
+from safetensors.torch import save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIREME = os.environ.get("TRIREME", str(ROOT / "build/release/trireme"))
@@ -38,13 +39,19 @@ def make(family, **options):
         for name, p in model.named_parameters():
             if p.dim() == 1:
                 p.add_(0.3 * torch.randn_like(p))
-            elif "gate.weight" in name and p.shape[0] < 16:
+            elif name.endswith(("gate.weight", "router.weight")) and p.shape[0] < 16:
                 p.normal_(std=0.5)
+            elif name.endswith("_bias"):  # of experts
+                p.normal_(std=0.3)
     return model
 
 
 PHI3 = rope(rope_type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[1.0, 2.0, 4.0, 8.0])
 NEOX = dict(num_key_value_heads=None, tie_word_embeddings=False)
+PLAIN = dict(num_key_value_heads=None, intermediate_size=None)  # of models that name these sizes otherwise
+OSS = dict(num_local_experts=6, num_experts_per_tok=2, head_dim=16, intermediate_size=40, num_hidden_layers=4,
+           sliding_window=20, **rope(rope_type="yarn", factor=4.0, truncate=False, beta_fast=32.0, beta_slow=1.0,
+                                     original_max_position_embeddings=64))
 FORMS = {
     "llama": lambda: make("Llama"),
     "llama_biases": lambda: make("Llama", attention_bias=True, mlp_bias=True, head_dim=12),
@@ -75,16 +82,32 @@ FORMS = {
                            layer_types=[WINDOW, FULL, WINDOW, FULL]),
     "gpt_neox": lambda: make("GPTNeoX", **NEOX),
     "gpt_neox_serial": lambda: make("GPTNeoX", **NEOX, use_parallel_residual=False, hidden_act="gelu_new"),
+    "gpt_oss": lambda: make("GptOss", **OSS),
+    "gptj": lambda: make("GPTJ", **PLAIN, rotary_dim=4),
+    "olmo2": lambda: make("Olmo2"),
+    "granite": lambda: make("Granite", embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.4,
+                            attention_multiplier=0.2),
+    "stablelm": lambda: make("StableLm", use_qkv_bias=True, head_dim=None, **rope(partial_rotary_factor=0.5)),
+    "stablelm_parallel": lambda: make("StableLm", use_parallel_residual=True, **rope(partial_rotary_factor=0.25)),
+    "starcoder2": lambda: make("Starcoder2", sliding_window=24),
+    "phi": lambda: make("Phi", **rope(partial_rotary_factor=0.5)),
+    "cohere": lambda: make("Cohere", logit_scale=0.25),
+    "opt": lambda: make("OPT", **PLAIN, ffn_dim=112),
+    "falcon": lambda: make("Falcon", **PLAIN, ffn_hidden_size=112),
+    "falcon_heads": lambda: make("Falcon", **PLAIN, new_decoder_architecture=True, num_kv_heads=2),
+    "falcon_serial": lambda: make("Falcon", **PLAIN, parallel_attn=False, bias=True),
+    "qwen2_moe": lambda: make("Qwen2Moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                              shared_expert_intermediate_size=40),
 }
 REFUSED = {
     "a scale nobody knows": ({"residual_multiplier": 0.5}, "residual_multiplier"),
     "stored in 4 bits": ({"quantization_config": {"bits": 4}}, "quantization_config"),
     "another rope": ({"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}}, "spiral"),
-    "another model": ({"model_type": "gpt_oss"}, "gpt_oss"),
+    "another model": ({"model_type": "mpt"}, "mpt"),
     "another activation": ({"hidden_act": "quick_gelu"}, "quick_gelu"),
 }
 # Forms that a GGUF file cannot tell of.
-NO_GGUF = {"phi3_longrope", "gpt_neox", "gpt_neox_serial", "qwen2_windows"}
+NO_GGUF = {"phi3_longrope", "gpt_neox", "gpt_neox_serial", "qwen2_windows", "gptj", "opt", "falcon_serial"}
 passed, failures = 0, []
 
 
@@ -176,6 +199,48 @@ def exported(name, model, directory, scratch):
     count(not wrong and all(same.values()), f"{name}: exported, {wrong} {[n for n, ok in same.items() if not ok]}")
 
 
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def to_mxfp4(w):
+    """[experts, out, in] -> codes, two in a byte, scales of 32 neighbours, and the numbers they stand for."""
+    blocks = w.unflatten(2, (-1, 32))
+    power = torch.floor(torch.log2(blocks.abs().amax(-1, keepdim=True))) - 2
+    code = ((blocks / 2**power).abs().unsqueeze(-1) - FP4).abs().argmin(-1)
+    value = (torch.sign(blocks) * FP4[code] * 2**power).flatten(2)
+    code = code + 8 * (blocks < 0)
+    packed = (code[..., ::2] | code[..., 1::2] << 4).to(torch.uint8)
+    return packed, (power.squeeze(-1) + 127).to(torch.uint8), value
+
+
+def in_mxfp4(scratch):
+    """gpt-oss as it is published, its experts in 4 bits: the tokens of the numbers that they stand for."""
+    model = make("GptOss", **{**OSS, "intermediate_size": 64})
+    tensors = {}
+    for name, p in model.named_parameters():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            tensors[name] = p.detach().clone()
+            continue
+        tensors[name + "_blocks"], tensors[name + "_scales"], value = to_mxfp4(p.transpose(1, 2))
+        p.copy_(value.transpose(1, 2))
+    directory = scratch / "model"
+    model.save_pretrained(directory)
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (directory / "config.json").write_text(json.dumps(config))
+    save_file({k: t.contiguous() for k, t in tensors.items()}, directory / "model.safetensors")
+    prompt = torch.randint(1, VOCABULARY, (1, 30))
+    want = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW, do_sample=False,
+                          pad_token_id=0)[0, 30:].tolist()
+    ids = ",".join(map(str, prompt[0].tolist()))
+    for ranks in (1, 2):
+        out = trireme("generate", directory, "--prompt-ids", ids, "--max-tokens", NEW, "--json", "--weight-rows", "f32",
+                      "--tp", ranks)
+        count(json.loads(out.splitlines()[0])["tokens"] == want, f"mxfp4, --tp {ranks}: other tokens")
+    shown = trireme("inspect", directory)
+    count("mxfp4 -> blocks as stored" in shown and "a token reads" in shown, f"mxfp4: inspect {shown[-600:]}")
+
+
 def main():
     for name in sys.argv[1:] or FORMS:
         torch.manual_seed(5)
@@ -192,6 +257,9 @@ def main():
                 trained(name, model, scratch / "model", scratch)
             except Exception as error:
                 count(False, f"{name}: {type(error).__name__} {error}")
+    torch.manual_seed(6)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        in_mxfp4(Path(folder))
     for what, (change, word) in REFUSED.items():
         with tempfile.TemporaryDirectory() as folder:
             make("Llama").save_pretrained(folder)

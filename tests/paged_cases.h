@@ -19,7 +19,10 @@ struct Case {
   int64_t padding = 0;  ///< rows behind the last sequence
   int64_t left = -1;    ///< keys before a query that it sees; -1: all
   double softcap = 0;
+  bool has_sinks = false;
 
+  /// [heads]: below, among and above the scores.
+  Tensor sinks() const { return has_sinks ? tests::random_tensor({heads}, 17, 3.0f) : Tensor(); }
   ir::Attrs attrs() const { return {{"left_window_size", left}, {"softcap", softcap}}; }
 };
 
@@ -36,8 +39,12 @@ inline Tensor as(const Tensor& t, DType type) {
 
 /// Operands of a case: pages of all sequences shuffled into one pool, with unused ones full of NaN.
 struct Operands {
-  Tensor q, keys, values, table, lengths, starts;
-  std::vector<Tensor> list() const { return {q, keys, values, table, lengths, starts}; }
+  Tensor q, keys, values, table, lengths, starts, sinks = {};
+  std::vector<Tensor> list() const {
+    std::vector<Tensor> all{q, keys, values, table, lengths, starts};
+    if (sinks.defined()) all.push_back(sinks);
+    return all;
+  }
 };
 
 /// Content of sequence s is the same whatever else is in the case: drawn by s + 1 and the token.
@@ -82,8 +89,13 @@ inline Operands make(const Case& c, const std::vector<int>& seeds) {
   }
   std::vector<int32_t> lengths(c.lengths.begin(), c.lengths.end());
   const auto count = static_cast<int64_t>(n);
-  return {as(q, c.type),          as(keys, c.pages),        as(values, c.pages), ints({count, most}, places),
-          ints({count}, lengths), ints({count + 1}, starts)};
+  return {as(q, c.type),
+          as(keys, c.pages),
+          as(values, c.pages),
+          ints({count, most}, places),
+          ints({count}, lengths),
+          ints({count + 1}, starts),
+          c.sinks()};
 }
 
 /// The operands of decode_attention of a case: its queries, new keys and values for places of the pages, and

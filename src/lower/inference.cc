@@ -8,6 +8,7 @@
 #include "lower/low_precision.h"
 #include "lower/rounded_weights.h"
 #include "ops/blocks/blocks.h"
+#include "passes/cleanup/open_experts.h"
 #include "passes/lists/lists.h"
 #include "passes/partition/collective_types.h"
 #include "passes/partition/partition.h"
@@ -32,6 +33,7 @@ int64_t new_constant_bytes(const ir::Graph& model, const ir::Graph& graph) {
 LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target, base::SharedCache& packs,
                                  const ir::Graph& model) {
   const tensor::DeviceKind on = target.compile.on;
+  if (on != tensor::DeviceKind::cpu) passes::open_expert_products(bound);
   passes::run_passes(passes::bucket_passes(), bound, target.passes);
   LoweredInference made;
   made.folded_bytes = new_constant_bytes(model, bound);

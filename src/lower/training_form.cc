@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "passes/cleanup/open_experts.h"
 #include "passes/rewriter.h"
 #include "passes/train/train.h"
 
@@ -71,6 +72,7 @@ TrainingForm training_form(ir::Graph loss_graph, const std::vector<std::string>&
   ir::Graph& graph = form.graph;
   keep_loss(graph);
   read_params_directly(graph);
+  passes::open_expert_products(graph);
   const std::vector<ValueId> statistics = running_statistics(graph);
   const auto is_frozen = [&](const std::string& name) {
     return std::any_of(freeze.begin(), freeze.end(),

@@ -77,7 +77,8 @@ ValueId Net::attention(ValueId q, ValueId k, ValueId v, ValueId mask, const Atte
   Builder b = builder();
   const auto split_heads = [&](ValueId x, int64_t heads) { return b.reshape(x, {0, 0, heads, s.head_dim}); };
   std::vector<ValueId> in{split_heads(q, s.heads), split_heads(k, s.kv_heads), split_heads(v, s.kv_heads)};
-  if (mask != ir::kNoValue) in.push_back(mask);
+  in.insert(in.end(), {mask, s.sinks});
+  while (in.back() == ir::kNoValue) in.pop_back();
   ir::Attrs attrs;
   if (s.is_causal) attrs.set("is_causal", int64_t{1});
   if (s.window > 0) attrs.set("left_window_size", s.window - 1);
@@ -109,10 +110,11 @@ tensor::TensorType image_type(int64_t channels, int64_t size) {
   return {DType::f32, {Dim::symbol("batch"), channels, size, size}};
 }
 
-ValueId leading_rows(const Net& at, ValueId rows, ValueId ids) {
+ValueId leading_rows(const Net& at, ValueId rows, ValueId ids, int64_t first) {
   Builder b = at.builder();
-  const ValueId length = b.op("shape", {ids}, {{"start", int64_t{1}}, {"end", int64_t{2}}});  // [1]
-  return b.op("slice", {rows, b.ints({0}), length, b.ints({0})});
+  ValueId end = b.op("shape", {ids}, {{"start", int64_t{1}}, {"end", int64_t{2}}});  // [1]
+  if (first > 0) end = b.op("add", {end, b.ints({first})});
+  return b.op("slice", {rows, b.ints({first}), end, b.ints({0})});
 }
 
 void finish_model(Model& model, const std::string& name, ValueId y, const std::string& output) {

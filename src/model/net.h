@@ -32,6 +32,7 @@ struct AttentionSpec {
   int64_t window = 0;  ///< keys that a query sees, its own among them; 0: all that causality leaves it
   double scale = 0;    ///< of the scores; 0: 1 / sqrt(head_dim)
   double softcap = 0;  ///< scores become cap tanh(score / cap); 0: off
+  ir::ValueId sinks = ir::kNoValue;  ///< [heads]: one more score of each head, which has no value
 };
 
 /// A place in a network: nodes and weights added here carry its path, "encoder.layer.3" for example.
@@ -83,8 +84,8 @@ class Net {
 tensor::TensorType token_type();
 /// f32 [batch, channels, size, size] with a symbolic batch.
 tensor::TensorType image_type(int64_t channels, int64_t size);
-/// The first `length(ids)` rows of a table: rows [positions, width], ids [batch, seq] -> [seq, width].
-ir::ValueId leading_rows(const Net& at, ir::ValueId rows, ir::ValueId ids);
+/// `length(ids)` rows of a table from `first` on: rows [positions, width], ids [batch, seq] -> [seq, width].
+ir::ValueId leading_rows(const Net& at, ir::ValueId rows, ir::ValueId ids, int64_t first = 0);
 /// Makes `y` the output `name`, sorts the graph and names the model.
 void finish_model(Model& model, const std::string& name, ir::ValueId y, const std::string& output);
 

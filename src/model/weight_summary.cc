@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "ops/experts/experts.h"
 #include "ops/weight_only/weight_only.h"
 
 namespace trireme::model {
@@ -77,6 +78,26 @@ bool is_table(const ir::Graph& graph, const std::vector<std::vector<ir::NodeId>>
   });
 }
 
+/// The part of a weight that one token reads: of experts those that are chosen for it.
+double share_of_token(const ir::Graph& graph, const std::vector<std::vector<ir::NodeId>>& uses, ValueId id) {
+  if (uses[ir::index(id)].empty()) return 1;
+  double share = 0;
+  for (const ir::NodeId r : uses[ir::index(id)]) {
+    const Node& node = graph.node(r);
+    if (node.op_name() == "reshape" && node.in[0] == id) {
+      share = std::max(share, share_of_token(graph, uses, node.out[0]));
+    } else if (ops::expert_places(node.op->schema) != nullptr && node.in[ops::kExX] != id) {
+      const tensor::Dim& chosen = graph.type(node.in[ops::kExChosen]).shape.dims().back();
+      const tensor::Dim& experts = graph.type(node.in[ops::kExWeights]).shape[0];
+      if (!chosen.is_static() || !experts.is_static()) return 1;
+      share = std::max(share, static_cast<double>(chosen.value()) / static_cast<double>(experts.value()));
+    } else {
+      return 1;
+    }
+  }
+  return share;
+}
+
 std::string megabytes(int64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3f MB", static_cast<double>(bytes) / 1e6);
@@ -90,10 +111,14 @@ std::string describe_stored_weights(const ir::Graph& graph) {
   std::vector<std::pair<std::string, int64_t>> lines;  // in the graph's order, how many of each
   std::map<std::string, size_t> at;
   int64_t token_bytes = 0;
+  bool has_experts = false;
   std::vector<bool> is_counted(graph.values().size());
   bool any = false;
   const auto count = [&](ValueId id, const Matrix& m) {
-    token_bytes += is_table(graph, uses, id) ? m.bytes / std::max<int64_t>(1, m.rows) : m.bytes;
+    const double share = share_of_token(graph, uses, id);
+    has_experts |= share < 1;
+    token_bytes += is_table(graph, uses, id) ? m.bytes / std::max<int64_t>(1, m.rows)
+                                             : static_cast<int64_t>(static_cast<double>(m.bytes) * share);
     const std::string line = base::concat(without_number(m.name), " [", m.rows, ", ", m.width, "] ", m.text,
                                           ", ", megabytes(m.bytes));
     const auto [found, is_new] = at.try_emplace(line, lines.size());
@@ -110,7 +135,6 @@ std::string describe_stored_weights(const ir::Graph& graph) {
       count(node.out[0], matrix_of(graph, node));
     }
   }
-  if (!any) return {};
   for (size_t i = 0; i < graph.values().size(); ++i) {
     const ir::Value& v = graph.values()[i];
     if (v.kind != ir::ValueKind::param || is_counted[i] || v.type.shape.rank() < 2) continue;
@@ -122,6 +146,7 @@ std::string describe_stored_weights(const ir::Graph& graph) {
            .width = v.type.shape.elements().value_or(0) / std::max<int64_t>(1, rows),
            .bytes = tensor::bytes_of(v.type)});
   }
+  if (!any && !has_experts) return {};
   std::string text;
   for (const auto& [line, times] : lines)
     text += "# " + line + (times == 1 ? "" : base::concat(" each, ", times, " of them")) + "\n";

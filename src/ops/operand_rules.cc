@@ -23,7 +23,7 @@ struct Row {
 constexpr Row kRows[] = {
     {"affine_grid", "F I"},
     {"attention", "T U V N U V L"},
-    {"attention_bsnd", "T T T N"},
+    {"attention_bsnd", "T T T N F"},
     {"average_pool", "T[nc...]"},
     {"batch_norm", "T H H H H"},
     {"center_crop_pad", "* I"},

@@ -57,6 +57,22 @@ std::vector<OpCase> block_cases() {
   };
 }
 
+/// Products over experts.
+std::vector<OpCase> expert_cases() {
+  return {
+      {"expert_linear", {f({2, 4, 8}), typed(DType::i64, {2, 4, 2}, 0, 2.9), f({3, 6, 8}), f({3, 6})}},
+      {"expert_linear",
+       {f({2, 4, 2, 8}), typed(DType::i64, {2, 4, 2}, 0, 2.9), f({3, 6, 8}), f({3, 6}), f({2, 4, 2})}},
+      {"weight_only_experts",
+       {f({2, 4, 32}), typed(DType::i64, {2, 4, 2}, 0, 2.9), typed(DType::u8, {18, 32}, 0, 255),
+        f({18, 1}, 0.1, 1)},
+       {{"bits", int64_t{8}}, {"group", int64_t{32}}, {"experts", int64_t{3}}}},
+      {"block_experts",
+       {f({2, 4, 64}), typed(DType::i64, {2, 4, 2}, 0, 2.9), typed(DType::u8, {48, 36}, 0, 60)},
+       {{"format", std::string("q4_0")}, {"experts", int64_t{3}}}},
+  };
+}
+
 /// Operators that passes make: no model file names them.
 std::vector<OpCase> inner_cases() {
   const Tensor x = f({2, 4, 8}), image = f({2, 6, 5, 8}), c = f({8}, 0.5, 1);
@@ -206,8 +222,9 @@ std::string excuse(const ir::OpSchema& op) {
 
 std::vector<OpCase> cases_of(const std::string& op) {
   std::vector<OpCase> found;
-  for (const auto& list : {tests::window_cases(), tests::index_cases(), tests::shape_cases(),
-                           tests::layer_cases(), tests::product_cases(), inner_cases(), block_cases()}) {
+  for (const auto& list :
+       {tests::window_cases(), tests::index_cases(), tests::shape_cases(), tests::layer_cases(),
+        tests::product_cases(), inner_cases(), block_cases(), expert_cases()}) {
     for (const OpCase& c : list) {
       if (c.op == op) found.push_back(c);
     }

@@ -26,6 +26,9 @@ struct Architecture {
   bool is_plain = false;     ///< feed-forward layers without a gate
   int64_t window_every = 1;  ///< of so many layers one has no window; 1: all have it
   const char* activation = "silu";
+  bool is_parallel = false;     ///< branches side by side, by one norm unless there are two
+  bool divides_logits = false;  ///< logit_scale divides
+  bool is_normalized = true;    ///< shares of chosen experts, where no key says so
 };
 
 constexpr Architecture kArchitectures[] = {
@@ -38,6 +41,19 @@ constexpr Architecture kArchitectures[] = {
     {.name = "gemma3", .is_gemma = true, .window_every = 6, .activation = "gelu_pytorch_tanh"},
     {.name = "gpt2", .has_layer_norms = true, .is_plain = true, .activation = "gelu_new"},
     {.name = "gptneox", .has_layer_norms = true, .is_plain = true, .activation = "gelu"},
+    {.name = "olmo2"},
+    {.name = "granite", .is_interleaved = true, .divides_logits = true},
+    {.name = "stablelm", .has_layer_norms = true},
+    {.name = "starcoder2", .has_layer_norms = true, .is_plain = true, .activation = "gelu_pytorch_tanh"},
+    {.name = "phi2",
+     .has_layer_norms = true,
+     .is_plain = true,
+     .activation = "gelu_new",
+     .is_parallel = true},
+    {.name = "command-r", .is_interleaved = true, .has_layer_norms = true, .is_parallel = true},
+    {.name = "falcon", .has_layer_norms = true, .is_plain = true, .activation = "gelu", .is_parallel = true},
+    {.name = "qwen2moe", .is_normalized = false},
+    {.name = "gpt-oss", .window_every = 2},
 };
 
 const Architecture& architecture_of(const GgufFile& file) {
@@ -61,7 +77,7 @@ class Reader {
     read_rotary();
     read_windows();
     read_experts();
-    d_.config.names = gguf_names();
+    d_.config.names = gguf_names(d_.config);
     join();
     return std::move(d_);
   }
@@ -86,12 +102,12 @@ class Reader {
   /// Keys that change what the network computes, and that it does not have.
   void refuse_others() const {
     for (const char* name :
-         {"attention.max_alibi_bias", "attention.clamp_kqv", "logit_scale", "residual_scale",
-          "embedding_scale", "expert_shared_count", "expert_weights_scale", "leading_dense_block_count",
-          "ssm.state_size", "attention.q_lora_rank", "attention.kv_lora_rank"}) {
+         {"attention.max_alibi_bias", "attention.clamp_kqv", "expert_weights_scale",
+          "leading_dense_block_count", "ssm.state_size", "attention.q_lora_rank", "attention.kv_lora_rank"}) {
       if (has_key(name) && number(name, 0) != 0) base::fail_unsupported("metadata '", key(name), "'");
     }
-    if (first("attn_sinks.weight") != nullptr) base::fail_unsupported("attention with sinks (attn_sinks)");
+    if (number("expert_shared_count", 0) != 0 && a_.name != "qwen2moe")
+      base::fail_unsupported("metadata '", key("expert_shared_count"), "'");
   }
 
   void read_sizes() {
@@ -126,8 +142,21 @@ class Reader {
     c.has_qkv_bias = first("attn_q.bias") != nullptr || first("attn_qkv.bias") != nullptr;
     c.has_out_bias = first("attn_output.bias") != nullptr;
     c.has_mlp_bias = first("ffn_down.bias") != nullptr;
-    c.has_head_norms = first("attn_q_norm.weight") != nullptr;
-    if (file_.metadata().flag(key("use_parallel_residual"), false)) c.block = zoo::BlockKind::parallel;
+    if (const GgufTensor* norm = first("attn_q_norm.weight")) {
+      const bool is_vector = norm->dims.size() == 1;
+      c.has_head_norms = is_vector && norm->dims[0] == c.head_dim;
+      c.has_whole_norms = !c.has_head_norms && is_vector && norm->dims[0] == c.heads * c.head_dim;
+      if (!c.has_head_norms && !c.has_whole_norms) base::fail_unsupported("norms of queries (attn_q_norm)");
+    }
+    c.has_norm_bias = tensor("output_norm.bias") != nullptr;
+    c.has_head_bias = tensor("output.bias") != nullptr;
+    c.has_sinks = first("attn_sinks.weight") != nullptr;
+    read_places();
+    c.embedding_scale = number("embedding_scale", 1);
+    c.residual_scale = number("residual_scale", 1);
+    c.logit_scale = number("logit_scale", 1);
+    base::require(c.logit_scale > 0, "metadata '", key("logit_scale"), "' is ", c.logit_scale);
+    if (a_.divides_logits) c.logit_scale = 1 / c.logit_scale;
     c.query_scale = number("attention.scale", 0);
     if (!a_.is_gemma) return;
     c.block = zoo::BlockKind::around;
@@ -140,6 +169,17 @@ class Reader {
         (a_.name == "gemma2" && c.layers.size() == 46) || (a_.name == "gemma3" && c.layers.size() == 62);
     if (is_27b && c.query_scale == 0)
       c.query_scale = 1 / std::sqrt(static_cast<double>(c.width) / static_cast<double>(c.heads));
+  }
+
+  /// Where blocks normalise.
+  void read_places() {
+    DecoderConfig& c = d_.config;
+    const bool has_two = first("ffn_norm.weight") != nullptr || first("attn_norm_2.weight") != nullptr;
+    const bool says_so = file_.metadata().flag(key("use_parallel_residual"), false);
+    if (a_.is_parallel || says_so) c.block = has_two ? zoo::BlockKind::parallel : zoo::BlockKind::shared;
+    if (a_.name == "stablelm" && has_two) c.block = zoo::BlockKind::before;
+    if (first("attn_norm.weight") == nullptr && first("post_attention_norm.weight") != nullptr)
+      c.block = zoo::BlockKind::after;
   }
 
   void read_rotary() {
@@ -167,6 +207,7 @@ class Reader {
       s.gain *= zoo::yarn_gain(s.factor);
       s.fast = number("rope.scaling.yarn_beta_fast", 32);
       s.slow = number("rope.scaling.yarn_beta_slow", 1);
+      s.is_rounded = a_.name != "gpt-oss";  // which files do not tell
     } else if (type != "none" && type != "linear" && type != "longrope") {
       base::fail_unsupported("rotary positions of type '", type.substr(0, 40), "'");
     }
@@ -212,7 +253,11 @@ class Reader {
     c.experts.count = positive("expert_count");
     c.experts.chosen = positive("expert_used_count");
     c.experts.inner = positive("expert_feed_forward_length", c.inner);
-    c.experts.is_normalized = file_.metadata().flag(key("expert_weights_norm"), true);
+    c.experts.is_normalized = file_.metadata().flag(key("expert_weights_norm"), a_.is_normalized);
+    c.experts.has_bias = tensor("blk.0.ffn_gate_exps.bias") != nullptr;
+    if (a_.name == "gpt-oss") c.experts.clamp = 7;
+    if (first("ffn_gate_shexp.weight") != nullptr)
+      c.experts.shared_inner = positive("expert_shared_feed_forward_length", c.inner);
     for (size_t i = 0; i < c.layers.size(); ++i)
       c.layers[i].has_experts = tensor(base::concat("blk.", i, ".ffn_gate_exps.weight")) != nullptr;
   }
@@ -234,7 +279,7 @@ class Reader {
 
 }  // namespace
 
-zoo::DecoderNames gguf_names() {
+zoo::DecoderNames gguf_names(const zoo::DecoderConfig& config) {
   zoo::DecoderNames n{.body = "", .embedding = "token_embd", .positions = "position_embd", .layers = "blk"};
   n.attention = n.mlp = n.experts = "";
   n.q = "attn_q";
@@ -250,9 +295,19 @@ zoo::DecoderNames gguf_names() {
   n.expert_gate = "ffn_gate_exps";
   n.expert_up = "ffn_up_exps";
   n.expert_down = "ffn_down_exps";
+  n.sinks = "attn_sinks.weight";
+  n.shared_expert = "";
+  n.shared_router = "ffn_gate_inp_shexp";
+  n.shared_gate = "ffn_gate_shexp";
+  n.shared_up = "ffn_up_shexp";
+  n.shared_down = "ffn_down_shexp";
   n.norm_before_attention = "attn_norm";
   n.norm_after_attention = "post_attention_norm";
-  n.norm_before_mlp = "ffn_norm";
+  n.norm_before_mlp = config.has_sinks ? "post_attention_norm" : "ffn_norm";
+  if (config.name == "falcon" && config.block == zoo::BlockKind::parallel) {
+    n.norm_before_attention = "attn_norm_2";
+    n.norm_before_mlp = "attn_norm";
+  }
   n.norm_after_mlp = "post_ffw_norm";
   n.last_norm = "output_norm";
   n.head = "output";

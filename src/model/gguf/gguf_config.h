@@ -16,8 +16,8 @@ struct JoinedTensor {
   std::vector<int64_t> rows;       ///< of each part
 };
 
-/// The places of a decoder by the file's names of tensors.
-zoo::DecoderNames gguf_names();
+/// The places of a decoder by the file's names of tensors, which differ by what it has.
+zoo::DecoderNames gguf_names(const zoo::DecoderConfig& config);
 
 struct GgufDecoder {
   zoo::DecoderConfig config;

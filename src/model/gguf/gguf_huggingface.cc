@@ -38,9 +38,15 @@ std::vector<std::pair<std::string, Dims>> weights_of(const DecoderConfig& config
 
 std::string_view architecture_of(const std::string& model_type) {
   constexpr std::pair<std::string_view, std::string_view> kRows[] = {
-      {"llama", "llama"},        {"mistral", "llama"}, {"mixtral", "llama"},
-      {"qwen2", "qwen2"},        {"qwen3", "qwen3"},   {"phi3", "phi3"},
-      {"qwen3_moe", "qwen3moe"}, {"gemma2", "gemma2"}, {"gemma3_text", "gemma3"}};
+      {"llama", "llama"},        {"mistral", "llama"},
+      {"mixtral", "llama"},      {"qwen2", "qwen2"},
+      {"qwen3", "qwen3"},        {"phi3", "phi3"},
+      {"qwen3_moe", "qwen3moe"}, {"gemma2", "gemma2"},
+      {"gemma3_text", "gemma3"}, {"olmo2", "olmo2"},
+      {"granite", "granite"},    {"stablelm", "stablelm"},
+      {"phi", "phi2"},           {"cohere", "command-r"},
+      {"falcon", "falcon"},      {"starcoder2", "starcoder2"},
+      {"qwen2_moe", "qwen2moe"}, {"gpt_oss", "gpt-oss"}};
   for (const auto& [type, name] : kRows) {
     if (type == model_type) return name;
   }
@@ -76,7 +82,8 @@ struct WeightReader {
     }
     const bool is_query = theirs.find(".attn_q.") != std::string::npos;
     const bool is_key = theirs.find(".attn_k.") != std::string::npos;
-    if (architecture == "llama" && (is_query || is_key))
+    const bool is_turned = architecture == "llama" || architecture == "granite";
+    if (is_turned && (is_query || is_key))
       interleave(values, is_query ? config.heads : config.kv_heads, dims.size() == 2 ? dims[1] : 1);
     return values;
   }
@@ -126,8 +133,10 @@ class Converter {
     integer("attention.key_length", c().head_dim);
     integer("attention.value_length", c().head_dim);
     integer("vocab_size", c().vocabulary);
-    number("attention.layer_norm_rms_epsilon", c().epsilon);
-    if (c().query_scale != 0) number("attention.scale", c().query_scale);
+    const bool has_layer_norms = c().norm == zoo::NormKind::layer;
+    number(has_layer_norms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+           c().epsilon);
+    write_scales();
     if (c().logit_cap != 0) number("final_logit_softcapping", c().logit_cap);
     if (c().score_cap != 0) number("attn_logit_softcapping", c().score_cap);
     write_windows();
@@ -136,6 +145,26 @@ class Converter {
     integer("expert_used_count", c().experts.chosen);
     integer("expert_feed_forward_length", c().experts.inner);
     source_.metadata.set_flag(key("expert_weights_norm"), c().experts.is_normalized);
+    if (c().experts.shared_inner > 0) integer("expert_shared_feed_forward_length", c().experts.shared_inner);
+  }
+
+  void write_scales() {
+    if (c().query_scale != 0) number("attention.scale", c().query_scale);
+    if (name_ == "granite") {
+      number("embedding_scale", c().embedding_scale);
+      number("residual_scale", c().residual_scale);
+      number("logit_scale", 1 / c().logit_scale);
+    } else if (c().logit_scale != 1) {
+      number("logit_scale", c().logit_scale);
+    }
+    const bool is_serial = c().block == zoo::BlockKind::before;
+    if (name_ == "falcon" && (is_serial || c().has_qkv_bias))
+      base::fail_unsupported("writing Falcon with biases or branches one behind the other as GGUF");
+    if (name_ == "stablelm")
+      source_.metadata.set_flag(key("use_parallel_residual"), c().block == zoo::BlockKind::shared);
+    const bool is_usual = c().experts.clamp == 7 && c().experts.slope == 1.702;
+    if (c().experts.clamp != 0 && !is_usual)
+      base::fail_unsupported("a gate clamped at another number than 7");
   }
 
   /// Every n-th layer has none; another order cannot be told.
@@ -169,7 +198,8 @@ class Converter {
       number("rope.scaling.attn_factor", s.gain / zoo::yarn_gain(s.factor));
       number("rope.scaling.yarn_beta_fast", s.fast);
       number("rope.scaling.yarn_beta_slow", s.slow);
-      if (!s.is_rounded) base::fail_unsupported("yarn whose bounds are not whole channels");
+      if (s.is_rounded == c().has_sinks)
+        base::fail_unsupported("yarn whose bounds are whole channels in gpt-oss, or are not elsewhere");
     }
     if (s.kind == RotaryKind::table) base::fail_unsupported("writing LongRoPE as GGUF");
     if (s.kind == RotaryKind::llama3) add_stretch(s);
@@ -192,11 +222,11 @@ class Converter {
 
   void write_tensors() {
     DecoderConfig theirs = c();
-    theirs.names = gguf_names();
+    theirs.names = gguf_names(theirs);
     const auto own = weights_of(c()), named = weights_of(theirs);
     for (size_t i = 0; i < own.size(); ++i) {
       const auto& [name, dims] = named[i];
-      if (name_ == "phi3" && joins(own, named, i)) continue;
+      if ((name_ == "phi3" || name_ == "falcon") && joins(own, named, i)) continue;
       add(
           name, dims,
           [reader = reader_, ours = own[i].first, name = name, dims = dims] {
@@ -206,7 +236,7 @@ class Converter {
     }
   }
 
-  /// Phi-3's joined matrices: takes the first of the parts for all, and passes over the others.
+  /// Joined matrices of Phi-3 and Falcon: takes the first of the parts for all, and passes over the others.
   bool joins(const std::vector<std::pair<std::string, Dims>>& own,
              const std::vector<std::pair<std::string, Dims>>& named, size_t i) {
     const std::string& name = named[i].first;
@@ -232,7 +262,7 @@ class Converter {
       return true;
     }
     return name.find(".attn_k.") != std::string::npos || name.find(".attn_v.") != std::string::npos ||
-           name.find(".ffn_up.") != std::string::npos;
+           (name_ == "phi3" && name.find(".ffn_up.") != std::string::npos);
   }
 
   std::string directory_;

@@ -94,8 +94,10 @@ class GgufParams : public ParamSource {
     return part;
   }
 
-  StoredParam stored_part(const Part& part, const Dims& dims, bool keeps_halves) const {
+  StoredParam stored_part(Part part, const Dims& dims, bool keeps_halves) const {
     const GgufTensor& t = *part.tensor;
+    const bool is_one_row = part.dims.size() == 1 && dims == Dims{1, part.dims[0]};
+    if (is_one_row) part.dims = dims;
     base::require(part.dims == dims, "it is ", tensor::to_string(part.dims), ", the metadata wants ",
                   tensor::to_string(dims));
     const auto row = t.dims[0] == 0 ? 0 : static_cast<int64_t>(t.bytes.size()) / t.dims[0];

@@ -10,7 +10,9 @@
 #include "base/files/file.h"
 #include "base/text/json.h"
 #include "model/hf/stored_weights.h"
+#include "model/hf/woven_weights.h"
 #include "tensor/absent.h"
+#include "tensor/blocks/block_format.h"
 #include "tensor/half.h"
 #include "tensor/small_float_math.h"
 
@@ -40,6 +42,19 @@ std::string old_norm_name(const std::string& name) {
 }
 
 int64_t rows_of(const Joined& j) { return std::accumulate(j.rows.begin(), j.rows.end(), int64_t{0}); }
+
+/// The checkpoint's name of a part of a woven weight, without what follows it; empty for another weight.
+struct WovenName {
+  std::string stem;
+  bool is_bias = false;
+};
+WovenName woven_name(const std::string& ours, const Woven& w, size_t part) {
+  for (const std::string_view end : {std::string_view(".weight"), std::string_view(".bias")}) {
+    if (ours.ends_with(w.parts[part] + std::string(end)))
+      return {replaced(ours, w.parts[part] + std::string(end), w.name), end == ".bias"};
+  }
+  return {};
+}
 
 /// The joined weight of its parts.
 Tensor join_parts(const std::vector<Tensor>& parts, const Joined& j) {
@@ -96,6 +111,16 @@ NamedTensors to_checkpoint(const NamedTensors& weights, const WeightMap& map) {
       for (int64_t i = 0; i < n.count; ++i)
         out.emplace_back(replaced(name, n.name, base::concat(n.first, i, n.last)),
                          t.rows(i, i + 1).reshaped(each));
+    }
+    for (const Woven& w : map.woven) {
+      for (size_t i = 0; i < w.parts.size() && !is_done; ++i) {
+        const WovenName theirs = woven_name(name, w, i);
+        is_done = !theirs.stem.empty();
+        if (!is_done || i > 0) continue;
+        std::vector<Tensor> parts;
+        for (const std::string& part : w.parts) parts.push_back(need(replaced(name, w.parts[0], part)));
+        out.emplace_back(theirs.stem + (theirs.is_bias ? "_bias" : ""), woven_whole(parts));
+      }
     }
     if (!is_done) out.emplace_back(name, t);
   }
@@ -233,7 +258,23 @@ StoredParam CheckpointParams::stacked(const Numbered& n, const std::string& name
   return all;
 }
 
+StoredParam CheckpointParams::unwoven(const Woven& w, size_t part, const std::string& stem,
+                                      bool is_bias) const {
+  const Tensor* codes = is_bias ? nullptr : find(stem + "_blocks");
+  if (codes == nullptr)
+    return {.data = unwoven_part(need(stem + (is_bias ? "_bias" : "")), part, w.parts.size(), stem)};
+  const Tensor* scales = find(stem + "_scales");
+  base::require(scales != nullptr, "the checkpoint has no tensor '", stem, "_scales'");
+  return unwoven_blocks(*codes, *scales, part, w.parts.size(), stem);
+}
+
 StoredParam CheckpointParams::stored_mapped(const std::string& name, int64_t k) {
+  for (const Woven& w : map_.woven) {
+    for (size_t i = 0; i < w.parts.size(); ++i) {
+      const WovenName theirs = woven_name(name, w, i);
+      if (!theirs.stem.empty()) return unwoven(w, i, theirs.stem, theirs.is_bias);
+    }
+  }
   for (const Joined& j : map_.joined) {
     for (size_t i = 0; i < j.parts.size(); ++i) {
       const std::string whole = replaced(name, j.parts[i], j.name);
@@ -279,7 +320,8 @@ StoredParam CheckpointParams::stored(const std::string& name, const tensor::Dims
     check(found.data, dims);
     return found;
   }
-  const int64_t width = found.data.dtype() == DType::u8 ? k * found.bits / 8 : k;
+  int64_t width = found.data.dtype() == DType::u8 ? k * found.bits / 8 : k;
+  if (!found.format.empty()) width = tensor::need_block_format(found.format).row_bytes(k);
   check(found.data, {k == 0 ? 0 : tensor::element_count(dims) / k, width});
   return found;
 }

@@ -36,10 +36,20 @@ struct Numbered {
   int64_t count = 0;
 };
 
+/// Several of our weights [experts, out, in] are one of a checkpoint's, [experts, in, parts * out] with
+/// neighbouring columns of all parts in turn; biases [experts, out] are NAME_bias [experts, parts * out]. In
+/// 4 bits it has rows instead: NAME_blocks u8 [experts, parts * out, in / 32, 16], NAME_scales.
+struct Woven {
+  std::string name;                ///< part of the checkpoint's name: "mlp.experts.gate_up_proj"
+  std::vector<std::string> parts;  ///< what stands there in ours, before ".weight" and ".bias"
+  int64_t experts = 0;
+};
+
 /// Where a checkpoint has other weights than our network.
 struct WeightMap {
   std::vector<Joined> joined;
   std::vector<Numbered> numbered;
+  std::vector<Woven> woven;
 };
 
 /// Part i of a joined weight, whose rows are those of all parts. Throws invalid_argument for others.
@@ -79,6 +89,7 @@ class CheckpointParams : public ParamSource {
   const StoredParam& stored_whole(const std::string& name, int64_t k);
   /// Ours as the map makes it of the checkpoint's.
   StoredParam stored_mapped(const std::string& name, int64_t k);
+  StoredParam unwoven(const Woven& woven, size_t part, const std::string& stem, bool is_bias) const;
   StoredParam stacked(const Numbered& numbered, const std::string& name, int64_t k);
   /// Gives back the pages of a file's tensor that has another form in memory now.
   void release(const tensor::Tensor& read) const;

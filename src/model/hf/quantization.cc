@@ -158,12 +158,22 @@ Quantization read_float8(ConfigReader& in) {
   return q;
 }
 
+/// The matrices of gpt-oss's experts: WeightMap::woven says where they lie.
+Quantization read_mxfp4(ConfigReader& in) {
+  in.only("dequantize", false);
+  in.ignore({"modules_to_not_convert"});
+  return {.method = Quantization::Method::mxfp4};
+}
+
 struct MethodRow {
   std::string_view name;
   Quantization (*read)(ConfigReader& in);
 };
-constexpr std::array<MethodRow, 4> kMethods{
-    {{"awq", read_awq}, {"gptq", read_gptq}, {"compressed-tensors", read_compressed}, {"fp8", read_float8}}};
+constexpr std::array<MethodRow, 5> kMethods{{{"awq", read_awq},
+                                             {"gptq", read_gptq},
+                                             {"compressed-tensors", read_compressed},
+                                             {"fp8", read_float8},
+                                             {"mxfp4", read_mxfp4}}};
 
 }  // namespace
 

@@ -11,7 +11,7 @@ namespace trireme::model::hf {
 /// by which groups, is what the checkpoint has: lists of those that are not (`ignore`,
 /// `modules_to_not_convert`) say the same.
 struct Quantization {
-  enum class Method { none, awq, gptq, compressed, float8 };
+  enum class Method { none, awq, gptq, compressed, float8, mxfp4 };
   Method method = Method::none;
   bool lacks_one = false;                     ///< gptq: zero points are stored less one
   int64_t block_rows = 0, block_columns = 0;  ///< of 8-bit floats with a scale for each block; 0: none

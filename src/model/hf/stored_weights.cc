@@ -380,6 +380,10 @@ StoredParam stored_weight(const FindTensor& find, const Quantization& how, const
 }
 
 Tensor floats_of(const StoredParam& s) {
+  if (!s.format.empty()) {
+    base::ThreadPool all(base::read_cpu_info().threads());
+    return ops::evaluate(ops::table().need("dequantize_blocks"), {{"format", s.format}}, {s.data}, 1, all)[0];
+  }
   ir::Attrs attrs;
   if (s.group > 0) attrs = {{"bits", s.bits}, {"group", s.group}};
   base::ThreadPool pool(base::read_cpu_info().threads());

@@ -22,7 +22,7 @@ using FindTensor = std::function<const tensor::Tensor*(const std::string& name)>
 StoredParam stored_weight(const FindTensor& find, const Quantization& how, const std::string& stem,
                           int64_t k);
 
-/// The numbers of a weight that is not plain: f32 [rows, width]. Blocks are no such.
+/// The numbers of a weight that is not plain: f32 [rows, width].
 tensor::Tensor floats_of(const StoredParam& stored);
 
 }  // namespace trireme::model::hf

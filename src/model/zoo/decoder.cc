@@ -31,20 +31,22 @@ class Decoder {
     const ValueId words = body.in(n_.embedding).param("weight", {c_.vocabulary, c_.width}, weight_);
     if (!c_.rotary.empty()) make_rotations(body, ids);
     ValueId x = body.op("gather", {words, ids}, {{"axis", int64_t{0}}});  // [batch, seq, width]
-    if (c_.embedding_scale != 1) x = scaled(body, x, c_.embedding_scale);
+    x = scaled(body, x, c_.embedding_scale);
     if (c_.rotary.empty()) x = body.op("add", {x, learned_positions(body, ids)});
     for (size_t i = 0; i < c_.layers.size(); ++i)
       x = block(body.in(n_.layers).in(static_cast<int64_t>(i)), c_.layers[i], x);
     x = norm(body.in(n_.last_norm), x, c_.width);
     const Net head = net.in(n_.head);
     const ValueId weight = c_.is_tied ? words : head.param("weight", {c_.vocabulary, c_.width}, weight_);
-    const ValueId logits = head.op("linear", {x, weight}, {{"transposed", int64_t{1}}});
-    return capped(head, logits, c_.logit_cap);  // [batch, seq, vocabulary]
+    std::vector<ValueId> in{x, weight};
+    if (c_.has_head_bias) in.push_back(head.param("bias", {c_.vocabulary}, Init::zeros()));
+    const ValueId logits = head.op("linear", std::move(in), {{"transposed", int64_t{1}}});
+    return capped(head, scaled(head, logits, c_.logit_scale), c_.logit_cap);  // [batch, seq, vocabulary]
   }
 
  private:
   static ValueId scaled(const Net& at, ValueId x, double factor) {
-    return at.op("mul", {x, at.builder().scalar(static_cast<float>(factor))});
+    return factor == 1 ? x : at.op("mul", {x, at.builder().scalar(static_cast<float>(factor))});
   }
 
   static ValueId capped(const Net& at, ValueId x, double cap) {
@@ -62,12 +64,14 @@ class Decoder {
   }
 
   ValueId norm(const Net& at, ValueId x, int64_t width) const {
-    return c_.norm == NormKind::layer ? at.layer_norm(x, width, c_.epsilon) : rms_norm(at, x, width);
+    if (c_.norm == NormKind::layer) return at.layer_norm(x, width, c_.epsilon, c_.has_norm_bias);
+    return rms_norm(at, x, width);
   }
 
   ValueId learned_positions(const Net& at, ValueId ids) const {
     const Net table = at.in(n_.positions);
-    return leading_rows(table, table.param("weight", {c_.positions, c_.width}, weight_), ids);
+    const int64_t rows = c_.positions + c_.position_offset;
+    return leading_rows(table, table.param("weight", {rows, c_.width}, weight_), ids, c_.position_offset);
   }
 
   int64_t rotated() const { return c_.rotated == 0 ? c_.head_dim : c_.rotated; }
@@ -100,16 +104,20 @@ class Decoder {
 
   ValueId block(const Net& at, const DecoderLayer& layer, ValueId x) const {
     const auto normed = [&](const std::string& name, ValueId v) { return norm(at.in(name), v, c_.width); };
-    ValueId y = attention(at.in(n_.attention), layer, normed(n_.norm_before_attention, x));
-    if (c_.block == BlockKind::parallel) {
-      const ValueId z = feed_forward(at.in(n_.mlp), layer, normed(n_.norm_before_mlp, x));
-      return at.op("add", {at.op("add", {z, y}), x});
+    const bool is_after = c_.block == BlockKind::after,
+               ends_normed = is_after || c_.block == BlockKind::around;
+    const ValueId before = is_after ? x : normed(n_.norm_before_attention, x);
+    ValueId y = attention(at.in(n_.attention), layer, before);
+    if (c_.block == BlockKind::parallel || c_.block == BlockKind::shared) {
+      const ValueId own = c_.block == BlockKind::shared ? before : normed(n_.norm_before_mlp, x);
+      const ValueId z = feed_forward(at.in(n_.mlp), layer, own);
+      return at.op("add", {scaled(at, at.op("add", {z, y}), c_.residual_scale), x});
     }
-    if (c_.block == BlockKind::around) y = normed(n_.norm_after_attention, y);
-    x = at.op("add", {x, y});
-    y = feed_forward(at.in(n_.mlp), layer, normed(n_.norm_before_mlp, x));
-    if (c_.block == BlockKind::around) y = normed(n_.norm_after_mlp, y);
-    return at.op("add", {x, y});
+    if (ends_normed) y = normed(n_.norm_after_attention, y);
+    x = at.op("add", {x, scaled(at, y, c_.residual_scale)});
+    y = feed_forward(at.in(n_.mlp), layer, is_after ? x : normed(n_.norm_before_mlp, x));
+    if (ends_normed) y = normed(n_.norm_after_mlp, y);
+    return at.op("add", {x, scaled(at, y, c_.residual_scale)});
   }
 
   /// x [batch, seq, width] -> the same.
@@ -143,18 +151,22 @@ class Decoder {
       return at.in(name).linear(x, spec);
     };
     const auto place = [&](const std::string& name, ValueId y, int64_t heads) {
-      return rotate(at, c_.has_head_norms ? by_head(at.in(name), y, heads) : y, heads, layer);
+      if (c_.has_head_norms) y = by_head(at.in(name), y, heads);
+      if (c_.has_whole_norms) y = rms_norm(at.in(name), y, heads * d);
+      return rotate(at, y, heads, layer);
     };
     const ValueId q = place(n_.q_norm, project(n_.q, c_.heads), c_.heads);
     const ValueId k = place(n_.k_norm, project(n_.k, c_.kv_heads), c_.kv_heads);
     const ValueId v = project(n_.v, c_.kv_heads);
+    const ValueId sinks = c_.has_sinks ? at.param(n_.sinks, {c_.heads}, Init::zeros()) : ir::kNoValue;
     const AttentionSpec spec{.heads = c_.heads,
                              .kv_heads = c_.kv_heads,
                              .head_dim = d,
                              .is_causal = true,
                              .window = layer.window,
                              .scale = c_.query_scale,
-                             .softcap = c_.score_cap};
+                             .softcap = c_.score_cap,
+                             .sinks = sinks};
     const ValueId y = at.attention(q, k, v, ir::kNoValue, spec);
     return at.in(n_.out).linear(
         y, {.in = c_.heads * d, .out = c_.width, .init = branch_, .has_bias = c_.has_out_bias});

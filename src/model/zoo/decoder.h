@@ -21,7 +21,9 @@ enum class NormKind {
 enum class BlockKind {
   before,    ///< x += A(N(x)), x += F(N(x))
   around,    ///< x += N(A(N(x))), x += N(F(N(x)))
+  after,     ///< x += N(A(x)), x += N(F(x))
   parallel,  ///< x += A(N(x)) + F(N'(x))
+  shared,    ///< x += A(N(x)) + F(N(x)), by one norm
 };
 
 enum class MlpKind {
@@ -33,9 +35,11 @@ enum class MlpKind {
 struct DecoderNames {
   std::string body = "model", embedding = "embed_tokens", positions = "embed_positions", layers = "layers";
   std::string attention = "self_attn", q = "q_proj", k = "k_proj", v = "v_proj", out = "o_proj";
-  std::string q_norm = "q_norm", k_norm = "k_norm";
+  std::string q_norm = "q_norm", k_norm = "k_norm", sinks = "sinks";
   std::string mlp = "mlp", gate = "gate_proj", up = "up_proj", down = "down_proj";
   std::string router = "gate", experts = "experts";
+  std::string shared_expert = "shared_expert", shared_router = "shared_expert_gate";
+  std::string shared_gate = "gate_proj", shared_up = "up_proj", shared_down = "down_proj";
   std::string expert_gate = "gate_proj", expert_up = "up_proj", expert_down = "down_proj";
   std::string norm_before_attention = "input_layernorm", norm_after_attention = "post_attention_layernorm";
   std::string norm_before_mlp = "post_attention_layernorm", norm_after_mlp = "post_feedforward_layernorm";
@@ -54,6 +58,10 @@ struct ExpertSpec {
   int64_t count = 0, chosen = 0;
   int64_t inner = 0;          ///< width of an expert
   bool is_normalized = true;  ///< weights of the chosen ones sum to 1
+  bool has_bias = false;      ///< of the router and of every expert
+  double clamp = 0;           ///< above 0: min(g, c) sigmoid(slope min(g, c)) (1 + u in [-c, c]) is the gate
+  double slope = 1.702;
+  int64_t shared_inner = 0;  ///< above 0: one more expert of this width for every token, by a gate of its own
 };
 
 struct DecoderConfig {
@@ -68,14 +76,20 @@ struct DecoderConfig {
   double epsilon = 1e-5;
   /// Rotary positions; empty: learned ones are added to the embedding.
   std::vector<RotarySpec> rotary{RotarySpec{}};
+  int64_t position_offset = 0;  ///< of learned positions: rows of their table before that of the first token
   int64_t rotated = 0;          ///< channels of a head that rotate; 0: all
   bool is_interleaved = false;  ///< pairs are neighbouring channels, else halves
   bool has_qkv_bias = false, has_out_bias = false, has_mlp_bias = false;
   bool has_head_norms = false;          ///< queries and keys are normalised by head, RMS, before they rotate
+  bool has_whole_norms = false;         ///< they are normalised over all their heads at once
+  bool has_sinks = false;               ///< each head has a score of a key that is not there
+  bool has_norm_bias = true;            ///< of layer norms
+  bool has_head_bias = false;           ///< of the scores of words
   double query_scale = 0;               ///< of the scores; 0: 1 / sqrt(head_dim)
   double score_cap = 0, logit_cap = 0;  ///< s becomes cap tanh(s / cap); 0: off
-  double embedding_scale = 1;
-  bool is_tied = true;  ///< the head shares the embedding's weights
+  double embedding_scale = 1, logit_scale = 1;
+  double residual_scale = 1;  ///< of what a branch adds
+  bool is_tied = true;        ///< the head shares the embedding's weights
   DecoderNames names;
 };
 

@@ -16,8 +16,7 @@ struct MixtureSpec {
 
 /// x [batch, seq, width] -> sum over the chosen experts e of p(e) down_e(act(gate_e(x)) * up_e(x)), p the
 /// softmax of the router's scores. Weights: router [experts, width]; of all experts together gate and up
-/// [experts, inner, width], down [experts, width, inner]. Every expert computes every token, with weight 0
-/// where it was not chosen: count / chosen times the flop that are needed.
+/// [experts, inner, width], down [experts, width, inner]. What was not chosen is neither read nor computed.
 ir::ValueId mixture(const Net& at, ir::ValueId x, const MixtureSpec& spec);
 
 }  // namespace trireme::model::zoo

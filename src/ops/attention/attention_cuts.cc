@@ -2,6 +2,8 @@
 // heads that share one key head.
 #include "ops/attention/attention_cuts.h"
 
+#include "ops/attention/attention_plan.h"
+#include "ops/attention/paged.h"
 #include "ops/cut_notation.h"
 
 namespace trireme::ops {
@@ -46,6 +48,7 @@ ir::CutRule attention_bsnd_cut(const ir::NodeView& n) {
     CutNotation notation(n);
     notation.in(0, q).in(1, k).in(2, k).out(0, q).out(1, {'b', c.query_heads, c.queries});
     name_mask(notation, n, 3, c);
+    notation.in(kBsndSinks, {c.query_heads});
     ir::CutRule r{.notation = notation.text()};
     if (c.key_heads == '.') r.single = {{1, 2}};
     return r;
@@ -110,7 +113,7 @@ ir::CutRule paged_attention_cut(const ir::NodeView& n) {
     const std::string q = dots(n.in[0].shape.rank() - 1) + c.query_heads;
     const std::string pages{'.', c.key_heads, '.', '.'};
     CutNotation notation(n);
-    notation.in(0, q).in(1, pages).in(2, pages).out(0, q);
+    notation.in(0, q).in(1, pages).in(2, pages).in(kPagedSinks, {c.query_heads}).out(0, q);
     ir::CutRule r{.notation = notation.text()};
     if (c.key_heads == '.') r.single = {{1, 1}};
     return r;

@@ -31,6 +31,11 @@ TEST(AttentionCut, HeadsBatchAndQueries) {
     EXPECT_EQ(expect_cuts({.op = "attention_bsnd", .in = {q, k, v}, .attrs = attrs, .results = 2}), want);
     EXPECT_EQ(expect_cuts({.op = "attention_bsnd", .in = {q, k, v, mask}, .attrs = attrs, .results = 2}),
               want);
+    EXPECT_EQ(expect_cuts({.op = "attention_bsnd",
+                           .in = {q, k, v, Tensor(), values({s.heads}, 6)},
+                           .attrs = attrs,
+                           .results = 2}),
+              want);
     const auto y = testing::run("attention_bsnd", {q, k, v, mask}, attrs, 2);
     const Tensor dy = values({2, 4, s.heads, 5}, 5);
     EXPECT_EQ(expect_cuts({.op = "attention_bsnd_grad",

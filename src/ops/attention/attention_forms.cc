@@ -27,6 +27,10 @@ std::vector<TensorType> infer_bsnd(const ir::NodeView& n) {
   const Shape &q = n.in[0].shape, &k = n.in[1].shape, &v = n.in[2].shape;
   const DType type = n.in[0].dtype;
   base::require(tensor::is_float(type), "attention of ", name_of(type));
+  if (n.present(kBsndSinks))
+    base::require(n.in[kBsndSinks].dtype == lse_type(type) &&
+                      (!n.in[kBsndSinks].shape.has_rank() || n.in[kBsndSinks].shape.rank() == 1),
+                  "sinks are ", name_of(lse_type(type)), " [heads], not ", n.in[kBsndSinks].to_string());
   if (!q.has_rank() || !v.has_rank()) return {{type, Shape::unknown(4)}, {lse_type(type), Shape::unknown(3)}};
   base::require(q.rank() == 4 && v.rank() == 4 && (!k.has_rank() || k.rank() == 4),
                 "attention_bsnd takes 4-D operands, got ", q.to_string(), ", ", k.to_string(), ", ",
@@ -81,6 +85,7 @@ ValueId place_mask(GradBuilder& g, const AttentionPlan& p, ValueId like) {
 /// Open extents: the general op, which has an ONNX operator. Heads come first there, and a mask of kept keys
 /// [batch, keys] is boolean over [batch, 1, queries, keys].
 std::vector<ValueId> expand_open_bsnd(GradBuilder& g, const ir::Node& node) {
+  if (g.has(kBsndSinks)) base::fail_unsupported("attention with sinks over open extents");
   std::vector<ValueId> in;
   for (size_t i = 0; i < 3; ++i) in.push_back(g.transpose(g.in(i), {0, 2, 1, 3}));
   if (g.has(3)) {
@@ -105,6 +110,22 @@ std::vector<ValueId> expand_open_bsnd(GradBuilder& g, const ir::Node& node) {
   }
   base::require(node.out.size() == 1, "attention over open extents gives no log-sum-exp");
   return {g.transpose(g.op("attention", in, attrs), {0, 2, 1, 3})};
+}
+
+/// y [batch, queries, heads, channels] without sinks and its masked scores [batch, heads, queries, keys] ->
+/// the results with sinks: the keys' share is that of their sum of exponents beside the sink's.
+std::vector<ValueId> with_sinks(GradBuilder& g, ValueId y, ValueId scores, size_t results) {
+  ValueId lse = g.op("reduce_log_sum_exp", {scores, g.ints({3})}, {{"keepdims", int64_t{0}}});
+  if (g.type(lse).dtype != g.type(g.in(kBsndSinks)).dtype)
+    lse = g.op("cast_like", {lse, g.in(kBsndSinks)});  // [batch, heads, queries]
+  const int64_t heads = g.dims(lse)[1];
+  const ValueId over = g.sub(lse, g.reshape(g.in(kBsndSinks), {heads, 1}));
+  ValueId share = g.op("unsqueeze", {g.transpose(g.op("sigmoid", {over}), {0, 2, 1}), g.ints({3})});
+  if (g.type(share).dtype != g.type(y).dtype) share = g.op("cast_like", {share, y});
+  std::vector<ValueId> out{g.mul(y, share)};
+  // log(e^lse + e^sink)
+  if (results > 1) out.push_back(g.add(g.op("softplus", {over}), g.reshape(g.in(kBsndSinks), {heads, 1})));
+  return out;
 }
 
 /// Products, softmax, products. A query that sees no key gives 0.
@@ -133,6 +154,7 @@ std::vector<ValueId> expand_bsnd(ir::Graph& graph, const ir::Node& node) {
   prob = g.reshape(prob, {p.batch, p.kv_heads, group, p.queries, p.keys()});
   const ValueId y = g.reshape(g.op("batched_gemm", {prob, v}), {p.batch, p.heads, p.queries, p.value_dim});
   std::vector<ValueId> results{g.transpose(y, {0, 2, 1, 3})};
+  if (g.has(kBsndSinks)) return with_sinks(g, results[0], scores, node.out.size());
   if (node.out.size() > 1) {
     const ValueId lse = g.op("reduce_log_sum_exp", {scores, g.ints({3})}, {{"keepdims", int64_t{0}}});
     const bool is_half = g.type(lse).dtype == DType::f16 || g.type(lse).dtype == DType::bf16;
@@ -198,13 +220,15 @@ ir::OpSchema attention_bsnd_schema() {
           "heads, head_dim]; mask additive "
           "broadcasting "
           "to [batch, heads, query, key], or boolean/integer [batch, key] (non-zero keeps); second result: "
-          "log-sum-exp of the scores [batch, heads, query]",
+          "log-sum-exp of the scores [batch, heads, query]; sinks [heads]: one more score of each head, "
+          "which takes "
+          "its share of the softmax and has no value",
       .precision = attention_precision(3),
       .is_product = true,
       .cut = attention_bsnd_cut,
       .localise = localise_bsnd,
       .min_in = 3,
-      .max_in = 4,
+      .max_in = 5,
       .max_out = 2,
       .attrs = std::move(attrs),
       .infer = infer_bsnd,

@@ -1,5 +1,6 @@
 // f32 attention on the CPU's fused block-wise kernel: scores never reach memory.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "backend/cpu/attention/attention_encoder.h"
@@ -113,6 +114,25 @@ void to_head_major(const AttentionPlan& p, const float* from, float* to, base::T
   });
 }
 
+/// Results of attention without sinks, [batch, seq, heads, channels] and their log-sum-exp, take them in:
+/// what a sink takes of the softmax, the keys lack.
+void take_sinks(const AttentionPlan& p, const float* sinks, float* y, float* lse, base::ThreadPool& pool) {
+  pool.for_range(p.batch * p.queries, std::max<int64_t>(1, 4096 / (p.heads * p.value_dim)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end; ++i) {
+                     for (int64_t h = 0; h < p.heads; ++h) {
+                       float& sum = lse[(i / p.queries * p.heads + h) * p.queries + i % p.queries];
+                       const float over = sum - sinks[h];
+                       const float share = 1 / (1 + std::exp(-over));
+                       float* row = y + (i * p.heads + h) * p.value_dim;
+                       for (int64_t c = 0; c < p.value_dim; ++c) row[c] *= share;
+                       sum = over > 0 ? sum + std::log1p(std::exp(-over))
+                                      : sinks[h] + std::log1p(std::exp(over));
+                     }
+                   }
+                 });
+}
+
 /// The new keys or values as [batch, kv_heads, seq, channels].
 void copy_present(const AttentionPlan& p, const float* from, const HeadStrides& at, int64_t d, float* to) {
   if (to == nullptr) return;
@@ -131,6 +151,8 @@ ir::BoundKernel bind_fused(const AttentionPlan& p, const ir::NodeView& node) {
   const int64_t mask_bytes = mask.converts ? align_up(mask.elements * 4) : 0;
   const bool head_major = p.y.head != p.value_dim && p.heads > 1;
   const int64_t y_bytes = head_major ? p.batch * p.heads * p.queries * p.value_dim * 4 : 0;
+  const bool has_sinks = p.sink_operand > 0;
+  const int64_t lse_bytes = has_sinks && out_count < 2 ? p.batch * p.heads * p.queries * 4 : 0;
   auto run = [=](const ir::RunArgs& args) {
     float* y = out_ptr<float>(args, 0);
     float* staged = reinterpret_cast<float*>(static_cast<std::byte*>(args.workspace) + mask_bytes);
@@ -138,13 +160,17 @@ ir::BoundKernel bind_fused(const AttentionPlan& p, const ir::NodeView& node) {
     set_operands(launch, p, mask, args);
     launch.out = head_major ? staged : y;
     if (p.gives_lse && out_count > 1) launch.log_sum_exp = out_ptr<float>(args, 1);
+    if (lse_bytes > 0) launch.log_sum_exp = staged + y_bytes / 4;
     cpu::attention(launch, cpu::pool_of(args.stream));
+    if (has_sinks)
+      take_sinks(p, in_ptr<float>(args, p.sink_operand), launch.out, launch.log_sum_exp,
+                 cpu::pool_of(args.stream));
     if (head_major) to_head_major(p, staged, y, cpu::pool_of(args.stream));
     if (p.gives_lse) return;
     if (out_count > 1) copy_present(p, in_ptr<float>(args, 1), p.k, p.head_dim, out_ptr<float>(args, 1));
     if (out_count > 2) copy_present(p, in_ptr<float>(args, 2), p.v, p.value_dim, out_ptr<float>(args, 2));
   };
-  return {run, mask_bytes + y_bytes};
+  return {run, mask_bytes + y_bytes + lse_bytes};
 }
 
 ir::BoundKernel bind_fused_grad(const AttentionGradPlan& g, const ir::KernelInit& init) {

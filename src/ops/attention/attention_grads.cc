@@ -22,6 +22,16 @@ Kept keep_log_sum_exp(GradBuilder& g, const ir::Node& node) {
   return {results[0], results[1]};
 }
 
+/// A sink's share of the softmax times what it keeps from y, summed over batch and queries: [heads].
+ValueId sink_gradient(GradBuilder& g, const Kept& kept) {
+  const ValueId sinks = g.in(kBsndSinks);
+  ValueId product = g.mul(kept.y, g.grad());
+  if (g.type(product).dtype != g.type(sinks).dtype) product = g.op("cast_like", {product, sinks});
+  const ValueId delta = g.reduce_sum(product, {3}, false);  // [batch, queries, heads]
+  const ValueId share = g.op("exp", {g.sub(sinks, g.transpose(kept.lse, {0, 2, 1}))});
+  return g.neg(g.reduce_sum(g.reduce_sum(g.mul(share, delta), {1}, false), {0}, false));
+}
+
 /// One of the two forms: its names, and how many operands come before the mask.
 struct Form {
   std::string_view forward, backward, with_mask;
@@ -57,11 +67,14 @@ ir::GradFn fused_gradient(const Form& form) {
         g.has(operands) && g.known(operands) == nullptr && tensor::is_float(g.type(g.in(operands)).dtype);
     const bool is_fused =
         trains_mask && is_whole(g.dims(g.in(operands)), scores_of(form, g.view()).to_dims());
+    const bool has_sinks = operands == kBsndMask && g.has(kBsndSinks);
+    if (trains_mask && has_sinks) base::fail_unsupported("attention with sinks and a mask that is trained");
     if (trains_mask && !is_fused) out[operands] = grad_by_expand()(graph, node, out_grads)[operands];
     const Kept kept = keep_log_sum_exp(g, node);
     std::vector<ValueId> in(node.in.begin(), node.in.begin() + static_cast<int64_t>(operands));
     in.insert(in.end(), {kept.y, kept.lse, g.grad()});
     if (g.has(operands)) in.push_back(g.in(operands));
+    if (has_sinks) out[kBsndSinks] = sink_gradient(g, kept);
     const auto grads = g.ops(is_fused ? form.with_mask : form.backward, std::move(in), node.attrs,
                              operands + (is_fused ? 1 : 0));
     for (size_t i = 0; i < operands; ++i) out[i] = grads[i];

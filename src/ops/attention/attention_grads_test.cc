@@ -48,6 +48,16 @@ TEST(AttentionGradient, Bsnd) {
   }
 }
 
+TEST(AttentionGradient, Sinks) {
+  for (const bool causal : {false, true}) {
+    const ir::Attrs attrs{{"is_causal", int64_t{causal}}, {"left_window_size", causal ? int64_t{2} : -1}};
+    expect_gradient(
+        {.op = "attention_bsnd",
+         .in = {f64({2, 5, 4, 3}, 1), f64({2, 5, 2, 3}, 2), f64({2, 5, 2, 3}, 3), Tensor(), f64({4}, 4)},
+         .attrs = attrs});
+  }
+}
+
 TEST(AttentionGradient, WindowsAndCaps) {
   for (const int64_t left : {-1, 0, 2}) {
     for (const double cap : {0.0, 0.7}) {

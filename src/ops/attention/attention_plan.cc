@@ -163,6 +163,12 @@ AttentionPlan plan_attention_bsnd(const ir::NodeView& node, size_t mask_operand)
   const int64_t kv_heads = node.attrs.get_int("kv_heads", 0);
   base::require(kv_heads == 0 || kv_heads == p.kv_heads, "keys have ", p.kv_heads, " heads, kv_heads is ",
                 kv_heads);
+  // The backward pass knows sinks from result and log-sum-exp.
+  if (mask_operand == kBsndMask && node.present(kBsndSinks)) {
+    p.sink_operand = kBsndSinks;
+    base::require(node.in_dims(kBsndSinks) == Dims{p.heads}, "sinks ", node.in[kBsndSinks].to_string(),
+                  " of ", p.heads, " heads");
+  }
   plan_scores(node, p);
   return p;
 }

@@ -28,7 +28,8 @@ struct AttentionPlan {
   std::array<size_t, 3> operand{0, 1, 2};  ///< which operands hold q, k, v
   std::array<int64_t, 3> offset{};         ///< elements before the first of q, k, v in theirs
   size_t mask_operand = 3;
-  bool gives_lse = false;  ///< result 1 is the log-sum-exp [batch, heads, queries], not the present keys
+  size_t sink_operand = 0;  ///< [heads]: a score of each head that takes its share and gives nothing; 0: none
+  bool gives_lse = false;   ///< result 1 is the log-sum-exp [batch, heads, queries], not the present keys
   MaskStrides mask;
   double scale = 1, softcap = 0;
   bool causal = false;
@@ -42,8 +43,11 @@ struct AttentionPlan {
 /// Plan of ONNX Attention with static shapes. Throws invalid_argument for shapes that do not fit together.
 AttentionPlan plan_attention(const ir::NodeView& node);
 
+/// Operands of attention_bsnd behind queries, keys and values.
+inline constexpr size_t kBsndMask = 3, kBsndSinks = 4;
+
 /// Plan of attention_bsnd.
-AttentionPlan plan_attention_bsnd(const ir::NodeView& node, size_t mask_operand = 3);
+AttentionPlan plan_attention_bsnd(const ir::NodeView& node, size_t mask_operand = kBsndMask);
 
 /// Plan of attention_qkv: one operand [batch, seq, (heads + 2 kv_heads) * channels].
 AttentionPlan plan_attention_qkv(const ir::NodeView& node, size_t mask_operand = 1);

@@ -21,6 +21,7 @@ constexpr double kExcluded = -std::numeric_limits<double>::infinity();
 struct AttentionArgs {
   const void *q, *k, *v, *mask, *past_key, *past_value;
   const int64_t* lengths;
+  const void* sinks;
   void *y, *present_key, *present_value, *scores, *lse;
 };
 
@@ -84,14 +85,16 @@ bool score_row(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, 
   return any;
 }
 
-/// Probabilities in place, all zero if nothing is seen; returns the logarithm of the sum of exponents.
-double softmax_row(double* row, int64_t n, bool any) {
-  double top = kExcluded, sum = 0;
+/// Probabilities in place, all zero if nothing is seen; returns the logarithm of the sum of exponents, of
+/// which that of `sink` is one.
+double softmax_row(double* row, int64_t n, bool any, double sink) {
+  double top = sink, sum = 0;
   for (int64_t j = 0; j < n; ++j) top = std::max(top, row[j]);
   if (!any || top == kExcluded) {
     std::fill_n(row, n, 0.0);
-    return kExcluded;
+    return sink;
   }
+  if (sink != kExcluded) sum = std::exp(sink - top);
   for (int64_t j = 0; j < n; ++j) sum += row[j] = std::exp(row[j] - top);
   for (int64_t j = 0; j < n; ++j) row[j] /= sum;
   return top + std::log(sum);
@@ -101,7 +104,8 @@ template <class T>
 void attend(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std::array<int64_t, 3> at,
             double* row) {
   const auto [b, h, i] = at;
-  const double lse = softmax_row(row, p.keys(), score_row<T>(p, mask_type, a, at, row));
+  const double sink = a.sinks == nullptr ? kExcluded : double(static_cast<const T*>(a.sinks)[h]);
+  const double lse = softmax_row(row, p.keys(), score_row<T>(p, mask_type, a, at, row), sink);
   if (a.lse != nullptr) static_cast<T*>(a.lse)[(b * p.heads + h) * p.queries + i] = T(lse);
   if (a.scores != nullptr && p.qk_mode == 3) {
     T* shown = static_cast<T*>(a.scores) + ((b * p.heads + h) * p.queries + i) * p.keys();
@@ -145,6 +149,7 @@ AttentionArgs args_of(const AttentionPlan& p, const ir::RunArgs& args, size_t in
   auto projection = [&](size_t i) { return static_cast<const T*>(args.in[p.operand[i]]) + p.offset[i]; };
   AttentionArgs a{.q = projection(0), .k = projection(1), .v = projection(2), .mask = in(p.mask_operand)};
   a.y = out(0);
+  if (p.sink_operand > 0) a.sinks = in(p.sink_operand);
   if (p.gives_lse) {
     a.lse = out(1);
     return a;

@@ -63,6 +63,44 @@ TEST(AttentionBsnd, KernelsMatchNaiveLoops) {
   }
 }
 
+/// A sink is a key of its own score without a value.
+TEST(AttentionBsnd, SinksAreKeysWithoutValues) {
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();
+  for (const Case& c :
+       {Case{2, 5, 5, 3, 3, 8, false}, Case{1, 33, 33, 4, 2, 32, true}, Case{3, 1, 70, 2, 1, 64, false}}) {
+    const Tensor q = random_tensor({c.batch, c.queries, c.heads, c.dim}, 1),
+                 k = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 2);
+    const Tensor v = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 3),
+                 sinks = random_tensor({c.heads}, 4, 3.0f);
+    const auto with_one_more = [&](const Tensor& t) {
+      Tensor more = Tensor::zeros(tensor::DType::f32, {c.batch, c.keys + 1, c.kv_heads, c.dim});
+      const auto from = t.data<float>();
+      const size_t run = from.size() / size_t(c.batch);
+      for (size_t b = 0; b < size_t(c.batch); ++b)
+        std::copy_n(from.data() + b * run, run,
+                    more.mutable_data<float>().data() + b * (run + size_t(c.kv_heads * c.dim)));
+      return more;
+    };
+    const Case more{c.batch, c.queries, c.keys + 1, c.heads, c.kv_heads, c.dim, false};
+    const auto want =
+        naive(more, q, with_one_more(k), with_one_more(v), [&](int64_t, int64_t h, int64_t i, int64_t j) {
+          if (j == c.keys) return sinks.to_doubles()[size_t(h)];
+          return c.causal && j > i ? kHidden : 0.0;
+        });
+    const ir::Attrs attrs{{"is_causal", int64_t{c.causal}}};
+    const std::vector<Tensor> in{q, k, v, Tensor(), sinks};
+    const auto results = tests::run_kernels("attention_bsnd", attrs, in, 2);
+    ASSERT_EQ(results.size(), 2u);
+    for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);
+    tests::expect_close(results[0].out[1], results[1].out[1].to_doubles(), 1e-5, 1e-5, "log-sum-exp");
+    const auto expanded = tests::run_expanded("attention_bsnd", attrs, in, 2);
+    tests::expect_close(expanded[0], want, 1e-4, 1e-5, "expand");
+    tests::expect_close(expanded[1], results[1].out[1].to_doubles(), 1e-5, 1e-5, "expanded log-sum-exp");
+    const auto one = tests::run_kernels("attention_bsnd", attrs, in);
+    for (const auto& r : one) tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel + " alone");
+  }
+}
+
 TEST(AttentionBsnd, KeyPaddingHidesKeys) {
   const Case c{2, 4, 6, 2, 2, 16, false};
   const Tensor q = random_tensor({2, 4, 2, 16}, 1), k = random_tensor({2, 6, 2, 16}, 2),

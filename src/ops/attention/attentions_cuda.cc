@@ -97,7 +97,9 @@ ir::Kernel plain_kernel(PlanOf plan_of, size_t mask_operand) {
             if (mask_operand > 2) {
               if (auto why = refuse_mixed(node, {1, 2})) return why;
             }
-            return refuse_plan(plan_of(node, mask_operand), node);
+            const AttentionPlan p = plan_of(node, mask_operand);
+            if (p.sink_operand > 0) return "attention with sinks";
+            return refuse_plan(p, node);
           },
           .prepare =
               [=](const ir::KernelInit& init) { return bind_plain(init, plan_of(init.node, mask_operand)); }};

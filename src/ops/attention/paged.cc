@@ -52,6 +52,9 @@ std::vector<TensorType> infer_paged(const ir::NodeView& n) {
   need_ints(n, 4, 1);
   need_ints(n, 5, 1);
   base::require(n.in[1] == n.in[2], "keys ", n.in[1].to_string(), " and values ", n.in[2].to_string());
+  if (n.present(kPagedSinks))
+    base::require(n.in[kPagedSinks].dtype == DType::f32, "sinks are f32 [heads], not ",
+                  n.in[kPagedSinks].to_string());
   const Shape& q = n.in[0].shape;
   base::require(!q.has_rank() || q.rank() >= 2, "queries [..., tokens, heads * dim], not ", q.to_string());
   bool is_static = true;
@@ -91,23 +94,24 @@ ir::Cost append_cost(const ir::NodeView& n) {
 }
 
 ir::OpSchema paged_attention() {
-  return {
-      .name = "paged_attention",
-      .doc =
-          "y = softmax(scale q k^T) v, scores capped where softcap is set, of the last tokens of each "
-          "sequence over its keys and values in "
-          "pages, causal; operands q [..., tokens, heads dim], key and value pages [pages, kv_heads, "
-          "page_tokens, dim], table [sequences, pages of one], lengths [sequences], starts [sequences + 1]",
-      .precision = ir::PrecisionRule{PrecisionKind::paged, "products, softmax and sums in f32", 1},
-      .cut = paged_attention_cut,
-      .min_in = 6,
-      .max_in = 6,
-      .attrs = {{"left_window_size", "int", "keys before the query that it sees, -1: all"},
-                {"scale", "float", "default 1 / sqrt(dim)"},
-                {"softcap", "float", "scores become cap tanh(score / cap); 0: off"}},
-      .infer = infer_paged,
-      .cost = paged_cost,
-      .why_no_grad = kNoGrad};
+  return {.name = "paged_attention",
+          .doc =
+              "y = softmax(scale q k^T) v, scores capped where softcap is set, of the last tokens of each "
+              "sequence over its keys and values in "
+              "pages, causal; operands q [..., tokens, heads dim], key and value pages [pages, kv_heads, "
+              "page_tokens, dim], table [sequences, pages of one], lengths [sequences], starts [sequences + "
+              "1], sinks f32 "
+              "[heads] or none: one more score of each head, which has no value",
+          .precision = ir::PrecisionRule{PrecisionKind::paged, "products, softmax and sums in f32", 1},
+          .cut = paged_attention_cut,
+          .min_in = 6,
+          .max_in = 7,
+          .attrs = {{"left_window_size", "int", "keys before the query that it sees, -1: all"},
+                    {"scale", "float", "default 1 / sqrt(dim)"},
+                    {"softcap", "float", "scores become cap tanh(score / cap); 0: off"}},
+          .infer = infer_paged,
+          .cost = paged_cost,
+          .why_no_grad = kNoGrad};
 }
 
 ir::OpSchema kv_append() {
@@ -143,6 +147,9 @@ PagedPlan plan_paged(const ir::NodeView& n) {
   base::require(n.in_dims(4)[0] == p.sequences && n.in_dims(5)[0] == p.sequences + 1, "a table of ",
                 p.sequences, " sequences with ", n.in_dims(4)[0], " lengths and ", n.in_dims(5)[0],
                 " starts");
+  if (n.present(kPagedSinks))
+    base::require(n.in_dims(kPagedSinks) == tensor::Dims{p.heads}, "sinks ", n.in[kPagedSinks].to_string(),
+                  " of ", p.heads, " heads");
   p.scale = static_cast<float>(n.attrs.get_float("scale", 1.0 / std::sqrt(static_cast<double>(p.pages.dim))));
   p.softcap = static_cast<float>(n.attrs.get_float("softcap", 0));
   p.window = std::max<int64_t>(0, n.attrs.get_int("left_window_size", -1) + 1);

@@ -12,8 +12,11 @@ struct PageShape {
   int64_t pages = 0, kv_heads = 1, page_tokens = 1, dim = 1;
 };
 
+/// Operand of paged_attention behind starts: a score of each head that takes its share and gives nothing.
+inline constexpr size_t kPagedSinks = 6;
+
 /// Extents of a node of paged_attention, whose shapes are static. Operands: q, keys, values, table, lengths,
-/// starts.
+/// starts, sinks.
 struct PagedPlan {
   int64_t rows = 0, heads = 1, sequences = 0, most_pages = 0;
   PageShape pages;

@@ -36,8 +36,9 @@ ir::BoundKernel prepare_paged(const ir::KernelInit& init) {
                             .window = p.window,
                             .scale = p.scale,
                             .softcap = p.softcap};
-  auto run = [fixed](const ir::RunArgs& args) {
+  auto run = [fixed, operands = init.node.in.size()](const ir::RunArgs& args) {
     cpu::PagedAttention a = fixed;
+    a.sinks = opt_ptr<float>(args, kPagedSinks, operands);
     a.q = args.in[0];
     a.keys = args.in[1];
     a.values = args.in[2];

@@ -28,7 +28,7 @@ std::vector<double> naive(const Case& c, const Operands& o) {
         };
         const auto first = static_cast<size_t>((row * c.heads + h) * c.dim);
         std::vector<double> p;
-        double sum = 0;
+        double sum = c.has_sinks ? std::exp(o.sinks.to_doubles()[static_cast<size_t>(h)]) : 0;
         const int64_t begin = c.left < 0 ? 0 : std::max<int64_t>(0, seen - 1 - c.left);
         for (int64_t t = begin; t < seen; ++t) {
           double dot = 0;
@@ -71,6 +71,20 @@ void expect_naive(const std::vector<Case>& cases, const std::string& level) {
                           base::concat(level, ", dim ", c.dim, " threads ", threads));
     }
   }
+}
+
+TEST(PagedAttention, SinksTakeTheirShare) {
+  std::vector<Case> cases{{4, 2, 64, 16, {5, 40, 1}, {1, 1, 1}},
+                          {4, 4, 8, 4, {9, 3}, {9, 3}},
+                          {8, 2, 16, 16, {700, 30}, {1, 2}},  // parts of keys that are joined
+                          {4, 1, 40, 8, {300}, {300}}};
+  for (Case& c : cases) c.has_sinks = true;
+  cases[1].left = 2;
+  for (const cpu::SimdLevel& level : cpu::simd_levels()) {
+    cpu::simd_force(level);
+    expect_naive(cases, level.name);
+  }
+  cpu::simd_unforce();
 }
 
 TEST(PagedAttention, MatchesNaiveLoops) {

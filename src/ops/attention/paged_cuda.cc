@@ -23,7 +23,10 @@ ir::Refusal refuse_pages(const ir::NodeView& node, size_t pages) {
   return std::nullopt;
 }
 
-ir::Refusal refuse_paged(const ir::NodeView& node) { return refuse_pages(node, 1); }
+ir::Refusal refuse_paged(const ir::NodeView& node) {
+  if (node.present(kPagedSinks)) return "attention with sinks";
+  return refuse_pages(node, 1);
+}
 
 cuda::PagedAttentionArgs paged_args(const PagedPlan& p, DType type, DType page_type) {
   return {.type = type,

@@ -19,11 +19,6 @@ using tensor::TensorType;
 
 constexpr const char* kNoGrad = "its weights are whole numbers";
 
-ir::AttrSpec format_attr() {
-  return {"format", kBlockFormatKind,
-          "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, mxfp4"};
-}
-
 ir::AttrSpec formats_attr() {
   return {"formats", "strings", "of each matrix where they differ; `format` is the first one's"};
 }
@@ -216,7 +211,7 @@ ir::OpSchema dequantize_schema() {
       .name = "dequantize_blocks",
       .doc = "y = the numbers that blocks stand for: u8 [n, bytes of a row] -> f32 [n, k]",
       .cut = dequantize_cut,
-      .attrs = {format_attr()},
+      .attrs = {block_format_attr()},
       .infer = infer_dequantize,
       .cost =
           [](const ir::NodeView& n) { return ir::Cost{.flop = 2 * results_of(n), .bytes = bytes_of_all(n)}; },
@@ -224,24 +219,25 @@ ir::OpSchema dequantize_schema() {
 }
 
 ir::OpSchema linear_schema() {
-  return {.name = "block_linear",
-          .doc =
-              "y = x W' + bias with W [n, k] in a block format: operands x [..., k], u8 [n, bytes of a row], "
-              "bias [n] of x's type, the scale [k] of an RMS norm before the product, a residual like y that "
-              "is added; rows of x may be rounded to 8 bits, 32 neighbours with one scale",
-          .is_product = true,
-          .cut = linear_cut,
-          .min_in = 2,
-          .max_in = 5,
-          .attrs = {format_attr(), {"rows", "string", "f32: as they are; q8: in 8 bits"}, epsilon_attr()},
-          .infer = infer_linear,
-          .expand = expand_linear,
-          .cost =
-              [](const ir::NodeView& n) {
-                return ir::Cost{.flop = 2 * static_cast<double>(n.in_dims(kBlX).back()) * results_of(n),
-                                .bytes = bytes_of_all(n)};
-              },
-          .why_no_grad = kNoGrad};
+  return {
+      .name = "block_linear",
+      .doc =
+          "y = x W' + bias with W [n, k] in a block format: operands x [..., k], u8 [n, bytes of a row], "
+          "bias [n] of x's type, the scale [k] of an RMS norm before the product, a residual like y that "
+          "is added; rows of x may be rounded to 8 bits, 32 neighbours with one scale",
+      .is_product = true,
+      .cut = linear_cut,
+      .min_in = 2,
+      .max_in = 5,
+      .attrs = {block_format_attr(), {"rows", "string", "f32: as they are; q8: in 8 bits"}, epsilon_attr()},
+      .infer = infer_linear,
+      .expand = expand_linear,
+      .cost =
+          [](const ir::NodeView& n) {
+            return ir::Cost{.flop = 2 * static_cast<double>(n.in_dims(kBlX).back()) * results_of(n),
+                            .bytes = bytes_of_all(n)};
+          },
+      .why_no_grad = kNoGrad};
 }
 
 ir::OpSchema linears_schema() {
@@ -255,7 +251,7 @@ ir::OpSchema linears_schema() {
           .min_in = 3,
           .max_in = 2 + 2 * kMostJoined,
           .max_out = kMostJoined,
-          .attrs = {format_attr(),
+          .attrs = {block_format_attr(),
                     formats_attr(),
                     {"gated", "int", "1: the one result is silu(y_0) y_1"},
                     {"rows", "string", "as block_linear"},
@@ -286,7 +282,7 @@ ir::OpSchema gather_schema() {
       .cut = gather_blocks_cut,
       .min_in = 2,
       .max_in = 2,
-      .attrs = {format_attr(),
+      .attrs = {block_format_attr(),
                 {"packed", "int", "1: a block_linear reads the same operand, and its packed form serves"}},
       .infer = infer_gather_blocks,
       .expand = expand_gather,
@@ -301,6 +297,11 @@ ir::OpSchema gather_schema() {
 }
 
 }  // namespace
+
+ir::AttrSpec block_format_attr() {
+  return {"format", kBlockFormatKind,
+          "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, mxfp4"};
+}
 
 std::string block_format_of(const ir::Attrs& attrs, size_t number) {
   const std::vector<std::string> formats = attrs.get_strings("formats");
@@ -332,6 +333,7 @@ BlockMatrix block_matrix(const ir::NodeView& node, size_t i, size_t number) {
 std::vector<size_t> packed_operands(const ir::Node& node) {
   if (node.op_name() == "block_linear") return {kBlWeights};
   if (node.op_name() == "block_gather" && node.attrs.get_int("packed", 0) != 0) return {kBgWeights};
+  if (node.op_name() == "block_experts") return {2};  // behind rows and choices
   std::vector<size_t> all;
   if (node.op_name() == "block_linears") {
     for (size_t i = 0; i < joined_products(node.attrs, node.out.size()); ++i) all.push_back(1 + i);

@@ -20,6 +20,9 @@ struct BlockMatrix {
 /// `format`.
 std::string block_format_of(const ir::Attrs& attrs, size_t number = 0);
 
+/// The attribute that names a format.
+ir::AttrSpec block_format_attr();
+
 /// Says so, of all matrices in their order.
 void set_block_formats(ir::Attrs& attrs, const std::vector<std::string>& formats);
 

@@ -64,6 +64,10 @@ enum WeightOnlyOperand : size_t { kWoX, kWoWeights, kWoScale, kWoZero, kWoBias }
 /// The form of weights of a type under a node's attributes. Throws invalid_argument for other types and bits.
 WeightForm weight_form(const ir::Attrs& attrs, tensor::DType type, bool has_zero);
 
+/// Checks operand `w_at`, stored weights [n, ...] of a form, with its scales and zero points behind it.
+/// Returns their depth. Throws invalid_argument.
+int64_t check_stored_weights(const ir::NodeView& node, size_t w_at, const WeightForm& form);
+
 /// Operands of dequantize_weights.
 enum DequantizeOperand : size_t { kDqWeights, kDqScale, kDqZero, kDqOrder };
 

@@ -2,30 +2,14 @@
 #include <cstring>
 
 #include "backend/cpu/device/cpu_stream.h"
-#include "backend/cpu/dense/weight_rows.h"
 #include "ops/kernel_forms.h"
-#include "ops/weight_only/weight_only.h"
+#include "ops/weight_only/weight_codes_cpu.h"
 #include "tensor/small_float_math.h"
 
 namespace trireme::ops {
 namespace {
 
 using tensor::DType;
-
-cpu::WeightCodes codes_of(const WeightForm& form) {
-  switch (form.type) {
-    case DType::f8e4m3fn: return cpu::WeightCodes::e4m3;
-    case DType::bf16: return cpu::WeightCodes::bf16;
-    case DType::f16: return cpu::WeightCodes::f16;
-    default: return form.bits == 8 ? cpu::WeightCodes::int8 : cpu::WeightCodes::int4;
-  }
-}
-
-/// Groups as the kernel walks along rows that have none.
-int64_t stride_of(const WeightForm& form, int64_t k) {
-  if (form.has_scales()) return form.group;
-  return k % 128 == 0 ? 128 : 32;
-}
 
 ir::BoundKernel prepare_rows(const ir::KernelInit& init) {
   const WeightOnlyExtents e = weight_only_extents(init.node);
@@ -34,10 +18,10 @@ ir::BoundKernel prepare_rows(const ir::KernelInit& init) {
     cpu::weight_rows({.weights = {.w = in_ptr<uint8_t>(args, kWoWeights),
                                   .scale = in_ptr<float>(args, kWoScale),
                                   .zero = opt_ptr<int8_t>(args, kWoZero, operands),
-                                  .codes = codes_of(e.form),
+                                  .codes = weight_codes(e.form),
                                   .n = e.n,
                                   .k = e.k,
-                                  .group = stride_of(e.form, e.k)},
+                                  .group = weight_stride(e.form, e.k)},
                       .x = in_ptr<float>(args, kWoX),
                       .bias = opt_ptr<float>(args, kWoBias, operands),
                       .y = out_ptr<float>(args, 0),
@@ -108,19 +92,19 @@ ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
   }};
 }
 
-/// Rows of 16 bits; weights that have 16 bits, too, are read as they are or not at all.
-ir::Kernel half_rows(const ir::Kernel& rows) {
+ir::Refusal refuse_nothing(const ir::NodeView&) { return std::nullopt; }
+
+}  // namespace
+
+ir::Kernel via_stored_f32(const ir::Kernel& rows, size_t weights) {
   ir::Kernel half = via_f32(rows);
-  half.refuse = [refuse = half.refuse](const ir::NodeView& n) -> ir::Refusal {
-    if (!weight_only_extents(n).form.has_scales()) return "weights of 16 bits meet rows in f32";
+  half.refuse = [refuse = half.refuse, weights](const ir::NodeView& n) -> ir::Refusal {
+    const DType type = n.in[weights].dtype;
+    if (type == DType::bf16 || type == DType::f16) return "weights of 16 bits meet rows in f32";
     return refuse(n);
   };
   return half;
 }
-
-ir::Refusal refuse_nothing(const ir::NodeView&) { return std::nullopt; }
-
-}  // namespace
 
 std::vector<ir::Kernel> weight_only_linear_cpu_kernels() {
   const ir::Kernel rows{.name = "streamed",
@@ -138,7 +122,7 @@ std::vector<ir::Kernel> weight_only_linear_cpu_kernels() {
                                      return bind_reference<decltype(zero)>(init.node);
                                    });
                                  }};
-  return {rows, half_rows(rows), reference};
+  return {rows, via_stored_f32(rows, kWoWeights), reference};
 }
 
 std::vector<ir::Kernel> dequantize_weights_cpu_kernels() {

@@ -9,36 +9,12 @@ namespace {
 
 using tensor::DType;
 
-/// Weights [n, k] of a form, their scales and zero points. Returns k.
-int64_t check_weights(const ir::NodeView& n, size_t w_at, const WeightForm& form) {
-  const tensor::Shape& w = n.in[w_at].shape;
-  base::require(w.is_static() && w.rank() == 2, "weights are [n, bytes], not ", w.to_string());
-  const int64_t k = form.type == DType::u8 ? w[1].value() * 8 / form.bits : w[1].value();
-  if (!form.has_scales()) {
-    base::require(!n.present(w_at + 1) && !n.present(w_at + 2), "weights in ", name_of(form.type),
-                  " have neither scales nor zero points");
-    return k;
-  }
-  base::require(n.present(w_at + 1) && n.in[w_at + 1].dtype == DType::f32,
-                "stored weights have scales in f32");
-  const tensor::Shape& scale = n.in[w_at + 1].shape;
-  base::require(scale.is_static() && scale.rank() == 2, "scales are [n, groups], not ", scale.to_string());
-  base::require(form.group > 0 && k % form.group == 0, "groups of ", form.group, " weights in rows of ", k);
-  base::require(scale[0] == w[0] && scale[1].value() == k / form.group, "scales ", scale.to_string(),
-                " for weights ", w.to_string());
-  if (n.present(w_at + 2))
-    base::require(
-        form.type == DType::u8 && n.in[w_at + 2].dtype == DType::i8 && n.in[w_at + 2].shape == scale,
-        "zero points ", n.in[w_at + 2].shape.to_string());
-  return k;
-}
-
 std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   const tensor::Shape &x = n.in[kWoX].shape, &w = n.in[kWoWeights].shape;
   const WeightForm form = weight_form(n.attrs, n.in[kWoWeights].dtype, n.present(kWoZero));
   if (form.has_scales() && (form.group != 32 && form.group != 64 && form.group != 128))
     base::fail_invalid("weight_only_linear: ", *refuse_weight_form(form, form.group));
-  const int64_t k = check_weights(n, kWoWeights, form);
+  const int64_t k = check_stored_weights(n, kWoWeights, form);
   if (ir::Refusal no = refuse_weight_form(form, k)) base::fail_invalid("weight_only_linear: ", *no);
   if (n.present(kWoBias))
     base::require(n.in[kWoBias].dtype == n.in[kWoX].dtype && n.in[kWoBias].shape == tensor::Shape{w[0]},
@@ -54,7 +30,7 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
 
 std::vector<tensor::TensorType> infer_dequantize(const ir::NodeView& n) {
   const WeightForm form = weight_form(n.attrs, n.in[kDqWeights].dtype, n.present(kDqZero));
-  const int64_t k = check_weights(n, kDqWeights, form);
+  const int64_t k = check_stored_weights(n, kDqWeights, form);
   if (n.present(kDqOrder))
     base::require(n.in[kDqOrder].dtype == DType::i32 && n.in[kDqOrder].shape == tensor::Shape{k},
                   "an order of columns is i32 [", k, "], not ", n.in[kDqOrder].to_string());
@@ -212,6 +188,29 @@ ir::OpSchema dequantize_schema() {
 }
 
 }  // namespace
+
+int64_t check_stored_weights(const ir::NodeView& n, size_t w_at, const WeightForm& form) {
+  const tensor::Shape& w = n.in[w_at].shape;
+  base::require(w.is_static() && w.rank() == 2, "weights are [n, bytes], not ", w.to_string());
+  const int64_t k = form.type == DType::u8 ? w[1].value() * 8 / form.bits : w[1].value();
+  if (!form.has_scales()) {
+    base::require(!n.present(w_at + 1) && !n.present(w_at + 2), "weights in ", name_of(form.type),
+                  " have neither scales nor zero points");
+    return k;
+  }
+  base::require(n.present(w_at + 1) && n.in[w_at + 1].dtype == DType::f32,
+                "stored weights have scales in f32");
+  const tensor::Shape& scale = n.in[w_at + 1].shape;
+  base::require(scale.is_static() && scale.rank() == 2, "scales are [n, groups], not ", scale.to_string());
+  base::require(form.group > 0 && k % form.group == 0, "groups of ", form.group, " weights in rows of ", k);
+  base::require(scale[0] == w[0] && scale[1].value() == k / form.group, "scales ", scale.to_string(),
+                " for weights ", w.to_string());
+  if (n.present(w_at + 2))
+    base::require(
+        form.type == DType::u8 && n.in[w_at + 2].dtype == DType::i8 && n.in[w_at + 2].shape == scale,
+        "zero points ", n.in[w_at + 2].shape.to_string());
+  return k;
+}
 
 WeightOnlyExtents weight_only_extents(const ir::NodeView& node) {
   const tensor::Dims x = node.in_dims(kWoX);

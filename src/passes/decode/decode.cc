@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/attention/attention_plan.h"
 #include "ops/random/sample_tokens.h"
 #include "ops/table.h"
 #include "passes/independence/independence.h"
@@ -105,8 +106,9 @@ class DecodeRewriter {
     for (const char* name : {"scale", "softcap", "left_window_size"}) {
       if (const auto* value = node.attrs.find(name)) attrs.set(name, *value);
     }
-    const ValueId y =
-        rw_.add("paged_attention", {q, now[0], now[1], table_, lengths_, starts_}, attrs, node.from);
+    std::vector<ValueId> in{q, now[0], now[1], table_, lengths_, starts_};
+    if (node.in.size() > ops::kBsndSinks) in.push_back(node.in[ops::kBsndSinks]);
+    const ValueId y = rw_.add("paged_attention", in, attrs, node.from);
     graph().replace_uses(node.out[0], reshape(y, {0, 0, heads, dim}, node.from));
   }
 
@@ -123,17 +125,20 @@ class DecodeRewriter {
     return true;
   }
 
-  /// The leading rows of a table, one for each position: looked up instead.
+  /// Rows of a table from some first one on, one for each position: looked up instead.
   bool place(const Node& node) {
     if (!rw_.is_weight(node.in[0])) return false;
     const tensor::Dims table = *rw_.weight_dims(node.in[0]);
     const Shape& rows = graph().type(node.out[0]).shape;
     const auto begin = rw_.ints(node.in[1]);
-    if (table.size() != 2 || !rows.has_rank() || rows[0].is_static() || !begin ||
-        *begin != std::vector<int64_t>{0})
+    if (table.size() != 2 || !rows.has_rank() || rows[0].is_static() || !begin || begin->size() != 1 ||
+        begin->front() < 0 || begin->front() >= table[0])
       return false;
-    limit_positions(table[0]);
-    const ValueId y = rw_.add("gather", {node.in[0], positions_}, {{"axis", int64_t{0}}}, node.from);
+    const int64_t first = begin->front();
+    limit_positions(table[0] - first);
+    ValueId at = positions_;
+    if (first > 0) at = rw_.add("add", {at, rw_.constant(tensor::Tensor::scalar(first))}, {}, node.from);
+    const ValueId y = rw_.add("gather", {node.in[0], at}, {{"axis", int64_t{0}}}, node.from);
     graph().replace_uses(node.out[0], y);
     return true;
   }

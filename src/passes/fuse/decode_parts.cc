@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ops/attention/paged.h"
 #include "ops/table.h"
 
 namespace trireme::passes {
@@ -74,6 +75,7 @@ bool is_silu_gate(const Node& node) {
 }
 
 std::optional<DecodeAttention> decode_attention_of(const Rewriter& rw, const Node& node) {
+  if (node.in.size() > ops::kPagedSinks) return std::nullopt;  // no kernel of the joined step takes sinks
   const auto append = rw.producer(node.in[1], "kv_append");
   if (!append || append->out.size() != 2 || append->out[0] != node.in[1] || append->out[1] != node.in[2])
     return std::nullopt;

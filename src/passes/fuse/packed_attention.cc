@@ -14,6 +14,8 @@ struct Part {
   int64_t offset;
 };
 
+constexpr size_t kMaskEnd = 4;  // operands of attention_bsnd up to its mask
+
 /// Elements of the last axis before result `id` of the split.
 std::optional<int64_t> offset_in(const Rewriter& rw, const Node& split, ValueId id) {
   int64_t offset = 0;
@@ -55,7 +57,7 @@ std::optional<Part> part(const Rewriter& rw, ValueId id) {
 bool pack(Rewriter& rw, const Node& node) {
   const auto q = part(rw, node.in[0]), k = part(rw, node.in[1]), v = part(rw, node.in[2]);
   if (!q || !k || !v || q->whole != k->whole || k->whole != v->whole) return false;
-  if (node.out.size() > 1) return false;
+  if (node.out.size() > 1 || node.in.size() > kMaskEnd) return false;  // sinks have no place there
   const tensor::Dims qd = *rw.dims(node.in[0]), kd = *rw.dims(node.in[1]), vd = *rw.dims(node.in[2]);
   const int64_t heads = qd[2], kv_heads = kd[2], d = qd[3];
   const bool in_order = q->offset == 0 && k->offset == heads * d && v->offset == (heads + kv_heads) * d;

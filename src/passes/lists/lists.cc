@@ -37,7 +37,6 @@ const std::vector<Pass>& prepare_passes() {
       {"noops", "removes nodes that change nothing", remove_noops},
       {"integer", "quantize/dequantize pairs become integer products and sums", use_integer_kernels},
       {"fold", "computes nodes whose operands are constant", fold_constants},
-      {"expert_columns", "stored matrices of experts lie side by side", join_expert_columns},
       {"blocks", "products and lookups read weights in blocks as they are stored", keep_blocks},
       {"stored", "products read weights of few bits as they are stored", keep_stored_weights},
       {"byte_moves", "quantized values are moved as bytes", move_bytes},

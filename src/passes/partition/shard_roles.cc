@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "ops/experts/experts.h"
 #include "passes/name_match.h"
 #include "passes/partition/vocab_parallel.h"
 
@@ -33,8 +34,11 @@ struct Product {
   ValueId x = ir::kNoValue, weight = ir::kNoValue, bias = ir::kNoValue, y = ir::kNoValue;
   size_t in_dim = 0, out_dim = 0;  ///< of the weight
   std::string from;
-  int64_t blocks = 0;                ///< of stored weights: groups along a row; 0: plain ones
-  std::vector<ValueId> beside = {};  ///< scales and zero points [rows, groups] of stored weights
+  int64_t blocks = 0;                  ///< of stored weights: groups along a row; 0: plain ones
+  std::vector<ValueId> beside = {};    ///< scales and zero points [rows, groups] of stored weights
+  int sections = 1;                    ///< matrices of experts that lie one under the other
+  int64_t units = 1;                   ///< of rows that are not cut; 1: single ones
+  ValueId expert_bias = ir::kNoValue;  ///< [experts, n]
 };
 
 /// The products of a graph and what lies between them.
@@ -123,8 +127,35 @@ class Structure {
     return p;
   }
 
+  /// A product over experts, whose matrices are all cut alike.
+  std::optional<Product> experts_product(const Node& node, const ops::ExpertPlaces& at) const {
+    const ValueId weight = node.in[ops::kExWeights];
+    if (!is_weight(weight)) return std::nullopt;
+    const bool is_stored = graph_.type(weight).shape.rank() == 2;
+    Product p{.x = node.in[ops::kExX], .weight = weight, .y = node.out[0], .in_dim = 2, .out_dim = 1};
+    p.from = node.from;
+    if (at.bias < node.in.size() && node.in[at.bias] != ir::kNoValue) {
+      p.expert_bias = node.in[at.bias];
+      if (!is_weight(p.expert_bias)) return std::nullopt;
+    }
+    if (!is_stored) return p;
+    p.in_dim = 1;
+    p.out_dim = 0;
+    p.sections = static_cast<int>(node.attrs.get_int("experts", 1));
+    const ir::CutRule rule = node.op->schema.cut(graph_.view(node));
+    p.blocks = rule.units.at(0).units;
+    if (rule.units.size() > 1) p.units = rule.units[1].units;
+    for (size_t i = ops::kExWeights + 1; i < at.bias; ++i) {
+      if (node.in.size() <= i || node.in[i] == ir::kNoValue) continue;
+      if (!is_weight(node.in[i])) return std::nullopt;
+      p.beside.push_back(node.in[i]);
+    }
+    return p;
+  }
+
   std::optional<Product> product_of(const Node& node) const {
     const std::string_view op = node.op_name();
+    if (const ops::ExpertPlaces* at = ops::expert_places(node.op->schema)) return experts_product(node, *at);
     if (op == "block_linear" || op == "weight_only_linear") return stored_product(node);
     if (op != "linear" && op != "matmul" && op != "gemm") return std::nullopt;
     if (!graph_.type(node.in[1]).shape.has_rank() || graph_.type(node.in[1]).shape.rank() != 2)
@@ -256,7 +287,13 @@ class Finder {
   void columns(size_t product, WeightSplit split) {
     const Product& p = structure_.products()[product];
     split.dim = p.out_dim;
+    if (p.sections > 1) split.sections = p.sections;
+    if (p.units > 1) split.units = p.units;
     place(p, split);
+    if (p.expert_bias == ir::kNoValue) return;
+    split.dim = 1;
+    split.sections = 1;
+    found_.emplace(name(p.expert_bias), split);
   }
   /// A weight, and what stands beside it where it is stored.
   void place(const Product& p, const WeightSplit& split) {
@@ -374,7 +411,7 @@ class Finder {
 
   int64_t width(size_t product) const {
     const Product& p = structure_.products()[product];
-    return structure_.extent(p.weight, p.out_dim);
+    return structure_.extent(p.weight, p.out_dim) / p.sections;
   }
 
   /// One product for queries, keys and values: side by side, or those of each head together.

@@ -21,7 +21,7 @@ enum class WeightRole : uint8_t { columns, rows, vocabulary, classes };
 struct WeightSplit {
   WeightRole role;
   size_t dim = 0;
-  int sections = 1;            ///< packed queries, keys and values: 3
+  int sections = 1;            ///< packed queries, keys and values: 3; stored experts: as many as they are
   int64_t units = 1;           ///< what must not be cut: heads; 1: single columns
   bool has_key_heads = false;  ///< of keys or values: split over as many ranks as there are key heads at most
   size_t group = 0;            ///< weights of a group are split together or not at all

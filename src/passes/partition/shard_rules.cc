@@ -184,7 +184,7 @@ class Placer {
       for (const auto& [name, s] : splits_) {
         const ir::Value* value = find(name);
         base::check(value != nullptr, "a split of no weight");
-        if (value->type.shape.rank() == 2 && s.has_key_heads == of_keys) drop_group(name, *value, s);
+        if (value->type.shape.rank() >= 2 && s.has_key_heads == of_keys) drop_group(name, *value, s);
       }
     }
   }

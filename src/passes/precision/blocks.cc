@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ops/blocks/blocks.h"
+#include "ops/experts/experts.h"
 #include "passes/precision/matrix_product.h"
 
 namespace trireme::passes {
@@ -44,6 +45,21 @@ bool keep_product(Rewriter& rw, const Node& node) {
   return true;
 }
 
+/// Products over experts read the blocks of those that are chosen.
+bool keep_experts(Rewriter& rw, const Node& node) {
+  if (node.op_name() != "expert_linear") return false;
+  const auto apart = rw.producer(node.in[ops::kExWeights], "reshape");
+  const std::optional<Stored> w = apart ? stored(rw, apart->in[0]) : std::nullopt;
+  const auto dims = rw.dims(node.in[ops::kExWeights]);
+  if (!w || !w->by_rows || !dims || ops::refuse_block_experts((*dims)[1])) return false;
+  std::vector<ValueId> in = node.in;
+  in[ops::kExWeights] = w->bytes;
+  const ValueId y = rw.add("block_experts", in,
+                           {{"format", w->format}, {"rows", "q8"}, {"experts", (*dims)[0]}}, node.from);
+  rw.replace(node.out[0], y);
+  return true;
+}
+
 bool keep_lookup(Rewriter& rw, const Node& node) {
   if (node.op_name() != "gather" || node.attrs.get_int("axis", 0) != 0 || node.attrs.has("first"))
     return false;
@@ -57,8 +73,9 @@ bool keep_lookup(Rewriter& rw, const Node& node) {
 
 size_t keep_blocks(ir::Graph& graph) {
   Rewriter rw(graph);
-  const size_t changes = rw.for_each(
-      [&](ir::NodeId, const Node& node) { return keep_product(rw, node) || keep_lookup(rw, node); });
+  const size_t changes = rw.for_each([&](ir::NodeId, const Node& node) {
+    return keep_product(rw, node) || keep_lookup(rw, node) || keep_experts(rw, node);
+  });
   graph.sort();
   return changes + share_packed_blocks(graph);
 }

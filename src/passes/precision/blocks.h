@@ -5,8 +5,8 @@
 
 namespace trireme::passes {
 
-/// Products by dequantize_blocks of a constant become block_linear, lookups in one block_gather. What linear
-/// does behind its product follows as nodes of its own. The pass "blocks".
+/// Products by dequantize_blocks of a constant become block_linear or block_experts, lookups in one
+/// block_gather. What linear does behind its product follows as nodes of its own. The pass "blocks".
 size_t keep_blocks(ir::Graph& graph);
 
 /// Products of one value by several matrices in blocks, with biases that are weights or none, become one

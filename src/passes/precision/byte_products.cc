@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/machine/cpu_info.h"
+#include "ops/experts/experts.h"
 #include "ops/weight_only/weight_only.h"
 #include "passes/rewriter.h"
 #include "tensor/absent.h"
@@ -59,10 +60,14 @@ Tensor in_blocks(const Groups& g, const tensor::BlockFormat& format, base::Threa
 
 ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
 
+/// How many operands a product has between x and its weights: the choices of experts.
+size_t choices_of(const Node& node) { return node.op_name() == "weight_only_experts" ? 1 : 0; }
+
 /// The groups of a product whose weights are whole numbers at hand.
 std::optional<Groups> groups_of(const Rewriter& rw, const Node& node) {
-  const ValueId zero = operand(node, ops::kWoZero), scale = operand(node, ops::kWoScale);
-  const Tensor* codes = rw.known(node.in[ops::kWoWeights]);
+  const size_t more = choices_of(node);
+  const ValueId zero = operand(node, ops::kWoZero + more), scale = operand(node, ops::kWoScale + more);
+  const Tensor* codes = rw.known(node.in[ops::kWoWeights + more]);
   if (codes == nullptr || scale == ir::kNoValue || rw.known(scale) == nullptr) return std::nullopt;
   if (zero != ir::kNoValue && rw.known(zero) == nullptr) return std::nullopt;
   const ops::WeightForm form = ops::weight_form(node.attrs, codes->dtype(), zero != ir::kNoValue);
@@ -76,11 +81,14 @@ size_t use_byte_products(ir::Graph& graph, const std::function<void(const Tensor
   Rewriter rw(graph);
   base::ThreadPool pool(base::read_cpu_info().threads());
   std::map<ValueId, ValueId> made;  // by the codes: tied weights stay one matrix
-  const size_t changes = rw.for_each("weight_only_linear", [&](ir::NodeId, const Node& node) {
+  const size_t changes = rw.for_each([&](ir::NodeId, const Node& node) {
+    const size_t more = choices_of(node);
+    if (node.op_name() != "weight_only_linear" && more == 0) return false;
     const std::optional<Groups> groups = groups_of(rw, node);
-    if (!groups) return false;
+    const int64_t experts = node.attrs.get_int("experts", 1);
+    if (!groups || (more > 0 && ops::refuse_block_experts(groups->n() / experts))) return false;
     const tensor::BlockFormat& format = format_of(groups->form);
-    const ValueId codes = node.in[ops::kWoWeights];
+    const ValueId codes = node.in[ops::kWoWeights + more];
     auto at = made.find(codes);
     if (at == made.end()) {
       // The blocks take the name of the codes, by which ranks know parts of weights.
@@ -91,10 +99,13 @@ size_t use_byte_products(ir::Graph& graph, const std::function<void(const Tensor
                                       : rw.graph().add_param(std::move(name), std::move(blocks));
       at = made.emplace(codes, id).first;
     }
-    std::vector<ValueId> in{node.in[ops::kWoX], at->second};
-    if (const ValueId bias = operand(node, ops::kWoBias); bias != ir::kNoValue) in.push_back(bias);
-    const ir::Attrs attrs{{"format", std::string(format.name)}, {"rows", std::string("q8")}};
-    rw.replace(node.out[0], rw.add("block_linear", in, attrs, node.from));
+    std::vector<ValueId> in{node.in[ops::kWoX]};
+    if (more > 0) in.push_back(node.in[ops::kExChosen]);
+    in.push_back(at->second);
+    for (size_t i = ops::kWoBias + more; i < node.in.size(); ++i) in.push_back(node.in[i]);
+    ir::Attrs attrs{{"format", std::string(format.name)}, {"rows", std::string("q8")}};
+    if (more > 0) attrs.set("experts", experts);
+    rw.replace(node.out[0], rw.add(more > 0 ? "block_experts" : "block_linear", in, attrs, node.from));
     return true;
   });
   graph.sort();

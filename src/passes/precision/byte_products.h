@@ -7,7 +7,8 @@
 
 namespace trireme::passes {
 
-/// weight_only_linear of constant weights in 4 or 8 bits becomes block_linear with rows in 8 bits: each
+/// weight_only_linear of constant weights in 4 or 8 bits becomes block_linear with rows in 8 bits, products
+/// over experts likewise: each
 /// group's scale and zero point move beside its codes (tensor::all_block_formats), exactly. Calls `was_read`
 /// with the codes of each matrix that moved: nothing reads them any more. For CPUs; devices read the given
 /// form. Returns how many products changed.

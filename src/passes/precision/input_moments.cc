@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "ops/experts/experts.h"
 #include "passes/precision/matrix_product.h"
 
 namespace trireme::passes {
@@ -35,7 +36,10 @@ std::map<std::string, ProductInput> product_inputs(const ir::Graph& given) {
   std::map<std::string, ProductInput> found;
   std::set<std::string> twice;
   rw.for_each([&](ir::NodeId, const ir::Node& node) {
-    const std::optional<MatrixProduct> p = matrix_product(rw, node);
+    std::optional<MatrixProduct> p = matrix_product(rw, node);
+    // All tokens stand for those that choose an expert.
+    const bool is_spread = node.op_name() == "expert_linear" && node.in.size() <= ops::kExpertPlaces.shares;
+    if (is_spread) p = MatrixProduct{.x = node.in[ops::kExX], .w = node.in[ops::kExWeights]};
     const ir::Value* weight = p ? param_of(graph, p->w) : nullptr;
     const tensor::Shape& x = p ? graph.type(p->x).shape : tensor::Shape{};
     if (weight == nullptr || !x.has_rank() || x.rank() < 2 || !x[x.rank() - 1].is_static()) return false;

@@ -2,9 +2,9 @@
 #include "passes/precision/stored_products.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/machine/cpu_info.h"
+#include "ops/experts/experts.h"
 #include "ops/table.h"
 #include "ops/weight_only/weight_only.h"
 #include "passes/precision/matrix_product.h"
@@ -71,6 +71,12 @@ ValueId in_stored_order(Rewriter& rw, ValueId x, ValueId order, const std::strin
       Tensor::from<int64_t>({static_cast<int64_t>(channels.size())}, std::span<const int64_t>(channels)));
 }
 
+void copy_form(const ir::Attrs& from, ir::Attrs& to) {
+  for (const char* name : {"bits", "group"}) {
+    if (const auto* value = from.find(name)) to.set(name, *value);
+  }
+}
+
 bool keep_product(Rewriter& rw, const Node& node) {
   const std::optional<MatrixProduct> p = matrix_product(rw, node);
   if (!p) return false;
@@ -86,9 +92,7 @@ bool keep_product(Rewriter& rw, const Node& node) {
                           operand(w->node, ops::kDqZero), p->bias};
   while (in.back() == ir::kNoValue) in.pop_back();
   ir::Attrs attrs;
-  for (const char* name : {"bits", "group"}) {
-    if (const auto* value = w->node.attrs.find(name)) attrs.set(name, *value);
-  }
+  copy_form(w->node.attrs, attrs);
   finish_product(rw, node, *p, rw.add("weight_only_linear", in, attrs, node.from));
   return true;
 }
@@ -112,59 +116,37 @@ Tensor widened(const Rewriter& rw, const Node& node, base::ThreadPool& pool) {
   return ops::evaluate(*node.op, node.attrs, in, 1, pool)[0];
 }
 
-/// Rows [experts * n, bytes] of each expert to [n, experts * bytes].
-Tensor side_by_side(const Tensor& t, int64_t experts) {
-  const int64_t n = t.dims()[0] / experts, bytes = t.bytes() / std::max<int64_t>(1, t.dims()[0]);
-  if (tensor::is_absent(t)) return tensor::absent(t.dtype(), {n, experts * t.dims()[1]});
-  Tensor out = Tensor::empty(t.dtype(), {n, experts * t.dims()[1]});
-  for (int64_t e = 0; e < experts; ++e) {
-    for (int64_t r = 0; r < n; ++r)
-      std::memcpy(out.mutable_raw() + (r * experts + e) * bytes, t.raw() + (e * n + r) * bytes,
-                  static_cast<size_t>(bytes));
-  }
-  return out;
-}
-
-/// reshape(transpose(reshape(stored, [experts, n, k]), [0, 2, 1]), [experts * k, n]): the stored node and how
-/// many experts.
-std::optional<std::pair<Node, int64_t>> stacked_columns(const Rewriter& rw, const Node& node) {
-  if (node.op_name() != "reshape") return std::nullopt;
-  const auto turned = rw.producer(node.in[0], "transpose");
-  if (!turned || turned->attrs.get_ints("perm", {}) != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
-  const auto apart = rw.producer(turned->in[0], "reshape");
-  if (!apart) return std::nullopt;
-  std::optional<Node> stored = rw.producer(apart->in[0], kStored);
-  if (!stored) stored = rw.producer(apart->in[0], "dequantize_blocks");
-  const auto three = rw.dims(turned->in[0]), two = rw.dims(node.out[0]);
-  if (!stored || !is_known(rw, *stored) || !three || !two || three->size() != 3) return std::nullopt;
-  if (*two != Dims{(*three)[0] * (*three)[2], (*three)[1]}) return std::nullopt;
-  if (operand(*stored, ops::kDqOrder) != ir::kNoValue) return std::nullopt;
-  return std::pair{std::move(*stored), (*three)[0]};
+/// Products over experts read the weights of those that are chosen.
+bool keep_experts(Rewriter& rw, const Node& node) {
+  if (node.op_name() != "expert_linear") return false;
+  const auto apart = rw.producer(node.in[ops::kExWeights], "reshape");
+  const std::optional<Source> w = apart ? source_of(rw, apart->in[0]) : std::nullopt;
+  const auto dims = rw.dims(node.in[ops::kExWeights]);
+  if (!w || !w->by_rows || !dims || ops::refuse_weight_form(form_of(rw, w->node), (*dims)[2])) return false;
+  ValueId x = node.in[ops::kExX];
+  if (const ValueId order = operand(w->node, ops::kDqOrder); order != ir::kNoValue)
+    x = in_stored_order(rw, x, order, node.from);
+  std::vector<ValueId> in{x,
+                          node.in[ops::kExChosen],
+                          w->node.in[ops::kDqWeights],
+                          operand(w->node, ops::kDqScale),
+                          operand(w->node, ops::kDqZero),
+                          operand(node, ops::kExpertPlaces.bias),
+                          operand(node, ops::kExpertPlaces.shares)};
+  while (in.back() == ir::kNoValue) in.pop_back();
+  ir::Attrs attrs{{"experts", (*dims)[0]}};
+  copy_form(w->node.attrs, attrs);
+  rw.replace(node.out[0], rw.add("weight_only_experts", in, attrs, node.from));
+  return true;
 }
 
 }  // namespace
 
-size_t join_expert_columns(ir::Graph& graph) {
-  Rewriter rw(graph);
-  const size_t changes = rw.for_each([&](ir::NodeId, const Node& node) {
-    const auto found = stacked_columns(rw, node);
-    if (!found) return false;
-    const auto& [stored, experts] = *found;
-    std::vector<ValueId> in;
-    for (ValueId id : stored.in)
-      in.push_back(id == ir::kNoValue ? id : rw.constant(side_by_side(*rw.known(id), experts)));
-    const ValueId rows = rw.add(stored.op_name(), in, stored.attrs, stored.from);
-    rw.replace(node.out[0], rw.add("transpose", {rows}, {{"perm", std::vector<int64_t>{1, 0}}}, node.from));
-    return true;
-  });
-  graph.sort();
-  return changes;
-}
-
 size_t keep_stored_weights(ir::Graph& graph) {
   Rewriter rw(graph);
-  size_t changes = rw.for_each(
-      [&](ir::NodeId, const Node& node) { return keep_product(rw, node) || keep_lookup(rw, node); });
+  size_t changes = rw.for_each([&](ir::NodeId, const Node& node) {
+    return keep_product(rw, node) || keep_lookup(rw, node) || keep_experts(rw, node);
+  });
   graph.sort();
   Rewriter left(graph);
   base::ThreadPool pool(base::read_cpu_info().threads());

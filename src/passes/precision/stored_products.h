@@ -5,14 +5,10 @@
 
 namespace trireme::passes {
 
-/// A sum over experts, a product with the transposes of their stored matrices one under the other, becomes a
-/// product with one stored matrix whose rows are those of the experts side by side: groups and blocks run
-/// along rows, so their bytes only move. Returns how many matrices it moved.
-size_t join_expert_columns(ir::Graph& graph);
-
-/// Products of rows by dequantize_weights become weight_only_linear, lookups of 16-bit rows are widened
-/// behind the lookup. Columns that are stored in another order are met by moving the channels of the rows.
-/// What no product reads so is computed now: such weights become f32. Returns how many nodes it changed.
+/// Products of rows by dequantize_weights become weight_only_linear or weight_only_experts, lookups of 16-bit
+/// rows are widened behind the lookup. Columns that are stored in another order are met by moving the
+/// channels of the rows. What no product reads so is computed now: such weights become f32. Returns how many
+/// nodes it changed.
 size_t keep_stored_weights(ir::Graph& graph);
 
 /// Weights of 16-bit floats, and of 8-bit floats if `all_floats`, become f32 params of their names, as other

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "ops/experts/experts.h"
 #include "ops/stored_weights.h"
 #include "ops/table.h"
 #include "ops/weight_only/weight_only.h"
@@ -64,13 +65,29 @@ class Storing {
     std::optional<MatrixProduct> p = matrix_product(rw_, node);
     const bool is_lookup = !p && looks_up_rows(node);
     if (is_lookup) p = MatrixProduct{.x = node.in[1], .w = node.in[0], .by_rows = true};
+    const bool is_experts = node.op_name() == "expert_linear";
+    if (is_experts)
+      p = MatrixProduct{.x = node.in[ops::kExX], .w = node.in[ops::kExWeights], .by_rows = true};
     if (!p) return false;
     const Tensor* w = rw_.known(p->w);
-    if (w == nullptr || w->rank() != 2 || !holds_floats(w->dtype())) return false;
-    WeightRow row = row_of(node, *p, *w, is_lookup);
-    if (row.why.empty()) is_lookup ? replace_lookup(node, *p, row) : replace(node, *p, row);
+    if (w == nullptr || w->rank() != (is_experts ? 3u : 2u) || !holds_floats(w->dtype())) return false;
+    WeightRow row = row_of(node, *p, matrix(p->w), is_lookup);
+    if (ir::Refusal no = ops::refuse_block_experts(row.n / w->dims()[0]);
+        is_experts && blocks_ != nullptr && no)
+      row.why = *no;
+    if (row.why.empty()) {
+      is_lookup    ? replace_lookup(node, *p, row)
+      : is_experts ? replace_experts(node, *p, row)
+                   : replace(node, *p, row);
+    }
     report_.rows.push_back(row);
     return row.why.empty();
+  }
+
+  /// A constant matrix, or those of experts one under the other.
+  Tensor matrix(ValueId id) const {
+    const Tensor& w = *rw_.known(id);
+    return w.rank() == 2 ? w : w.reshaped({w.dims()[0] * w.dims()[1], w.dims()[2]});
   }
 
   /// gather along the rows of a matrix, in f32: what block_gather does.
@@ -81,7 +98,7 @@ class Storing {
 
   /// A product that a file brought in blocks: its rows are those that were asked for.
   bool set_rows(ir::NodeId id, const Node& node) {
-    if (node.op->schema.name != "block_linear") return false;
+    if (node.op->schema.name != "block_linear" && node.op->schema.name != "block_experts") return false;
     const bool is_f32 = options_.weight_rows == ops::BlockRows::f32;
     rw_.graph().node(id).attrs.set("rows", std::string(is_f32 ? "f32" : "q8"));
     return true;
@@ -111,18 +128,23 @@ class Storing {
     const Stored& s = stored(p, row);
     copy_facts(s, row);
     std::vector<ValueId> in{p.x, s.w, p.bias};
-    const char* op = "block_linear";
-    ir::Attrs attrs = block_attrs(row);
-    if (blocks_ == nullptr) {
-      op = "weight_only_linear";
-      in = {p.x, s.w, s.scale, s.zero, p.bias};
-      attrs = {{"bits", int64_t{form_.bits}}, {"group", form_.group}};
-    } else {
-      const bool is_f32 = options_.weight_rows == ops::BlockRows::f32;
-      attrs.set("rows", std::string(is_f32 ? "f32" : "q8"));
-    }
+    if (blocks_ == nullptr) in = {p.x, s.w, s.scale, s.zero, p.bias};
     while (in.back() == ir::kNoValue) in.pop_back();
-    finish_product(rw_, node, p, rw_.add(op, in, attrs, node.from));
+    const char* op = blocks_ == nullptr ? "weight_only_linear" : "block_linear";
+    finish_product(rw_, node, p, rw_.add(op, in, product_attrs(row), node.from));
+  }
+
+  void replace_experts(const Node& node, const MatrixProduct& p, WeightRow& row) {
+    const Stored& s = stored(p, row);
+    copy_facts(s, row);
+    std::vector<ValueId> in = node.in;
+    in[ops::kExWeights] = s.w;
+    ir::Attrs attrs = product_attrs(row);
+    attrs.set("experts", rw_.known(p.w)->dims()[0]);
+    if (blocks_ == nullptr) in.insert(in.begin() + ops::kExScale, {s.scale, s.zero});
+    while (in.back() == ir::kNoValue) in.pop_back();
+    const char* op = blocks_ == nullptr ? "weight_only_experts" : "block_experts";
+    rw_.replace(node.out[0], rw_.add(op, in, attrs, node.from));
   }
 
   void replace_lookup(const Node& node, const MatrixProduct& p, WeightRow& row) {
@@ -132,6 +154,12 @@ class Storing {
     rw_.replace(node.out[0], rw_.add("block_gather", {s.w, p.x}, block_attrs(row), node.from));
   }
 
+  ir::Attrs product_attrs(const WeightRow& row) const {
+    if (blocks_ == nullptr) return {{"bits", int64_t{form_.bits}}, {"group", form_.group}};
+    ir::Attrs attrs = block_attrs(row);
+    attrs.set("rows", std::string(options_.weight_rows == ops::BlockRows::f32 ? "f32" : "q8"));
+    return attrs;
+  }
   static ir::Attrs block_attrs(const WeightRow& row) { return {{"format", row.format}}; }
   static void copy_facts(const Stored& s, WeightRow& row) {
     row.bytes_after = s.row.bytes_after;
@@ -145,7 +173,7 @@ class Storing {
   const Stored& stored(const MatrixProduct& p, const WeightRow& row) {
     const auto [at, is_new] = stored_.try_emplace({p.w, p.by_rows});
     if (!is_new) return at->second;
-    const auto [made, error] = made_of(*rw_.known(p.w), p.by_rows, row);
+    const auto [made, error] = made_of(matrix(p.w), p.by_rows, row);
     Stored& s = at->second;
     s.row.bytes_after = made.w.bytes() + (made.scale.defined() ? made.scale.bytes() : 0) +
                         (made.zero.defined() ? made.zero.bytes() : 0);

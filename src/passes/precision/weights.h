@@ -41,7 +41,8 @@ struct StoredWeightCache {
   std::map<std::pair<const std::byte*, bool>, Entry> entries;  ///< by address and whether read by rows
 };
 
-/// Replaces matmul, gemm and linear by weight_only_linear, or by block_linear for a block format, where the
+/// Replaces matmul, gemm and linear by weight_only_linear, or by block_linear for a block format, and
+/// expert_linear by weight_only_experts or block_experts, where the
 /// right operand is a constant matrix whose depth the groups or blocks divide. What linear does behind its
 /// product follows as nodes of its own. Formats of 256 weights leave matrices of other depths in q8_0. For a
 /// block format lookups in constant matrices become block_gather, too. Products that are in blocks already

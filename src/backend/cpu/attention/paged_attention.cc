@@ -3,6 +3,7 @@
 #include "backend/cpu/attention/paged_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <new>
 #include <type_traits>
@@ -324,7 +325,15 @@ void attend_part(const PagedAttention& g, const PagedJob& job, const PartKeys& p
   });
 }
 
-void store_vector(const PagedAttention& g, const PagedJob& job, int64_t i, float* y, float sum) {
+// The exponent of a query vector's sink beside those of its keys, the largest of which is 1.
+float sink_of(const PagedAttention& g, const PagedJob& job, int64_t i, float top) {
+  if (g.sinks == nullptr) return 0;
+  const int64_t group = g.heads / g.kv_heads;
+  return std::exp(g.sinks[job.kv * group + (job.first + i) % group] - top);
+}
+
+void store_vector(const PagedAttention& g, const PagedJob& job, int64_t i, float* y, const State& all) {
+  const float sum = *all.sum > 0 ? *all.sum + sink_of(g, job, i, *all.top) : 0;
   const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
   const size_t dim = static_cast<size_t>(g.dim);
   for (size_t d = 0; d < dim; ++d) y[d] *= inverse;
@@ -369,7 +378,7 @@ void attend_job(const PagedAttention& g, const PagedJob& job) {
   }
   if (job.states != nullptr) return;
   for (int64_t i = 0; i < job.count; ++i)
-    store_vector(g, job, i, s.y + static_cast<size_t>(i) * kMaxDim, s.sum[i]);
+    store_vector(g, job, i, s.y + static_cast<size_t>(i) * kMaxDim, {s.top + i, s.sum + i, nullptr});
 }
 
 // y of one query vector from the states of its parts.
@@ -384,7 +393,7 @@ void join_states(const PagedAttention& g, const PagedJob& job) {
     std::memcpy(later, state, dim * sizeof(float));
     join({&top, &sum, y}, {state + dim, state + dim + 1, later}, width);
   }
-  store_vector(g, job, 0, y, sum);
+  store_vector(g, job, 0, y, {&top, &sum, y});
 }
 
 }  // namespace

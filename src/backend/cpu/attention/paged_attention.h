@@ -25,6 +25,7 @@ struct PagedAttention {
   const int32_t* table = nullptr;                 ///< [sequences, most_pages]: pages in the order of tokens
   const int32_t *lengths = nullptr, *starts = nullptr;  ///< [sequences], [sequences + 1]
   void* y = nullptr;                                    ///< [rows, heads, dim]
+  const float* sinks = nullptr;  ///< [heads] or null: one more score of each head, which has no value
   int64_t rows = 0, sequences = 0, heads = 1, kv_heads = 1, dim = 0;
   int64_t pages = 0, page_tokens = 16, most_pages = 0;
   int64_t window = 0;            ///< keys that a query sees, its own among them; 0: all before it

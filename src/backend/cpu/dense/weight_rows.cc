@@ -242,15 +242,58 @@ namespace {
 HWY_EXPORT(weight_range);
 }
 
+namespace {
+
+int64_t bits_of(WeightCodes codes) {
+  if (codes == WeightCodes::bf16 || codes == WeightCodes::f16) return 16;
+  return codes == WeightCodes::int4 ? 4 : 8;
+}
+
+/// Four columns at a time that make a task: some ten thousand bytes of weights, or as many multiply-adds.
+int64_t fours_of(const WeightRows& w, int64_t m) {
+  const int64_t work = w.k * std::min<int64_t>(m, 32);
+  return std::clamp<int64_t>(32768 / std::max<int64_t>(1, work), 1, 64);
+}
+
+/// One group as a call of its own.
+WeightRowsCall call_of(const WeightGroupsCall& all, const RowGroup& group) {
+  WeightRows w = all.weights;
+  const int64_t rows = group.matrix * w.n, scales = rows * (w.k / w.group);
+  w.w += rows * (w.k * bits_of(w.codes) / 8);
+  if (w.scale != nullptr) w.scale += scales;
+  if (w.zero != nullptr) w.zero += scales;
+  return {.weights = w,
+          .x = all.x + group.first * w.k,
+          .bias = all.bias == nullptr ? nullptr : all.bias + rows,
+          .y = all.y + group.first * w.n,
+          .m = group.rows};
+}
+
+}  // namespace
+
 void weight_rows(const WeightRowsCall& call, base::ThreadPool& pool) {
   if (call.m == 0) return;
   const auto range = HWY_DYNAMIC_DISPATCH(weight_range);
-  // Tasks of some ten thousand bytes of weights, or as many multiply-adds; whole fours of columns.
-  const int64_t work = call.weights.k * std::min<int64_t>(call.m, 32);
-  const int64_t fours = std::clamp<int64_t>(32768 / std::max<int64_t>(1, work), 1, 64);
   const int64_t quads = (call.weights.n + 3) / 4;
-  pool.for_range(quads, fours, [&](int64_t begin, int64_t end) {
+  pool.for_range(quads, fours_of(call.weights, call.m), [&](int64_t begin, int64_t end) {
     range(call, begin * 4, std::min(call.weights.n, end * 4));
+  });
+}
+
+void weight_row_groups(const WeightGroupsCall& call, base::ThreadPool& pool) {
+  if (call.groups.empty()) return;
+  const auto range = HWY_DYNAMIC_DISPATCH(weight_range);
+  const int64_t n = call.weights.n, quads = (n + 3) / 4;
+  int64_t rows = 0;
+  for (const RowGroup& g : call.groups) rows += g.rows;
+  const auto count = static_cast<int64_t>(call.groups.size());
+  pool.for_range(quads * count, fours_of(call.weights, rows / count), [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t group = begin / quads, until = std::min(end, (group + 1) * quads);
+      const WeightRowsCall one = call_of(call, call.groups[static_cast<size_t>(group)]);
+      range(one, (begin - group * quads) * 4, std::min(n, (until - group * quads) * 4));
+      begin = until;
+    }
   });
 }
 

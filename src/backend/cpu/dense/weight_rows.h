@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "backend/cpu/device/row_groups.h"
 #include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
@@ -33,5 +35,16 @@ struct WeightRowsCall {
   int64_t m = 0;
 };
 void weight_rows(const WeightRowsCall& call, base::ThreadPool& pool);
+
+/// Groups of rows, each by a matrix of its own: y [rows, n]. `weights`: the first matrix, [n, k]; the others
+/// and their scales follow it, bias [matrices, n] or null. Matrices of no group are not read; one of a group
+/// is read once for some tens of rows. The team meets once; bits as of weight_rows().
+struct WeightGroupsCall {
+  WeightRows weights;
+  std::span<const RowGroup> groups;
+  const float *x = nullptr, *bias = nullptr;
+  float* y = nullptr;
+};
+void weight_row_groups(const WeightGroupsCall& call, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu

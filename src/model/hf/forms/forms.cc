@@ -58,11 +58,27 @@ void read_longrope(ConfigReader& rope, RotarySpec& s, DecoderConfig& c) {
 }  // namespace
 
 const std::vector<FormRow>& decoder_forms() {
-  static const std::vector<FormRow> rows{{"llama", llama_form},         {"mistral", mistral_form},
-                                         {"qwen2", qwen2_form},         {"qwen3", qwen3_form},
-                                         {"qwen3_moe", qwen3_moe_form}, {"mixtral", mixtral_form},
-                                         {"phi3", phi3_form},           {"gemma2", gemma2_form},
-                                         {"gemma3_text", gemma3_form},  {"gpt_neox", gpt_neox_form}};
+  static const std::vector<FormRow> rows{{"llama", llama_form},
+                                         {"mistral", mistral_form},
+                                         {"qwen2", qwen2_form},
+                                         {"qwen3", qwen3_form},
+                                         {"qwen3_moe", qwen3_moe_form},
+                                         {"mixtral", mixtral_form},
+                                         {"phi3", phi3_form},
+                                         {"gemma2", gemma2_form},
+                                         {"gemma3_text", gemma3_form},
+                                         {"gpt_neox", gpt_neox_form},
+                                         {"gptj", gptj_form},
+                                         {"gpt_oss", gpt_oss_form},
+                                         {"olmo2", olmo2_form},
+                                         {"granite", granite_form},
+                                         {"stablelm", stablelm_form},
+                                         {"starcoder2", starcoder2_form},
+                                         {"phi", phi_form},
+                                         {"cohere", cohere_form},
+                                         {"opt", opt_form},
+                                         {"falcon", falcon_form},
+                                         {"qwen2_moe", qwen2_moe_form}};
   return rows;
 }
 
@@ -84,19 +100,24 @@ Form read_form(const FormRow& row, const base::Json& config) {
   return form;
 }
 
-DecoderConfig read_decoder(ConfigReader& in) {
+DecoderConfig read_sizes(ConfigReader& in, const SizeKeys& keys) {
   DecoderConfig c;
   c.vocabulary = in.positive("vocab_size");
-  c.positions = in.positive("max_position_embeddings");
-  c.width = in.positive("hidden_size");
-  const int64_t layers = in.positive("num_hidden_layers");
-  base::require(layers <= kMostLayers, "config.json: num_hidden_layers is ", layers);
+  c.positions = in.positive(keys.positions);
+  c.width = in.positive(keys.width);
+  const int64_t layers = in.positive(keys.layers);
+  base::require(layers <= kMostLayers, "config.json: ", keys.layers, " is ", layers);
   c.layers.resize(static_cast<size_t>(layers));
-  c.heads = in.positive("num_attention_heads");
-  c.kv_heads = in.positive("num_key_value_heads", c.heads);
+  c.heads = in.positive(keys.heads);
+  c.kv_heads = in.positive(keys.kv_heads, c.heads);
   if (!in.has("head_dim"))
-    base::require(c.width % c.heads == 0, "hidden_size ", c.width, " is no multiple of ", c.heads, " heads");
+    base::require(c.width % c.heads == 0, keys.width, " ", c.width, " is no multiple of ", c.heads, " heads");
   c.head_dim = in.positive("head_dim", c.width / c.heads);
+  return c;
+}
+
+DecoderConfig read_decoder(ConfigReader& in) {
+  DecoderConfig c = read_sizes(in, {});
   c.inner = in.positive("intermediate_size");
   c.epsilon = in.number("rms_norm_eps", 1e-6);
   c.is_tied = in.flag("tie_word_embeddings", false);
@@ -105,11 +126,11 @@ DecoderConfig read_decoder(ConfigReader& in) {
   return c;
 }
 
-void read_rotary(ConfigReader& in, DecoderConfig& c) {
+void read_rotary(ConfigReader& in, DecoderConfig& c, double usual_part) {
   RotarySpec& spec = c.rotary[0];
   spec.theta = in.number("rope_theta", 10000);
   spec.original = in.positive("original_max_position_embeddings", 0);
-  double part = in.number("partial_rotary_factor", 1);
+  double part = in.number("partial_rotary_factor", usual_part);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const base::Json* object = in.find(key);
     if (object == nullptr) continue;

@@ -43,13 +43,34 @@ Form phi3_form(ConfigReader& in);
 Form gemma2_form(ConfigReader& in);
 Form gemma3_form(ConfigReader& in);
 Form gpt_neox_form(ConfigReader& in);
+Form gptj_form(ConfigReader& in);
+Form gpt_oss_form(ConfigReader& in);
+Form olmo2_form(ConfigReader& in);
+Form granite_form(ConfigReader& in);
+Form stablelm_form(ConfigReader& in);
+Form starcoder2_form(ConfigReader& in);
+Form phi_form(ConfigReader& in);
+Form cohere_form(ConfigReader& in);
+Form opt_form(ConfigReader& in);
+Form falcon_form(ConfigReader& in);
+Form qwen2_moe_form(ConfigReader& in);
+
+/// What sizes are called.
+struct SizeKeys {
+  const char *positions = "max_position_embeddings", *width = "hidden_size", *layers = "num_hidden_layers";
+  const char *heads = "num_attention_heads", *kv_heads = "num_key_value_heads";
+};
+
+/// Sizes but that of feed-forward layers.
+zoo::DecoderConfig read_sizes(ConfigReader& in, const SizeKeys& keys);
 
 /// What most forms share: sizes, RMS norms, activation, tied head, rotary positions.
 zoo::DecoderConfig read_decoder(ConfigReader& in);
 
 /// Rotary positions of `rope_scaling`, `rope_parameters` and `rope_theta`; also how many channels rotate, and
-/// the longest sequence where it follows from them.
-void read_rotary(ConfigReader& in, zoo::DecoderConfig& decoder);
+/// the longest sequence where it follows from them. `usual_part`: the part of a head that rotates where
+/// nothing says so.
+void read_rotary(ConfigReader& in, zoo::DecoderConfig& decoder, double usual_part = 1);
 
 /// One such object into `spec`. `positions`: max_position_embeddings, which LongRoPE shortens to the length
 /// up to which its short factors hold.

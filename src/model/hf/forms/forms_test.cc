@@ -19,7 +19,19 @@ namespace {
 using base::Json;
 using tensor::Tensor;
 
+/// Names of sizes of GPT-J.
+Json gptj_sizes() {
+  return Json::object({{"model_type", "gptj"},
+                       {"vocab_size", 50},
+                       {"n_embd", 32},
+                       {"n_layer", 2},
+                       {"n_head", 4},
+                       {"n_positions", 64},
+                       {"rotary_dim", 4}});
+}
+
 Json sizes(const std::string& type) {
+  if (type == "gptj") return gptj_sizes();
   return Json::object({{"model_type", type},
                        {"vocab_size", 50},
                        {"hidden_size", 32},
@@ -36,15 +48,25 @@ std::vector<Json> configs() {
   std::vector<Json> list;
   for (const FormRow& row : decoder_forms()) {
     Json c = sizes(std::string(row.type));
-    if (row.type != "gpt_neox") c.set("num_key_value_heads", 2);
+    const std::string type(row.type);
+    const bool has_equal_heads = type.starts_with("gpt") && type != "gpt_oss";
+    if (type == "falcon") {
+      c.set("multi_query", false);
+    } else if (!has_equal_heads && type != "opt") {
+      c.set("num_key_value_heads", 2);
+    }
+    if (type == "opt" || type == "falcon") c.set("intermediate_size", Json(nullptr));
+    if (type == "opt") c.set("ffn_dim", 24);
+    if (type == "gpt_oss") c.set("num_local_experts", 4);
+    if (type == "qwen2_moe") c.set("shared_expert_intermediate_size", 20);
     if (row.type == "mixtral") c.set("num_local_experts", 3);
-    if (row.type == "qwen3_moe") {
+    if (type.ends_with("_moe")) {
       c.set("num_experts", 4);
       c.set("moe_intermediate_size", 12);
       c.set("mlp_only_layers", Json::array({0}));
     }
     if (c.contains("num_local_experts") || c.contains("num_experts")) c.set("num_experts_per_tok", 2);
-    if (row.type.starts_with("gemma")) c.set("sliding_window", 5);
+    if (type.starts_with("gemma") || type == "gpt_oss") c.set("sliding_window", 5);
     list.push_back(std::move(c));
   }
   return list;

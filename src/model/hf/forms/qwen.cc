@@ -1,5 +1,5 @@
-// Qwen2 and 2.5 (biases of queries, keys and values), Qwen3 (norms of queries and keys by head) and its
-// mixture of experts.
+// Qwen2 and 2.5 (biases of queries, keys and values), Qwen3 (norms of queries and keys by head), and the
+// mixtures of experts of both.
 #include <algorithm>
 
 #include "model/hf/forms/forms.h"
@@ -35,8 +35,10 @@ Form qwen3_form(ConfigReader& in) {
   return form;
 }
 
-Form qwen3_moe_form(ConfigReader& in) {
-  Form form = qwen3_form(in);
+namespace {
+
+/// The mixtures of Qwen2-MoE and Qwen3-MoE.
+void read_experts(ConfigReader& in, Form& form) {
   zoo::DecoderConfig& c = form.decoder;
   c.experts.count = in.has("num_experts") ? in.positive("num_experts") : in.positive("num_local_experts");
   c.experts.chosen = in.positive("num_experts_per_tok");
@@ -54,6 +56,22 @@ Form qwen3_moe_form(ConfigReader& in) {
     form.weights.numbered.push_back(
         {base::concat("mlp.experts.", name), "mlp.experts.", base::concat(".", name), c.experts.count});
   }
+}
+
+}  // namespace
+
+Form qwen3_moe_form(ConfigReader& in) {
+  Form form = qwen3_form(in);
+  read_experts(in, form);
+  return form;
+}
+
+Form qwen2_moe_form(ConfigReader& in) {
+  Form form{.decoder = read_decoder(in)};
+  form.decoder.has_qkv_bias = in.flag("qkv_bias", true);
+  read_qwen_windows(in, form.decoder);
+  read_experts(in, form);
+  form.decoder.experts.shared_inner = in.positive("shared_expert_intermediate_size");
   return form;
 }
 
