@@ -4,7 +4,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -56,10 +55,7 @@ class ThreadClock {
 };
 
 /// Of the whole heap, in use now.
-inline double heap_bytes() {
-  const struct mallinfo2 now = mallinfo2();
-  return static_cast<double>(now.uordblks + now.hblkhd);
-}
+double heap_bytes();
 
 /// A client that sends what it is told and forgets what it gets, or reads nothing.
 class Attacker {

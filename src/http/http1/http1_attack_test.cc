@@ -208,7 +208,7 @@ TEST(OutputMemory, FollowsWhatWaits) {
     wanted += piece;
     if (i % 500 == 0) out.append(BodyPart(std::string_view(*tensor), tensor)), wanted += *tensor;
     EXPECT_EQ(out.bytes(), before + piece.size() + (i % 500 == 0 ? tensor->size() : 0));
-    while (out.bytes() > 300'000) read_one();  // so that a little is always left
+    while (out.bytes() > 300'000) read_one();   // so that a little is always left
     EXPECT_LE(out.text_bytes(), 2 * 320'000u);  // twice what ever waited
   }
   EXPECT_GT(out.bytes(), 0u);

@@ -2,8 +2,6 @@
 // it.
 #pragma once
 
-#include <nghttp2/nghttp2.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
