@@ -21,4 +21,9 @@ inline bool reads_stored_weights(const ir::OpSchema& op) {
   });
 }
 
+/// Whether result 0 is operand 0, a weight as it is stored, as a matrix of floats.
+inline bool opens_stored_weight(const ir::OpSchema& op) {
+  return op.name == "dequantize_weights" || op.name == "dequantize_blocks";
+}
+
 }  // namespace trireme::ops
