@@ -15,37 +15,38 @@
 
 namespace trireme::lower {
 
-/// What decides programs for inference besides the graph.
+/// The settings, besides the graph, that determine the program of an inference bucket.
 struct InferenceTarget {
   compile::CompileOptions compile;
   passes::PassOptions passes = {};
-  passes::Precision precision = passes::Precision::f32;  ///< of products; results keep their types
+  passes::Precision precision = passes::Precision::f32;  ///< of matrix products; outputs keep their types
 };
 
 struct LoweredInference {
   std::shared_ptr<const compile::Program> program;
-  int64_t folded_bytes = 0;  ///< of constants that `model` does not have: made for these shapes
+  int64_t folded_bytes = 0;  ///< size of the constants that were computed for these shapes alone
 };
 
-/// The passes of a bucket, weights side by side, precision, kernels and memory. `packs` shares what is made
-/// of weights between all programs of a model or of a rank's part. `model`: the graph that `bound` is of.
+/// Lowers one bucket: passes, joined weights, precision, kernels, memory plan. `packs` shares copies of
+/// weights between all programs of a model or of one rank's part. `bound` is `model` with this bucket's
+/// sizes.
 LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target, base::SharedCache& packs,
                                  const ir::Graph& model);
 
-/// What one rank computes of a model that several hold: its stage of the pipeline, its parts of the weights.
-/// Programs of all shapes share the parts. Used by one thread at a time.
+/// The part of a model that one of several ranks computes: its pipeline stage and its parts of the weights.
+/// The programs of all buckets share these parts. To be used by one thread at a time.
 class RankPart {
  public:
-  /// `strategy` spreads over tp and pp, kv_ranks chosen. `stored`: how matrices under products are stored,
-  /// each rank its part of them. Throws invalid_argument for data-parallel ranks.
+  /// `strategy` has its tensor and pipeline extents and kv_ranks set. `stored` says in which format each rank
+  /// stores its part of the weight matrices. Throws invalid_argument for data-parallel ranks.
   RankPart(passes::Strategy strategy, int rank, passes::WeightOptions stored = {});
 
-  /// `whole`: bound, in global shapes, not yet fused. Deterministic: the ranks' programs meet in the same
-  /// collectives. `placed`: what ranks split, by name; null: the weights, as the strategy says.
+  /// Returns this rank's part of `whole`, a bound graph in global shapes before fusion. All ranks get the
+  /// same collectives. `placed`: shards of values to split, by name; null: weights, as the strategy says.
   passes::PipelinePart of(ir::Graph whole, const std::map<std::string, tensor::Shard>* placed = nullptr);
 
-  /// On the CPU: weights in blocks of a graph that of() gave stay in packed form, once for all programs;
-  /// what they were packed from is let go. True for the first graph: later ones find all parts made.
+  /// On the CPU: packs the block-format weights of a graph that of() returned, once for all programs, and
+  /// releases the originals. Returns true for the first graph; later graphs find every part packed.
   bool hold_packed(ir::Graph& graph, base::SharedCache& packs, int threads);
 
   const RankPlace& place() const { return place_; }
@@ -64,7 +65,7 @@ class RankPart {
   passes::StoredWeightCache stored_;
   passes::WeightReport report_;
   std::vector<std::shared_ptr<const void>> held_;  ///< packed matrices whose originals are gone
-  std::set<const std::byte*> addresses_;           ///< by which kernels find them
+  std::set<const std::byte*> addresses_;           ///< of the originals, keys of the packed ones
   bool has_held_ = false;
 };
 

@@ -1,4 +1,5 @@
-// A bucket's graph with its products on 16-bit operands; what would suffer stays f32.
+// Mixed precision of a bucket's graph: products read 16-bit operands, operators that would lose accuracy stay
+// f32.
 #pragma once
 
 #include "base/memory/shared_cache.h"
@@ -8,8 +9,9 @@
 
 namespace trireme::lower {
 
-/// Lowers a fused graph with static shapes as passes::lower_precision says, and rounds its weights now: once
-/// for a model, shared through `packs` by all buckets and instances. Results keep their types. f32: nothing.
+/// Applies passes::lower_precision to a fused graph with static shapes and rounds its weights, once for a
+/// model: all buckets and instances share them through `packs`. Outputs keep their types. Does nothing for
+/// f32.
 void lower_for_inference(ir::Graph& graph, passes::Precision precision, tensor::DeviceKind device,
                          base::SharedCache& packs);
 

@@ -1,4 +1,4 @@
-// What decides the programs of a training step besides the loss graph, and which rank they are for.
+// The settings and the rank that determine, besides the loss graph, the programs of a training step.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace trireme::lower {
 
-/// One rank of a mesh. Programs are made for it without a communicator: its numbers are all they need.
+/// One rank of a mesh. Programs can be compiled for it without a communicator: coordinates are all they need.
 struct RankPlace {
   tensor::MeshShape mesh = {};
   std::vector<int> coordinates = {};  ///< on the axes of the mesh
@@ -25,9 +25,9 @@ struct RankPlace {
 
 struct StepOptions {
   passes::OptimizerOptions optimizer;
-  passes::PrecisionOptions precision = {};  ///< of products; weights, moments and statistics stay f32
-  bool scaled_loss = false;                 ///< loss_weight carries a loss scale, grad_scale its inverse
-  bool guarded = false;                     ///< steps above norm_limit or loss_limit change nothing
+  passes::PrecisionOptions precision = {};  ///< of matrix products; weights, moments, statistics stay f32
+  bool scaled_loss = false;                 ///< loss_weight includes a loss scale, grad_scale its inverse
+  bool guarded = false;                     ///< a step above norm_limit or loss_limit updates nothing
   passes::RecomputeMode recompute = passes::RecomputeMode::none;
   int64_t activation_bytes = 0;  ///< above 0: recompute as little as keeps activations under this many bytes
   std::vector<std::string> freeze = {};  ///< params whose name contains one of these are not trained
