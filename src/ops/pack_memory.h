@@ -1,4 +1,4 @@
-// Memory for packed weights: one model's lie together, on huge pages.
+// Memory for packed weights: those of one model share a slab on huge pages.
 #pragma once
 
 #include "base/memory/shared_cache.h"
