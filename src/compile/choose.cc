@@ -72,9 +72,10 @@ bool is_expanded(const Graph& graph, const Node& node, const CompileOptions& opt
   if (choice.on_host) {
     if (parts_run_on_device(graph, node, options, 0)) return true;
     if (options.host_fallback) return false;
-    std::erase_if(refusals, [](const std::string& r) { return r.starts_with("host:"); });
+    std::vector<std::string> on_device;
+    of_device(node, graph.view(node), options, on_device);
     base::fail_unsupported("no ", tensor::name_of(options.on), " kernel runs node '", node.from, "' (",
-                           node.op_name(), "), and the host fallback is off", joined(refusals));
+                           node.op_name(), "), and the host fallback is off", joined(on_device));
   }
   if (node.op->schema.expand) return true;
   base::fail_unsupported("no ", tensor::name_of(options.on), " kernel runs node '", node.from, "' (",

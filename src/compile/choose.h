@@ -1,4 +1,5 @@
-// Which kernel runs a node: the device's own, what its expansion has, or the CPU's over staged operands.
+// Kernel selection: a kernel of the device, kernels of the node's expansion, or a CPU kernel whose operands
+// and results are copied between host and device.
 #pragma once
 
 #include <string>
@@ -14,14 +15,14 @@ struct Choice {
   bool on_host = false;  ///< the CPU's kernel, in a program of another device
 };
 
-/// The first kernel of options.on that takes the node; on devices, then the first of the CPU's. `refusals`
-/// collects why others did not.
+/// Returns the first kernel of options.on that accepts the node; for a device that has none, the first CPU
+/// kernel that does. Appends to `refusals` why the kernels tried before refused.
 Choice choose(const ir::Node& node, const ir::NodeView& view, const CompileOptions& options,
               std::vector<std::string>& refusals);
 
-/// Rewrites nodes by their `expand`: those that no kernel runs, and on devices those that only the host would
-/// run while the device runs all parts. Throws unsupported naming a node that nothing runs, or that only the
-/// host runs where options.host_fallback is off.
+/// Replaces nodes by their expansions where no kernel runs them and, for a device, where only the host could
+/// run the node but the device runs every part of the expansion. Throws unsupported naming a node that
+/// nothing runs, or that only the host runs while options.host_fallback is off.
 ir::Graph with_kernels(ir::Graph graph, const CompileOptions& options);
 
 }  // namespace trireme::compile

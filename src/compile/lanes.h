@@ -1,4 +1,5 @@
-// Which collectives run aside of the computation, and what waits for them.
+// Overlap of collectives with computation: which run on the communication lane, and which steps wait for
+// them.
 #pragma once
 
 #include <vector>
@@ -7,13 +8,14 @@
 
 namespace trireme::compile {
 
-/// The order of the nodes' steps: with `overlap` collectives stand where they may begin, the others as
-/// sorted.
+/// Returns the order in which the nodes become steps. With `overlap` a collective stands at the first place
+/// where it can start; all other nodes keep their order.
 std::vector<size_t> step_order(const ir::Graph& sorted, bool overlap);
 
-/// Decides for each collective whether it runs aside, and writes down for each step which of them it waits
-/// for: for results it reads, and for operands whose memory it overwrites. A collective stays in line where
-/// nothing could be computed meanwhile, unless one of the same ranks is under way: those keep one order.
+/// Decides for each collective whether it runs on the communication lane, and records for each step which
+/// collective it waits for: one whose result it reads, or one that reads memory which the step overwrites. A
+/// collective stays among the other steps where nothing can be computed meanwhile, unless a collective of the
+/// same ranks is on the lane: all ranks must run these in one order.
 void plan_lanes(Program& program);
 
 }  // namespace trireme::compile

@@ -33,7 +33,7 @@ struct Slot {
   int last_step = -1;
   std::string name;
   tensor::Tensor constant;  ///< content of a constant slot
-  bool unread = false;      ///< a constant that only packed copies read
+  bool unread = false;      ///< a constant of which kernels read only packed copies
 };
 
 struct Program;
@@ -47,11 +47,11 @@ struct Step {
   int64_t workspace_offset = 0;  ///< in the arena
   ir::Cost cost;
   std::string from;       ///< source layer
-  std::string axes;       ///< mesh axes whose ranks this step meets; empty: none
+  std::string axes;       ///< mesh axes over whose ranks the step communicates; empty if it does not
   bool on_host = false;   ///< the CPU's kernel in a device's program: operands and results are staged
-  bool is_aside = false;  ///< runs on the communication lane, in order of these steps
-  int until = -1;         ///< of a step aside: the first step that waits for it, or the step count
-  int after_aside = -1;   ///< the last step aside that is done before this step begins; -1: any may run
+  bool is_aside = false;  ///< runs on the communication lane, in the order of such steps
+  int until = -1;         ///< of a step on the lane: the first step that waits for it, else the step count
+  int after_aside = -1;   ///< the last step on the lane that must be done before this one starts; -1: none
   std::vector<std::string> refusals;  ///< "kernel: reason" of those tried before
   /// Of a kernel that packs or reads large constants: prepares it from the content of the program's slots.
   /// Empty: `bound` runs.
@@ -61,7 +61,7 @@ struct Step {
 /// Bytes a program needs, for reports.
 struct MemoryPlan {
   int64_t arena_bytes = 0;     ///< planned peak of activations and workspaces
-  int64_t sum_bytes = 0;       ///< what the same values would take without sharing
+  int64_t sum_bytes = 0;       ///< what the same values would take if no memory were reused
   int64_t constant_bytes = 0;  ///< weights as they stand in the model
   int64_t state_bytes = 0;     ///< what lives across runs: trained weights, moments, statistics
 };
@@ -87,16 +87,16 @@ struct Program {
 
 struct CompileOptions {
   tensor::DeviceKind on = tensor::DeviceKind::cpu;
-  /// Where kernels keep what they pack. Null on the CPU, and for a program that is only looked at.
+  /// The device that holds packed weights. Null on the CPU, and for a program that is only inspected.
   tensor::Device* device = nullptr;
-  /// Nodes that a device has no kernel for run on the CPU; else they are refused.
+  /// Whether nodes for which the device has no kernel run on the CPU; otherwise they are an error.
   bool host_fallback = true;
   int threads = 1;
   std::string only_kernel = {};  ///< prefer kernels of this name ("reference"), for oracles and experiments
-  /// Collectives run aside, on a lane or a stream of their own, while steps that do not need their results go
-  /// on. Results are the same bits with and without.
+  /// Whether collectives run on a lane or stream of their own while steps that do not need their results
+  /// proceed. Results have the same bits either way.
   bool overlap = false;
-  /// No value and no arena may be larger. Checked before kernels prepare, whose tables grow with the extents.
+  /// Bound on the size of a value and of the arena, checked before kernels build tables for the extents.
   int64_t memory_bytes = INT64_MAX;
 };
 

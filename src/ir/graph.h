@@ -46,7 +46,7 @@ struct Node {
 class Graph {
  public:
   std::string name;
-  /// The ranks that this graph is one rank's part of; types are then local. One rank: not sharded.
+  /// The mesh of ranks of which this graph is one rank's part; types are then local. One rank: not sharded.
   tensor::MeshShape mesh;
 
   ValueId add_input(std::string name, tensor::TensorType type);

@@ -55,10 +55,10 @@ struct RunArgs {
   void* const* out;
   void* workspace;
   tensor::Stream& stream;
-  RunStatus* status = nullptr;  ///< where kernels report bad data; null: nobody asks
+  RunStatus* status = nullptr;  ///< where kernels report bad data; null: they do not
   comm::Mesh* mesh = nullptr;   ///< where collectives meet the other ranks; null: one rank
   /// Where kernels of a device that runs on after a launch report bad data: two numbers in memory that both
-  /// see, {0, 0} while all is well, then {step + 1, the value}. Null: nobody asks.
+  /// see, {0, 0} while all is well, then {step + 1, the value}. Null: they do not.
   int64_t* fault = nullptr;
   int64_t step = 0;
 };
@@ -68,12 +68,12 @@ struct KernelInit {
   const NodeView& node;  ///< shapes static; valid only during prepare
   base::SharedCache& packs;
   int threads;  ///< team size of the stream that will run it; results must not depend on it
-  /// Where the kernel will run and keep what it packs. Null for the CPU, and when a program is only to be
-  /// looked at: the bound kernel is then not run.
+  /// The device that runs the kernel and holds what it packs. Null for the CPU, and for a program that is
+  /// only inspected, whose kernels do not run.
   tensor::Device* device = nullptr;
 };
 
-/// A kernel bound to one node; prepare decided all. `run` does not allocate or lock; only collectives throw.
+/// A kernel bound to one node, its choices made. `run` never allocates or locks; only collectives throw.
 struct BoundKernel {
   std::function<void(const RunArgs&)> run;
   int64_t workspace_bytes = 0;

@@ -10,7 +10,7 @@ namespace trireme::ir {
 
 inline constexpr size_t kVariadic = 1u << 30;  ///< of operands or results: any number
 
-/// What mixed precision makes of a node.
+/// How mixed precision treats a node.
 struct PrecisionRule {
   enum class Kind : uint8_t {
     kept,     ///< computes in f32
@@ -23,7 +23,7 @@ struct PrecisionRule {
   size_t operands = kVariadic;  ///< of a product: the first so many become 16-bit, the others stay f32
 };
 
-/// Ops that compute along rows in f32 whatever is read, whose kernels on devices need no casts beside them.
+/// Operators that compute along rows in f32 for operands of any float type, so that devices need no casts.
 struct HalfRows {
   /// Bit mask of operands that may be 16-bit, all of one type, while others (weights, statistics, targets)
   /// stay f32; results that hold elements have the type of operand 0. 0: the op has no such kernels.

@@ -63,7 +63,7 @@ using GradFn =
     std::function<std::vector<std::optional<ValueId>>(Graph&, const Node&, std::span<const ValueId>)>;
 using CostFn = std::function<Cost(const NodeView&)>;
 
-/// What of a node can be cut over an axis of ranks; shapes are static. Read by the partition pass and by the
+/// How a node can be split over an axis of ranks, for static shapes. Read by the partition pass and by the
 /// check of sharded graphs.
 struct CutRule {
   /// A letter for each dimension of each operand and result, "bsk,kn->bsn"; a letter is one index wherever it
@@ -110,7 +110,7 @@ using CutFn = std::function<CutRule(const NodeView&)>;
 /// One rank's part of a node, for ops whose attributes or constant operands speak of extents.
 struct LocalNode {
   const NodeView& global;                         ///< the whole node
-  Attrs& attrs;                                   ///< to change
+  Attrs& attrs;                                   ///< of the part, to be adapted
   std::vector<tensor::Dims> in, out;              ///< shapes of this rank's parts
   std::vector<tensor::Dims> in_begin, out_begin;  ///< first global index of them (of the first section)
 };
@@ -127,8 +127,8 @@ using UpdatesFn = std::function<std::vector<StateUpdate>(size_t operands)>;
 struct OpSchema {
   std::string name;  ///< snake_case, unique
   std::string doc;   ///< one sentence with the formula
-  /// What 16 bits do to it; if empty, it follows its operands where `moves` says that no bit is lost, else
-  /// f32.
+  /// Its class of mixed precision. If empty, it follows its operands where `moves` says that no bit is lost,
+  /// else it stays f32.
   std::optional<PrecisionRule> precision = {};
   HalfRows half_rows = {};
   /// Bit mask of the operands whose elements, their negatives and zero are all that the results hold, so that
@@ -161,7 +161,7 @@ struct OpSchema {
   bool is_view = false;  ///< result 0 has the bytes of operand 0: costs nothing
   bool is_random = false;          ///< never folded, never merged with an equal node
   bool is_control = false;         ///< runs subgraphs; the engine executes it
-  bool is_collective = false;      ///< meets other ranks: keeps its place in their common order, never merged
+  bool is_collective = false;      ///< communicates: keeps its order among such nodes, never merged
   bool changes_placement = false;  ///< its results are its operands, spread over the ranks in another way
   /// Set by ops that write state: optimizers, running statistics. Such nodes are never merged, folded or
   /// dropped, and run after every other reader of the old content.

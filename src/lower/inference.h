@@ -47,12 +47,12 @@ class RankPart {
   /// Throws what Strategy::check() refuses.
   RankPart(passes::Strategy strategy, int rank);
 
-  /// `whole`: bound, in global shapes, not yet fused. Deterministic: the ranks' programs meet in the same
-  /// collectives. `placed`: what ranks split, by name; null: the weights, as the strategy says.
+  /// Returns this rank's part of `whole`, a bound graph in global shapes before fusion. All ranks get the
+  /// same collectives. `placed`: shards of values to split, by name; null: weights, as the strategy says.
   passes::PipelinePart of(ir::Graph whole, const std::map<std::string, tensor::Shard>* placed = nullptr);
 
-  /// On the CPU: weights in blocks of a graph that of() gave stay in packed form, once for all programs;
-  /// what they were packed from is let go. True for the first graph: later ones find all parts made.
+  /// On the CPU: packs the block-format weights of a graph that of() returned, once for all programs, and
+  /// releases the originals. Returns true for the first graph; later graphs find every part packed.
   bool hold_packed(ir::Graph& graph, base::SharedCache& packs, int threads);
 
   const RankPlace& place() const { return place_; }
@@ -70,7 +70,7 @@ class RankPart {
   passes::StoredWeightCache stored_;
   passes::WeightReport report_;
   std::vector<std::shared_ptr<const void>> held_;  ///< packed matrices whose originals are gone
-  std::set<const std::byte*> addresses_;           ///< by which kernels find them
+  std::set<const std::byte*> addresses_;           ///< of the originals, keys of the packed ones
   bool has_held_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Weights that passes put side by side, made once for all programs of a model.
+// Weight matrices that passes concatenate, built once for all programs of a model.
 #pragma once
 
 #include "base/memory/shared_cache.h"
@@ -7,13 +7,13 @@
 
 namespace trireme::lower {
 
-/// Computes the `concat` nodes of constants under products (passes::join_projections leaves them). Matrices
-/// are shared through `packs` by all buckets and instances, and live as long as a program reads them.
-/// `later`: they stay without memory (tensor/joined.h) for kernels that pack them.
+/// Evaluates the `concat` nodes of constants that matrix products read, as passes::join_projections creates
+/// them. All buckets and instances share the matrices through `packs`; they live as long as a program reads
+/// them. With `later` they get no memory (tensor/joined.h), because kernels pack them from their parts.
 void join_weights(ir::Graph& graph, base::SharedCache& packs, bool later);
 
-/// Gives those that the steps of a compiled program read as they are their content. To be called before it
-/// runs.
+/// Allocates and fills the joined matrices that steps of a compiled program read unpacked. To be called
+/// before the program runs.
 void fill_read_joined(const compile::Program& program, base::SharedCache& packs);
 
 }  // namespace trireme::lower

@@ -1,4 +1,5 @@
-// A bucket's graph with its products on 16-bit operands; what would suffer stays f32.
+// Mixed precision of a bucket's graph: products read 16-bit operands, operators that would lose accuracy stay
+// f32.
 #pragma once
 
 #include "base/memory/shared_cache.h"

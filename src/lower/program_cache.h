@@ -1,4 +1,4 @@
-// Programs by what they were made for, as many as a session may keep.
+// A bounded cache of programs by the sizes that they were compiled for.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,15 @@
 
 namespace trireme::lower {
 
-/// Keeps the most recently used values. Clients choose sizes, so no cache of programs is without a limit.
-/// One owner thread.
+/// Keeps the most recently used values. It is bounded because clients choose the sizes. To be used by one
+/// owner thread.
 template <class Key, class Value>
 class ProgramCache {
  public:
   explicit ProgramCache(size_t most) : most_(std::max<size_t>(1, most)) {}
 
-  /// The value of a key, which `make` gives where there is none; it takes the place of the least recently
-  /// used once there are as many as may be kept. Stays valid until another find().
+  /// Returns the value of a key; if there is none, stores what `make` returns, in place of the least recently
+  /// used value if the cache is full. The reference stays valid until the next find().
   template <class Make>
   Value& find(const Key& key, const Make& make) {
     auto at = entries_.find(key);
@@ -37,13 +37,13 @@ class ProgramCache {
   }
 
   size_t size() const { return entries_.size(); }
-  /// The value of a key, or null; not counted as a use. Ranks that let programs go together must use them
-  /// together.
+  /// Returns the value of a key or null, without counting it as a use: ranks must evict the same programs, so
+  /// only what all of them do counts.
   Value* peek(const Key& key) const {
     const auto at = entries_.find(key);
     return at == entries_.end() ? nullptr : at->second.value.get();
   }
-  /// Calls use(key, value) for each, in the order of the keys.
+  /// Calls use(key, value) for each entry, in the order of the keys.
   template <class Use>
   void for_each(const Use& use) const {
     for (const auto& [key, entry] : entries_) use(key, *entry.value);

@@ -1,4 +1,4 @@
-// Weights of a bucket's program that lower_for_inference() only named.
+// bf16 weights that lower_inference() left without content, for programs that read them after all.
 #pragma once
 
 #include "base/memory/shared_cache.h"
@@ -6,9 +6,9 @@
 
 namespace trireme::lower {
 
-/// On the CPU lower_for_inference() leaves a bf16 weight that its products pack without memory
-/// (tensor/rounded.h). Gives such weights the content that the steps of a compiled program read after all,
-/// where it was told to use other kernels than the graph would. To be called before it runs.
+/// On the CPU a bf16 weight whose kernels pack it gets no memory of its own when a program is lowered
+/// (tensor/rounded.h). If the program was compiled with other kernels (CompileOptions::only_kernel), some
+/// steps read the weight itself; this fills those in. To be called before the program runs.
 void fill_read_weights(const compile::Program& program, base::SharedCache& packs);
 
 }  // namespace trireme::lower

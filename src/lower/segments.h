@@ -7,9 +7,10 @@
 
 namespace trireme::lower {
 
-/// A bound graph in three parts. Everything in `ready` has static shapes. `frontier` nodes (ids of the bound
-/// graph) have all operands available after `ready` but results that need data or subgraphs. `rest` is what
-/// remains; its inputs are the values it takes from the first two.
+/// A bound graph in three parts. In `ready` all shapes are static. The `frontier` nodes (ids of the bound
+/// graph) have all their operands once `ready` has run, but the shapes of their results depend on data, or
+/// they run subgraphs. `rest` holds the remaining nodes; its inputs are the values that it reads from the
+/// other two.
 struct Segments {
   ir::Graph ready;
   std::vector<ir::ValueId> ready_outputs;  ///< ids in the bound graph, in order of ready.outputs()

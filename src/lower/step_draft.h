@@ -1,4 +1,5 @@
-// The graph of a step in the making: what the builders of whole steps and of pipeline stages share.
+// The graph of a training step while it is built: what the builders of whole steps and of pipeline stages
+// share.
 #pragma once
 
 #include <algorithm>
@@ -29,25 +30,26 @@ inline ir::ValueId state_of(const ir::Graph& graph, const std::string& name) {
   base::fail(base::ErrorCode::internal, "the step has no state '", name, "'");
 }
 
-/// Outputs in the making: a gradient, a statistic of this micro-batch.
+/// Suffix of the outputs that hold a statistic of this micro-batch, as kGradientSuffix is of gradients.
 inline constexpr const char* kStatisticSuffix = ".batch";
 
 /// The states that are trained, in the order of the graph.
 std::vector<ir::ValueId> trained_states(const ir::Graph& graph, const std::vector<TrainedParam>& params);
 
-/// A graph in the making. Values are found by name where a pass may renumber them.
+/// A step's graph while it is built. Values are kept by name where a pass may renumber them.
 struct StepGraphs::Draft {
   StepGraph made;
   ir::Graph& graph = made.graph;
-  size_t counters = 0;  ///< leading outputs: loss_sum and what is counted
-  /// A batch norm's running statistic, and that of this micro-batch.
+  size_t counters = 0;  ///< number of leading outputs that are loss_sum and counters
+  /// A running statistic of a batch norm (`state`), and the value of this micro-batch that enters it
+  /// (`from`).
   struct Statistic {
     std::string state;
     double keep;
     std::string from;
   };
   std::vector<Statistic> statistics;
-  /// Gradients in the order in which the backward pass completes them; `part` above -1: see ZeroParam.
+  /// Gradients in the order in which the backward pass completes them. For `part` >= 0 see ZeroParam.
   std::vector<passes::ParamGradient> gradients;
   std::vector<std::string> names;
   std::vector<int> dims;
@@ -55,16 +57,17 @@ struct StepGraphs::Draft {
   std::vector<ir::ValueId> copies;  ///< 16-bit copies that the forward pass reads, or kNoValue
   std::vector<passes::StepSum> sums;
 
-  /// A parameter that tensor-parallel ranks split and the optimizer takes whole: what it writes is no part.
+  /// Whether tensor-parallel ranks split parameter i while its optimizer needs it whole: it is gathered
+  /// first, and the update's results are whole as well.
   bool is_gathered_for_update(size_t i) const {
     return passes::needs_whole(kinds[i]) && !passes::split_axes(graph, gradients[i].param).empty();
   }
-  /// With ZeRO 1 and 2 a copy is whole on every rank, which updates a part of it.
+  /// Whether each rank holds the whole 16-bit copy of parameter i but updates a part of it (ZeRO 1 and 2).
   bool is_shared_copy(size_t i) const {
     return copies[i] != ir::kNoValue && graph.type(copies[i]).shape != graph.type(gradients[i].param).shape;
   }
-  /// Makes updates round: the copies of new contents, by gradient, in their states, or as results where ranks
-  /// have parts of them.
+  /// Makes the updates write the 16-bit copies too. Returns the copy of each gradient's parameter: its state,
+  /// or the update's result where ranks hold parts.
   std::vector<ir::ValueId> round_updates(passes::OptimizerPlan& plan);
 };
 

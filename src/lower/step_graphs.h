@@ -12,21 +12,21 @@
 
 namespace trireme::lower {
 
-/// Part of a step that one program runs: a micro-batch that others follow, or the last with the update. In a
-/// pipeline: a micro-batch in one part of the model, which becomes several programs; the gradients of
-/// parameters that other stages hold too; the update of a stage.
+/// The part of a step that one graph computes. Without a pipeline: a micro-batch before the last, or the last
+/// with the update. In a pipeline: a micro-batch in one part of the model, which becomes several programs
+/// (stage); the gradients of parameters that several stages hold (tied); the update of a stage.
 enum class StepPart : uint8_t { more, last, stage, tied, update };
 
 /// Which graph of a step.
 struct StepKey {
-  std::vector<tensor::Dims> shapes;  ///< of the feeds
-  size_t micro_batches = 1;          ///< of this rank
+  std::vector<tensor::Dims> shapes;  ///< of the inputs
+  size_t micro_batches = 1;          ///< that this rank runs in a step
   StepPart part = StepPart::last;
-  size_t chunk = 0;  ///< of a stage: which of the stage's parts
+  size_t chunk = 0;  ///< of StepPart::stage: index among the parts of the model on this stage
   auto operator<=>(const StepKey&) const = default;
 };
 
-/// A graph before the step passes, and what is to be known about it.
+/// A graph before the step passes, with the states that it uses and a description for the record of the run.
 struct StepGraph {
   ir::Graph graph;
   std::vector<ir::Value> held;  ///< every state that the graph reads or updates: name, type, shard
@@ -36,17 +36,17 @@ struct StepGraph {
   std::string optimizer_text, precision_text;
 };
 
-/// Throws invalid_argument naming the node where the placements of a rank's graph do not fit each other, or
-/// the output that is not the same on all ranks (training contract C1).
+/// Checks the placements of a rank's graph (training contract C1). Throws invalid_argument naming the node
+/// whose operands have placements that contradict each other, or the output that differs between ranks.
 void check_shards(const ir::Graph& graph);
 
-/// What the update of a pipeline stage has to know of one of its parts.
+/// What the update of a pipeline stage needs to know about one part of the model on it.
 struct StageSums {
   struct Param {
     std::string name;
-    int dim = -1;  ///< that ZeRO cuts, or -1
+    int dim = -1;  ///< the dimension that ZeRO splits, or -1
     passes::OptimizerKind kind = passes::OptimizerKind::adamw;
-    ir::Value param, copy;  ///< the state, and its 16-bit copy if that has a name
+    ir::Value param, copy;  ///< the state and its 16-bit copy; the copy has an empty name if there is none
     ir::Value sum;          ///< type and shard of the partial sums
   };
   struct Statistic {
@@ -56,34 +56,37 @@ struct StageSums {
   };
   std::vector<Param> params;
   std::vector<Statistic> statistics;
-  std::vector<ir::Value> counters;  ///< of the last part: type and shard of their partial sums
+  std::vector<ir::Value> counters;  ///< of the model's last part: type and shard of their partial sums
 };
 
 /// One part of the model in a step: forward and backward of a micro-batch, sums over micro-batches.
 struct StageGraph {
   StepGraph step;
-  std::vector<std::string> in, out;  ///< what crosses: see passes::PipelinePart
+  std::vector<std::string> in, out;  ///< values received from and sent to other parts: passes::PipelinePart
 };
 
 std::string tied_sum(const std::string& param);
 
-/// Makes the graphs of the steps of one loss graph. References outlive it.
+/// Builds the graphs of training steps from one loss graph. Objects passed by reference must outlive it.
 class StepGraphs {
  public:
-  /// `training`: the loss graph in training form, its params states. Outputs: loss_sum, then counters.
+  /// `training` is the loss graph in training form: its params are states, its outputs loss_sum and counters.
   StepGraphs(const ir::Graph& training, const StepOptions& options, const RankPlace& place);
 
-  /// Reads and writes `params`: is_reached. Throws unsupported naming the node that cannot be differentiated.
+  /// Builds a whole step; sets `is_reached` of `params`. Throws unsupported naming the node that cannot be
+  /// differentiated.
   StepGraph make(const StepKey& key, std::vector<TrainedParam>& params);
-  /// In a pipeline. The first one decides where the model is cut. Throws unsupported for a weight that two
-  /// parts on one stage read.
+  /// Builds one part of a pipeline stage. The first call decides where the model is cut. Throws unsupported
+  /// for a weight that two parts on the same stage read.
   StageGraph make_stage(const StepKey& key, std::vector<TrainedParam>& params);
-  /// After make_stage of all its parts for the same sizes: the gradients, summed over micro-batches and
-  /// data-parallel ranks, of parameters that several stages hold, as outputs called tied_sum(param).
+  /// Builds the graph that sums, over micro-batches and data-parallel ranks, the gradients of parameters that
+  /// several stages hold; its outputs are called tied_sum(param). Call after make_stage of all parts of this
+  /// stage for the same sizes.
   StepGraph make_tied(const StepKey& key);
-  /// Then: the update of this stage, whose tied gradients are states tied_sum(param), summed over the stages.
+  /// Builds the update of this stage. Call after make_tied: the gradients of parameters that several stages
+  /// hold are read from states called tied_sum(param), which hold their sums over the stages.
   StepGraph make_update(const StepKey& key);
-  /// Stages that hold a param or state, ascending; of a cut that is made.
+  /// The stages that hold each param or state, in ascending order, once the model is cut.
   const std::map<std::string, std::vector<int>>& holders() const { return holders_; }
   int stage() const { return place_.on("pp"); }
   const passes::PipelineCut& pipeline_cut() const { return cut_; }

@@ -1,5 +1,5 @@
-// From a loss graph to the programs of a training step on one rank: step graphs, the passes over them, what
-// is computed again, kernels and memory.
+// From a loss graph to the programs of a training step on one rank: step graphs, the passes over them,
+// recomputation, kernels and memory.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,15 @@
 
 namespace trireme::lower {
 
-/// What is computed again goes by bytes, which differ between ranks where parts are of uneven length;
-/// collectives that are done again must not. So all ranks whose programs meet take the plans of the first
-/// one, which holds the largest parts. Collective.
+/// Recomputation is planned by bytes, and ranks with parts of different lengths would plan differently. But
+/// all ranks must repeat the same collectives. So all ranks that communicate in a step use the plans of the
+/// first one, which holds the largest parts. All calls are collective.
 class Agreement {
  public:
   virtual ~Agreement() = default;
-  /// Replaces the plans by those of the first rank; `nodes`: of the graph they are for.
+  /// Replaces the plans by those of the first rank. `nodes`: number of nodes of the graph they are made for.
   virtual void share(std::vector<passes::RecomputePlan>& plans, size_t nodes) = 0;
-  /// The largest of the ranks' numbers.
+  /// Returns the maximum of `bytes` over the ranks.
   virtual int64_t largest(int64_t bytes) = 0;
 };
 
@@ -42,27 +42,27 @@ struct LoweredStep {
 struct LoweredPipeline {
   passes::PipelineOrder order;
   std::vector<LoweredStage> chunks;  ///< the parts of the model on this stage
-  LoweredStep tied;                  ///< sums of gradients that other stages hold too; without outputs: none
+  LoweredStep tied;  ///< sums gradients of weights that other stages share; no outputs if none
   LoweredStep update;
-  int64_t buffer_bytes = 0;  ///< of all parts, for the micro-batches in flight
+  int64_t buffer_bytes = 0;  ///< total buffer size of all parts for the micro-batches in flight
 };
 
-/// Makes and compiles the programs of one rank. Needs no communicator, no device and no content of weights.
-/// References outlive it.
+/// Builds and compiles the programs of one rank. Needs no communicator, no device and no weight bytes.
+/// Objects passed by reference must outlive it.
 class StepLowering {
  public:
-  /// `agreement`: with the ranks whose programs meet. Null: there is one, or they are not here (a rank's
-  /// programs are only looked at): then the plans are made for the first of them as well.
+  /// `agreement` connects the ranks that communicate in a step. Null if there is one rank, or if the other
+  /// ranks are not running (inspecting a program): then the first rank's plans are computed here as well.
   StepLowering(TrainingForm form, StepTarget target, base::SharedCache& packs,
                Agreement* agreement = nullptr);
   ~StepLowering();
 
-  /// A part of a step without pipeline: StepPart::more or last. Throws unsupported naming the node that
-  /// cannot be differentiated, exhausted where activations do not fit their budget.
+  /// Lowers a part of a step without pipeline, StepPart::more or StepPart::last. Throws unsupported naming
+  /// the node that cannot be differentiated, exhausted if activations do not fit their budget.
   LoweredStep lower(const StepKey& key);
-  /// A step on this rank's stage of a pipeline; `key` with any part.
+  /// Lowers a step on this rank's pipeline stage; the part in `key` is ignored.
   LoweredPipeline lower_pipeline(const StepKey& key);
-  /// A graph of a step before the step passes, not compiled: for tests.
+  /// Returns the graph of a step before its passes, not compiled. For tests.
   StepGraph make_graph(const StepKey& key) { return graphs_.make(key, form_.params); }
 
   const TrainingForm& form() const { return form_; }

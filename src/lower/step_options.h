@@ -1,4 +1,4 @@
-// What decides the programs of a training step besides the loss graph, and which rank they are for.
+// The settings and the rank that determine, besides the loss graph, the programs of a training step.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace trireme::lower {
 
-/// One rank of a mesh. Programs are made for it without a communicator: its numbers are all they need.
+/// One rank of a mesh. Programs can be compiled for it without a communicator: coordinates are all they need.
 struct RankPlace {
   tensor::MeshShape mesh = {};
   std::vector<int> coordinates = {};  ///< on the axes of the mesh

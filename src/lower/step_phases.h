@@ -9,8 +9,8 @@ namespace trireme::lower {
 
 enum class StepPhase : uint8_t { forward, backward, update };
 
-/// Phase of every step by what it depends on: the learning rate makes an update, else the weight of the loss
-/// makes a backward step, else it is forward.
+/// Returns the phase of every step by what it depends on: a step that depends on the learning rate is part of
+/// the update, another that depends on the weight of the loss is backward, all others are forward.
 std::vector<StepPhase> phases_of(const compile::Program& program);
 
 }  // namespace trireme::lower

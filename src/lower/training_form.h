@@ -18,14 +18,14 @@ struct TrainedParam {
 };
 
 struct TrainingForm {
-  ir::Graph graph;                   ///< outputs: loss_sum, then what is counted
+  ir::Graph graph;                   ///< its outputs are loss_sum and the counters
   std::vector<std::string> states;   ///< names of the params that became states, in the graph's order
-  std::vector<TrainedParam> params;  ///< of them, those that the optimizer changes
+  std::vector<TrainedParam> params;  ///< those of the states that the optimizer updates
 };
 
-/// Float params of more than one element become states, except those whose name contains one of `freeze`;
-/// running statistics of batch norms too, untrained. Reads types alone: params need no content. Throws
-/// invalid_argument for a graph without an output "loss_sum" and for weights without a name.
+/// Turns float params of more than one element into states, except those whose name contains one of `freeze`,
+/// and running statistics of batch norms into states that are not trained. Params need no content. Throws
+/// invalid_argument for a graph without an output "loss_sum" and for a weight without a name.
 TrainingForm training_form(ir::Graph loss_graph, const std::vector<std::string>& freeze);
 
 }  // namespace trireme::lower

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/experts/experts.h"
+#include "ops/stored_weights.h"
 #include "ops/weight_only/weight_only.h"
 
 namespace trireme::model {
@@ -127,7 +128,7 @@ std::string describe_stored_weights(const ir::Graph& graph) {
   };
   for (const Node& node : graph.nodes()) {
     if (node.op == nullptr) continue;
-    if (node.op_name() == "dequantize_weights" || node.op_name() == "dequantize_blocks") {
+    if (ops::opens_stored_weight(node.op->schema)) {
       any = true;
       for (const ValueId id : node.in) {
         if (id != ir::kNoValue) is_counted[ir::index(id)] = true;

@@ -3,13 +3,14 @@
 #include "ops/counts.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "ops/table.h"
+#include "tensor/binary_math.h"
 
 namespace trireme::ops {
 namespace {
 
+namespace math = tensor::math;
 using ir::NodeView;
 using tensor::Dims;
 using tensor::Tensor;
@@ -81,18 +82,50 @@ Count greater_or_equal(const Count& a, const Count& b) { return less_or_equal(b,
 
 using Binary = Count (*)(const Count&, const Count&);
 
+/// What a functor of tensor/binary_math.h makes of counts; null where that is not followed.
+template <class Functor>
+constexpr Binary kOfCounts = nullptr;
+template <>
+constexpr Binary kOfCounts<math::Add> = sum_of;
+template <>
+constexpr Binary kOfCounts<math::Sub> = difference;
+template <>
+constexpr Binary kOfCounts<math::Mul> = product;
+template <>
+constexpr Binary kOfCounts<math::Div> = quotient;
+template <>
+constexpr Binary kOfCounts<math::Min> = smaller;
+template <>
+constexpr Binary kOfCounts<math::Max> = larger;
+template <>
+constexpr Binary kOfCounts<math::Equal> = equal;
+template <>
+constexpr Binary kOfCounts<math::Less> = less;
+template <>
+constexpr Binary kOfCounts<math::LessOrEqual> = less_or_equal;
+template <>
+constexpr Binary kOfCounts<math::Greater> = greater;
+template <>
+constexpr Binary kOfCounts<math::GreaterOrEqual> = greater_or_equal;
+
 /// Integer arithmetic of two numbers, folded over all operands of those that take more.
 Binary binary_of(std::string_view op) {
-  static const std::unordered_map<std::string_view, Binary> table{
-      {"add", sum_of},      {"sub", difference},
-      {"mul", product},     {"div", quotient},
-      {"sum", sum_of},      {"min", smaller},
-      {"max", larger},      {"equal", equal},
-      {"less", less},       {"less_or_equal", less_or_equal},
-      {"greater", greater}, {"greater_or_equal", greater_or_equal},
+  struct Row {
+    std::string_view name;
+    Binary make;
   };
-  const auto at = table.find(op);
-  return at == table.end() ? nullptr : at->second;
+  static constexpr Row kRows[] = {
+#define BINARY_ROW(name, Functor, ...) {#name, kOfCounts<math::Functor>},
+#define COMPARE_ROW(name, Functor, ...) {#name, kOfCounts<math::Functor>},
+#define FOLD_ROW(name, Functor, ...) {#name, kOfCounts<math::Functor>},
+#define FOLD_OF_ROW(name, step, Functor, onnx, formula, flop, precision, gradient, divides) \
+  {#name, divides ? nullptr : kOfCounts<math::Functor>},
+#include "tensor/elementwise_rows.inc"
+  };
+  for (const Row& row : kRows) {
+    if (row.name == op) return row.make;
+  }
+  return nullptr;
 }
 
 bool is_extent(tensor::DType type) { return type == tensor::DType::i64 || type == tensor::DType::i32; }

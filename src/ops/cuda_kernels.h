@@ -1,5 +1,5 @@
-// How kernels for NVIDIA GPUs join the operators of op_list.inc: lists by operator name, made in x_cuda.cc
-// files.
+// Kernels for NVIDIA GPUs by operator name. Files x_cuda.cc make the lists, which the table joins to the
+// operators of op_list.inc.
 #pragma once
 
 #include <string>

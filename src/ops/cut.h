@@ -1,4 +1,4 @@
-// What cut rules of ops are written with: letters for dimensions, and the rule of everything elementwise.
+// Building blocks of cut rules: letters for dimensions, and the rule of elementwise operators.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Index notation of cut rules, put together operand by operand.
+// Builds the index notation of a cut rule operand by operand.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ inline std::string letters(size_t n, char first = 'a') {
 /// `n` dimensions that are never cut.
 inline std::string dots(size_t n) { return std::string(n, '.'); }
 
-/// The parts of a node's notation. What is not named is whole: dots of its rank; absent operands have an
-/// empty part.
+/// The parts of a node's notation. An operand or result that is not set stays whole: a dot for each
+/// dimension. Absent operands have an empty part.
 class CutNotation {
  public:
   explicit CutNotation(const ir::NodeView& node);

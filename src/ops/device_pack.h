@@ -1,5 +1,5 @@
-// What a kernel makes of constants when it is prepared and keeps on its device, once for all programs of a
-// model.
+// Constants on a device in the form that a kernel reads, made when the kernel is prepared, once for all
+// programs of a model.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline std::shared_ptr<const void> on_device(tensor::Device& device, const std::
   return memory;
 }
 
-/// What `make` gives, on the device of `init` under `key`; null where the program is only looked at.
+/// Returns the device copy of what `make` returns, shared under `key`; null if a program is only inspected.
 inline std::shared_ptr<const void> device_pack(const ir::KernelInit& init, const std::string& key,
                                                const std::function<std::vector<std::byte>()>& make) {
   if (init.device == nullptr) return nullptr;

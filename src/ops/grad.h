@@ -1,4 +1,4 @@
-// What gradient rules are written with: nodes by op name, and the shape algebra of broadcasting backwards.
+// Building blocks of gradient rules: nodes by operator name, and the adjoint of broadcasting.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ using ir::ValueId;
 using Gradients = std::vector<std::optional<ValueId>>;
 
 /// Adds the nodes of one gradient rule. All shapes are static; new nodes carry the name of the node that is
-/// differentiated. Nodes that nobody reads vanish later, so rules compute the gradient of every operand
-/// without asking, by separate nodes where the work is separate.
+/// differentiated. Nodes that no other node reads are removed later, so rules compute the gradients of all
+/// operands, by separate nodes where these share no work.
 class GradBuilder {
  public:
   /// `node`: the node to differentiate (a copy: the graph grows). `out_grads`: gradients of its results.

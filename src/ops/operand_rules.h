@@ -1,13 +1,13 @@
-// What operators ask of the types and shapes of their operands beyond what their shape rules read of them.
+// Requirements on the types and shapes of operands that the type rules of operators do not check.
 #pragma once
 
 #include "ir/schema.h"
 
 namespace trireme::ops {
 
-/// Puts the operator's row of the table of operand rules, if it has one, before its type rule. Kernels rely
-/// on what the rows say: a bias of other than one value per channel, or indices of another width, would be
-/// read past their end. Extents that are not known yet are looked at again when they are.
+/// Checks the operator's row of the table of operand rules, if it has one, before its type rule. Kernels rely
+/// on these rows: they would read past the end of a bias without one value per channel, or of indices of
+/// another width. Extents that are not known yet are checked again once they are.
 void guard_operands(ir::OpSchema& op);
 
 }  // namespace trireme::ops

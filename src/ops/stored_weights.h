@@ -1,4 +1,4 @@
-// Operators that read weights as they are stored: how the others know them.
+// How passes recognise operators that read weights as they are stored.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,17 @@ namespace trireme::ops {
 inline constexpr const char* kBlockFormatKind = "block format";
 inline constexpr const char* kWeightBitsKind = "weight bits";
 
-/// Whether the operator reads weights as stored. Its constant operands are never computed beforehand: the
-/// result is as wide as what was left out.
+/// Whether the operator reads weights as stored. It is never folded, even if all operands are constant: the
+/// result would be as large as the floats that storing them avoids.
 inline bool reads_stored_weights(const ir::OpSchema& op) {
   return std::any_of(op.attrs.begin(), op.attrs.end(), [](const ir::AttrSpec& a) {
     return a.kind == kBlockFormatKind || a.kind == kWeightBitsKind;
   });
+}
+
+/// Whether result 0 is operand 0, a weight as it is stored, as a matrix of floats.
+inline bool opens_stored_weight(const ir::OpSchema& op) {
+  return op.name == "dequantize_weights" || op.name == "dequantize_blocks";
 }
 
 }  // namespace trireme::ops

@@ -1,4 +1,4 @@
-// What the tests of ops share: evaluation by name on a small team, and tensors of reproducible values.
+// For tests of operators: evaluation by name on a small thread team, and reproducible random tensors.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the tests of gradients share: every gradient rule against central differences in double.
+// For tests of gradients: comparison of a gradient rule with central differences in double.
 #pragma once
 
 #include <gtest/gtest.h>

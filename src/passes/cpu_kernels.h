@@ -1,4 +1,4 @@
-// Whether a node that a pass would like to make has a CPU kernel.
+// Whether a node that a pass considers adding has a CPU kernel.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace trireme::passes {
 
-/// True if a CPU kernel takes `node` with that many results. Its operands are values of `graph`; those that
-/// are still to be made stand as kNoValue, and their types in `made`, in order.
+/// Whether a CPU kernel accepts `node` with that many results. Its operands are values of `graph`; an operand
+/// that does not exist yet is kNoValue, and `made` lists the types of those operands in order.
 bool has_cpu_kernel(const ir::Graph& graph, const ir::Node& node, size_t results,
                     const std::vector<tensor::TensorType>& made = {});
 

@@ -5,7 +5,7 @@
 
 namespace trireme::passes {
 
-/// `text` holds `pattern`, or, if the pattern has a '*', matches it as a whole.
+/// Whether `text` contains `pattern` or, if the pattern has a '*', matches it as a whole.
 bool name_matches(std::string_view pattern, std::string_view text);
 
 }  // namespace trireme::passes

@@ -1,4 +1,4 @@
-// A pass turns a graph into a graph. Each is named, timed, verified, switchable; lists/lists.h orders them.
+// A pass rewrites a graph. Each is named, timed, can be verified and switched off; lists/lists.h orders them.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace trireme::passes {
 
-/// A rewrite in place of a private copy; the graph comes sorted and must be left so that sort() succeeds.
-/// Returns how many places it changed.
+/// Rewrites a private copy of a graph in place. The graph is sorted before the call, and sort() must succeed
+/// after it. Returns the number of places that were changed.
 struct Pass {
   std::string name;
   std::string doc;

@@ -10,8 +10,8 @@
 
 namespace trireme::passes {
 
-/// A graph under rewriting. Nodes found by for_each stay valid by id; new nodes are appended and sorted in
-/// later.
+/// A graph that is being rewritten. Ids of the nodes that for_each visits stay valid; new nodes are appended,
+/// and sort() puts them in order later.
 class Rewriter {
  public:
   explicit Rewriter(ir::Graph& graph) : graph_(graph) { count(); }
@@ -20,7 +20,7 @@ class Rewriter {
   const ir::Graph& graph() const { return graph_; }
   /// The producer of `id` if it is a live node of op `op`, as a copy (ids stay valid when nodes are added).
   std::optional<ir::Node> producer(ir::ValueId id, std::string_view op) const;
-  /// True if exactly one node reads `id` and it is not a graph output: it may vanish into its reader.
+  /// Whether one node alone reads `id` and it is no graph output: its producer may be merged into the reader.
   bool single_use(ir::ValueId id) const { return id != ir::kNoValue && uses(id) == 1; }
   size_t uses(ir::ValueId id) const { return ir::index(id) < uses_.size() ? uses_[ir::index(id)] : 0; }
 
@@ -55,11 +55,11 @@ class Rewriter {
   /// Adds a node of the named op with the operands, attributes and source of `like`.
   std::vector<ir::ValueId> add_all(std::string_view op, const ir::Node& like, size_t results);
   ir::ValueId constant(tensor::Tensor data) { return graph_.add_constant(std::move(data)); }
-  /// Makes readers of `from` read `to`, keeps the name of `from`, and counts uses anew for what came and
-  /// went.
+  /// Makes the readers of `from` read `to`, which takes the name of `from`, and updates the use counts of all
+  /// nodes that this brings to life or makes dead.
   void replace(ir::ValueId from, ir::ValueId to);
-  /// replace() if both have one type; else changes nothing and returns false. For patterns whose constants
-  /// may broadcast a value to a higher rank than the gathered op yields.
+  /// Calls replace() and returns true if both values have one type, else changes nothing: constants of a
+  /// pattern may broadcast a value to a higher rank than that of the operator in its place.
   bool replace_same(ir::ValueId from, ir::ValueId to);
 
   /// Calls f(id, node copy) for every live node present at the start; f returns true if it rewrote something.
@@ -84,17 +84,17 @@ class Rewriter {
 
  private:
   void count();
-  /// `count` more readers of `id`: a producer that had none comes to life, and so do its operands.
+  /// Adds `count` readers of `id`. A producer that had none becomes live and adds a reader to each operand.
   void gain(ir::ValueId id, size_t count);
-  /// All readers of `id` left: its producer dies unless another result is read, and its operands lose a
-  /// reader.
+  /// Records that `id` has no readers any more. Unless another result of its producer is read, the producer
+  /// is dead and each of its operands loses a reader.
   void lose_all(ir::ValueId id);
   bool is_needed(const ir::Node& node) const;
   ir::Graph& graph_;
   std::vector<size_t> uses_;  ///< live readers of each value; a graph output counts as two
 };
 
-/// Leaves out those results of a copy that its original leaves out: kernels do not write them.
+/// Marks results of a copied node as absent where the original's are, so that kernels do not write them.
 void leave_out(ir::Graph& graph, const ir::Node& original, const std::vector<ir::ValueId>& copy);
 
 }  // namespace trireme::passes

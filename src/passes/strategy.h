@@ -12,8 +12,8 @@
 
 namespace trireme::passes {
 
-/// Parameters whose name fits `pattern` (name_matches) are split on dimension `dim` over the axis `axis`. The
-/// first rule that fits a name and an axis counts; a name that some rule fits is split by rules alone.
+/// Splits parameters whose name matches `pattern` (name_matches) along `dim` over mesh axis `axis`. The first
+/// rule that matches a name and an axis applies; parameters that match a rule are not split automatically.
 struct ShardRule {
   std::string pattern;
   std::string axis;  ///< "tp"; "tpr" where fewer key/value heads than ranks: see Strategy::kv_ranks
@@ -33,13 +33,13 @@ enum class Purpose { training, inference, decoding };
 struct Strategy {
   int dp = 1, tp = 1, pp = 1;  ///< ranks; world = dp x tp x pp
   int kv_ranks = 0;            ///< tp ranks that key/value heads are split over; 0: all of tp
-  int zero = 0;           ///< what dp ranks share out: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights
+  int zero = 0;           ///< ZeRO stage: split over dp 0 nothing, 1 optimizer, 2 + gradients, 3 + weights
   bool sequence = false;  ///< norms, dropout and residuals split along the sequence over tp
-  bool automatic = true;  ///< weights no rule names are split where the graph shows how
+  bool automatic = true;  ///< split weights that no rule matches where the graph shows how
   std::vector<std::string> rules = {};  ///< as parse_shard_rule reads them
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   int chunks = 1;                      ///< model parts on each stage (interleaved)
-  std::vector<std::string> cuts = {};  ///< pipeline stages begin at these layers; empty: cut by cost
+  std::vector<std::string> cuts = {};  ///< layers at which pipeline stages begin; if empty, by cost
   double bucket_mb = 4;                ///< gradients are reduced in buckets of about this size
   bool overlap = true;                 ///< collectives run beside the computation; the bits are the same
   PrecisionOptions precision = {};

@@ -19,6 +19,7 @@
 #include "base/rng.h"
 #include "ops/table.h"
 #include "runtime/cliff_limits.h"
+#include "tests/unary_cases.h"
 
 namespace trireme::runtime {
 namespace {
@@ -148,30 +149,36 @@ struct List {
   void add(Case c) { cases.push_back(std::move(c)); }
 };
 
-constexpr const char* kUnary[] = {"abs",          "neg",        "sign",     "floor",   "ceil",
-                                  "round",        "exp",        "log",      "sqrt",    "reciprocal",
-                                  "sin",          "cos",        "tan",      "asin",    "acos",
-                                  "atan",         "sinh",       "cosh",     "tanh",    "asinh",
-                                  "acosh",        "atanh",      "erf",      "sigmoid", "relu",
-                                  "leaky_relu",   "elu",        "selu",     "celu",    "thresholded_relu",
-                                  "mish",         "swish",      "softplus", "gelu",    "softsign",
-                                  "hard_sigmoid", "hard_swish", "shrink",   "is_nan",  "is_inf"};
-
-void add_elementwise(List& l) {
-  for (const char* op : kUnary) {
-    const std::string name = op;
-    Operand x = real(l.shapes.tokens());
-    if (name == "log" || name == "sqrt" || name == "acosh") x.low = 1;
-    if (name == "asin" || name == "acos" || name == "atanh") x.low = -0.9, x.high = 0.9;
-    l.add({name, {x}});
-  }
-  for (const DType t : {DType::i64, DType::i32, DType::f16}) {
-    for (const char* op : {"abs", "neg", "relu"}) {
-      if (t == DType::f16 || std::string(op) != "relu") l.add({op, {real(l.shapes.rows(), t)}});
+/// Operators of ONNX that compute element by element of one operand or of two that broadcast, of type `t`;
+/// those that need an attribute or other operands have cases of their own.
+std::vector<std::string> elementwise_of(size_t operands, DType t) {
+  std::vector<std::string> names;
+  for (const ir::OpDef& op : ops::table().all()) {
+    const ir::OpSchema& s = op.schema;
+    const bool is_alike = s.dims == "...->..." && (operands == 1 ? s.max_in == 1 : s.max_in > 2);
+    const bool fits = is_alike || (operands == 2 && s.dims == "...,...->...");
+    if (!fits || s.onnx.empty() || s.is_random || s.is_view) continue;
+    try {
+      const std::vector<tensor::TensorType> in(operands, {t, {2, 2}});
+      ir::infer_types(s, {ir::Attrs{}, in, {}, {}, std::vector<bool>(operands, true)});
+      names.push_back(s.name);
+    } catch (const base::Error&) {  // not of this type, or an attribute is needed
     }
   }
-  l.add({"not", {real(l.shapes.rows(), DType::boolean)}});
-  l.add({"bitwise_not", {real(l.shapes.rows(), DType::i32)}});
+  return names;
+}
+
+void add_elementwise(List& l) {
+  for (const std::string& name : elementwise_of(1, DType::f32)) {
+    Operand x = real(l.shapes.tokens());
+    const tests::UnaryCase* c = tests::unary_case(name);  // where the function is defined
+    if (c != nullptr) x.low = std::max(x.low, c->range.low), x.high = std::min(x.high, c->range.high);
+    l.add({name, {x}});
+  }
+  for (const DType t : {DType::i64, DType::i32, DType::boolean}) {
+    for (const std::string& op : elementwise_of(1, t)) l.add({op, {real(l.shapes.rows(), t)}});
+  }
+  for (const char* op : {"abs", "neg", "relu"}) l.add({op, {real(l.shapes.rows(), DType::f16)}});
   const Operand low{.dims = {}, .low = -1, .high = -1}, high{.dims = {}, .low = 1, .high = 1};
   l.add({"clip", {real(l.shapes.image()), low, high}});
   for (const DType t : {DType::i64, DType::i32}) {
@@ -201,17 +208,10 @@ void add_broadcasts(List& l, const std::string& op, DType t) {
 }
 
 void add_binary(List& l) {
-  for (const char* op : {"add", "sub", "mul", "div", "min", "max", "prelu", "sum", "mean"}) {
-    add_broadcasts(l, op, DType::f32);
+  for (const DType t : {DType::f32, DType::i64, DType::boolean}) {
+    for (const std::string& op : elementwise_of(2, t)) add_broadcasts(l, op, t);
   }
-  for (const char* op : {"add", "mul", "div", "mod", "min", "max"}) add_broadcasts(l, op, DType::i64);
-  for (const char* op : {"add", "sub", "mul"}) add_broadcasts(l, op, DType::i32);
-  for (const char* op : {"equal", "less", "less_or_equal", "greater", "greater_or_equal"}) {
-    add_broadcasts(l, op, DType::f32);
-    add_broadcasts(l, op, DType::i64);
-  }
-  for (const char* op : {"and", "or", "xor"}) add_broadcasts(l, op, DType::boolean);
-  for (const char* op : {"bitwise_and", "bitwise_or", "bitwise_xor"}) {
+  for (const std::string& op : elementwise_of(2, DType::i32)) {
     const Dims x = l.shapes.rows();
     l.add({op, {real(x, DType::i32), real(x, DType::i32)}});
   }

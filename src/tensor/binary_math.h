@@ -1,43 +1,27 @@
-// The scalar functions of two operands of the elementwise ops, for host and device: one functor per table
-// row.
+// The functions of one element of the operators of two operands, for host and device: a functor for each row
+// of elementwise_rows.inc.
 #pragma once
 
 #include "tensor/element_math.h"
 
 namespace trireme::tensor::math {
 
-// Two operands. Integer arithmetic wraps; division by zero gives 0 for integers, because trapping is no
-// answer.
-#define TRIREME_BINARY(Name, expression)         \
+template <class C>
+using Wide = std::conditional_t<std::is_integral_v<C>, uint64_t, C>;
+
+// The functors of elementwise_rows.inc. Division by zero gives 0 for integers, because trapping is no answer.
+#define BINARY_FUNCTION(Name, ...) SCALAR_BINARY(Name, __VA_ARGS__)
+#define SCALAR_BINARY(Name, ...)                 \
   struct Name {                                  \
     TRIREME_HD explicit Name(const double*) {}   \
     template <class C>                           \
     TRIREME_HD auto operator()(C x, C y) const { \
-      return expression;                         \
+      return __VA_ARGS__;                        \
     }                                            \
   };
-
-template <class C>
-using Wide = std::conditional_t<std::is_integral_v<C>, uint64_t, C>;
-
-TRIREME_BINARY(Add, static_cast<C>(Wide<C>(x) + Wide<C>(y)))
-TRIREME_BINARY(Sub, static_cast<C>(Wide<C>(x) - Wide<C>(y)))
-TRIREME_BINARY(Mul, static_cast<C>(Wide<C>(x) * Wide<C>(y)))
-TRIREME_BINARY(Equal, x == y)
-TRIREME_BINARY(Less, x < y)
-TRIREME_BINARY(LessOrEqual, x <= y)
-TRIREME_BINARY(Greater, x > y)
-TRIREME_BINARY(GreaterOrEqual, x >= y)
-TRIREME_BINARY(And, x&& y)
-TRIREME_BINARY(Or, x || y)
-TRIREME_BINARY(Xor, x != y)
-TRIREME_BINARY(BitwiseAnd, static_cast<C>(x& y))
-TRIREME_BINARY(BitwiseOr, static_cast<C>(x | y))
-TRIREME_BINARY(BitwiseXor, static_cast<C>(x ^ y))
-TRIREME_BINARY(Min, x < y || x != x ? x : y)  // NaN if either is
-TRIREME_BINARY(Max, x > y || x != x ? x : y)
-TRIREME_BINARY(PRelu, static_cast<C>(x < C(0) ? x * y : x))
-#undef TRIREME_BINARY
+#define IF(condition, p, q) ((condition) ? (p) : (q))
+#include "tensor/elementwise_rows.inc"
+#undef IF
 
 struct Div {
   TRIREME_HD explicit Div(const double*) {}

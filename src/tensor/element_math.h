@@ -1,5 +1,5 @@
-// The scalar functions of one operand of the elementwise ops, for host and device: one functor per row of the
-// op tables.
+// The functions of one element of the operators of one operand, for host and device: a functor for each row
+// of elementwise_rows.inc.
 #pragma once
 
 #include <cmath>
@@ -33,70 +33,39 @@ TRIREME_HD C wrap_neg(C x) {
     return -x;
 }
 
-// One operand. `p` are the row's attributes in table order. Functors without attributes ignore it.
-#define TRIREME_UNARY(Name, expression)        \
-  struct Name {                                \
-    TRIREME_HD explicit Name(const double*) {} \
-    template <class C>                         \
-    TRIREME_HD C operator()(C x) const {       \
-      return static_cast<C>(expression);       \
-    }                                          \
-  };
-#define TRIREME_UNARY_A(Name, expression)                                      \
+// The expressions of the tables call these by their plain names, for every type that they compute with.
+using std::acos, std::acosh, std::asin, std::asinh, std::atan, std::atanh, std::ceil, std::cos, std::cosh,
+    std::erf, std::exp, std::expm1, std::fabs, std::floor, std::fmax, std::fmin, std::log, std::log1p,
+    std::nearbyint, std::sin, std::sinh, std::sqrt, std::tan, std::tanh;
+
+/// 1 / (1 + e^-x).
+template <class C>
+TRIREME_HD C logistic(C x) {
+  return C(1) / (C(1) + exp(-x));
+}
+
+/// log(1 + e^x) without overflow: the exponent is never positive.
+template <class C>
+TRIREME_HD C softplus(C x) {
+  return (x > 0 ? x : C(0)) + log1p(exp(x > 0 ? -x : x));
+}
+
+// The functors of elementwise_rows.inc. `p`: two numbers, the attributes in the order of the row if it has
+// any.
+#define FUNCTION(Name, cost, ...) SCALAR_FUNCTION(Name, __VA_ARGS__)
+#define SCALAR_FUNCTION(Name, ...)                                             \
   struct Name {                                                                \
     double p0, p1;                                                             \
     TRIREME_HD explicit Name(const double* p) : p0(p[0]), p1(p[1]) {}          \
     template <class C>                                                         \
     TRIREME_HD C operator()(C x) const {                                       \
       [[maybe_unused]] const C a = static_cast<C>(p0), b = static_cast<C>(p1); \
-      return static_cast<C>(expression);                                       \
+      return static_cast<C>(__VA_ARGS__);                                      \
     }                                                                          \
   };
-
-TRIREME_UNARY(Abs, !kSigned<C> || x > 0 ? x : x == 0 ? C(0) : x != x ? x : wrap_neg(x))
-TRIREME_UNARY(Neg, wrap_neg(x))
-TRIREME_UNARY(Sign, x > 0 ? C(1) : x < C(0) ? wrap_neg(C(1)) : x)
-TRIREME_UNARY(Floor, std::floor(x))
-TRIREME_UNARY(Ceil, std::ceil(x))
-TRIREME_UNARY(Round, std::nearbyint(x))
-TRIREME_UNARY(Exp, std::exp(x))
-TRIREME_UNARY(Log, std::log(x))
-TRIREME_UNARY(Sqrt, std::sqrt(x))
-TRIREME_UNARY(Reciprocal, C(1) / x)
-TRIREME_UNARY(Sin, std::sin(x))
-TRIREME_UNARY(Cos, std::cos(x))
-TRIREME_UNARY(Tan, std::tan(x))
-TRIREME_UNARY(Asin, std::asin(x))
-TRIREME_UNARY(Acos, std::acos(x))
-TRIREME_UNARY(Atan, std::atan(x))
-TRIREME_UNARY(Sinh, std::sinh(x))
-TRIREME_UNARY(Cosh, std::cosh(x))
-TRIREME_UNARY(Tanh, std::tanh(x))
-TRIREME_UNARY(Asinh, std::asinh(x))
-TRIREME_UNARY(Acosh, std::acosh(x))
-TRIREME_UNARY(Atanh, std::atanh(x))
-TRIREME_UNARY(Erf, std::erf(x))
-TRIREME_UNARY(Sigmoid, C(1) / (C(1) + std::exp(-x)))
-TRIREME_UNARY(Relu, x < C(0) ? C(0) : x)
-TRIREME_UNARY(HardSwish, x* std::fmax(C(0), std::fmin(C(1), x / C(6) + C(0.5))))
-// log(1 + e^x) without overflow: the exponent is never positive.
-TRIREME_UNARY(Softplus, (x > 0 ? x : C(0)) + std::log1p(std::exp(x > 0 ? -x : x)))
-TRIREME_UNARY(Softsign, x / (C(1) + std::fabs(x)))
-TRIREME_UNARY(Mish, x* std::tanh((x > 0 ? x : C(0)) + std::log1p(std::exp(x > 0 ? -x : x))))
-TRIREME_UNARY(GeluErf, C(0.5) * x * (C(1) + std::erf(x * C(0.70710678118654752440))))
-TRIREME_UNARY(GeluTanh,
-              C(0.5) * x * (C(1) + std::tanh(C(0.79788456080286535588) * (x + C(0.044715) * x * x * x))))
-TRIREME_UNARY(Not, !x)
-TRIREME_UNARY(BitwiseNot, ~x)
-TRIREME_UNARY_A(LeakyRelu, x < C(0) ? a * x : x)
-TRIREME_UNARY_A(Elu, x > C(0) ? x : a * std::expm1(x))
-TRIREME_UNARY_A(Selu, x > C(0) ? b * x : b * a * std::expm1(x))
-TRIREME_UNARY_A(Celu, x > C(0) ? x : a * std::expm1(x / a))
-TRIREME_UNARY_A(ThresholdedRelu, x > a ? x : C(0))
-TRIREME_UNARY_A(HardSigmoid, std::fmax(C(0), std::fmin(C(1), a* x + b)))
-TRIREME_UNARY_A(Swish, x / (C(1) + std::exp(-a * x)))
-#undef TRIREME_UNARY
-#undef TRIREME_UNARY_A
+#define IF(condition, p, q) ((condition) ? (p) : (q))
+#include "tensor/elementwise_rows.inc"
+#undef IF
 
 /// x + bias where x < -lambda, x - bias where x > lambda, else 0; computed in double for integers.
 struct Shrink {
@@ -127,9 +96,9 @@ struct IsInf {
 };
 
 /// min(max(x, p[0]), p[1]); NaN passes through.
-struct Clamp {
+struct Clip {
   double low, high;
-  TRIREME_HD explicit Clamp(const double* p) : low(p[0]), high(p[1]) {}
+  TRIREME_HD explicit Clip(const double* p) : low(p[0]), high(p[1]) {}
   template <class C>
   TRIREME_HD C operator()(C x) const {
     const C l = static_cast<C>(low), h = static_cast<C>(high);

@@ -158,8 +158,8 @@ void register_elementwise(const Size& s) {
   const double bytes = 8.0 * static_cast<double>(n);
   const auto name = [&](const char* kernel) { return std::string(kernel) + "/" + s.name; };
   const std::pair<const char*, UnaryOp> functions[] = {
-      {"relu", UnaryOp::relu},         {"exp", UnaryOp::exp},   {"tanh", UnaryOp::tanh},
-      {"gelu_erf", UnaryOp::gelu_erf}, {"silu", UnaryOp::silu}, {"log", UnaryOp::log}};
+      {"relu", UnaryOp::relu_},     {"exp", UnaryOp::exp_},    {"tanh", UnaryOp::tanh_},
+      {"gelu_erf", UnaryOp::gelu_}, {"silu", UnaryOp::swish_}, {"log", UnaryOp::log_}};
   for (const auto& [title, op] : functions) {
     const UnaryOp f = op;
     register_job(name(title), {bytes, [=](base::ThreadPool& p) {
@@ -169,7 +169,7 @@ void register_elementwise(const Size& s) {
   register_job(
       name("add"),
       {bytes * 1.5, [=](base::ThreadPool& p) {
-         binary(BinaryOp::add, BinaryForm::vector_vector, {x->data(), y->data(), y->data(), 1, n}, p);
+         binary(BinaryOp::add_, BinaryForm::vector_vector, {x->data(), y->data(), y->data(), 1, n}, p);
        }});
   const int64_t rows = s.rows, cols = s.cols;
   register_job(name("softmax"), {bytes, [=](base::ThreadPool& p) {
@@ -188,10 +188,10 @@ void register_elementwise(const Size& s) {
   register_job(name("sum_columns_64"), {bytes / 2, [=](base::ThreadPool& p) {
                                           reduce(ReduceOp::sum, {x->data(), y->data(), 1, n / 64, 64}, p);
                                         }});
-  const std::pair<const char*, GradientOp> derivatives[] = {{"relu_grad", GradientOp::relu},
-                                                            {"gelu_erf_grad", GradientOp::gelu_erf},
-                                                            {"gelu_tanh_grad", GradientOp::gelu_tanh},
-                                                            {"silu_grad", GradientOp::silu}};
+  const std::pair<const char*, GradientOp> derivatives[] = {{"relu_grad", GradientOp::relu_},
+                                                            {"gelu_erf_grad", GradientOp::gelu_},
+                                                            {"gelu_tanh_grad", GradientOp::gelu_tanh_},
+                                                            {"silu_grad", GradientOp::swish_}};
   for (const auto& [title, op] : derivatives) {
     const GradientOp f = op;
     register_job(name(title), {bytes * 1.5, [=](base::ThreadPool& p) {
@@ -238,8 +238,8 @@ void register_transpose(const Size& s) {
 void register_fused(const Size& s) {
   FusedProgram program;
   program.steps = {fused_muladd(fused_reg(0), fused_input(0), fused_input(1), fused_input(2)),
-                   fused_unary(UnaryOp::relu, fused_reg(0), fused_reg(0)),
-                   fused_binary(BinaryOp::add, fused_output(0), fused_reg(0), fused_input(3))};
+                   fused_unary(UnaryOp::relu_, fused_reg(0), fused_reg(0)),
+                   fused_binary(BinaryOp::add_, fused_output(0), fused_reg(0), fused_input(3))};
   auto x = std::make_shared<Lazy<float>>(s.rows * s.cols);
   auto y = std::make_shared<Lazy<float>>(s.rows * s.cols);
   const int64_t rows = s.rows, cols = s.cols;
@@ -393,8 +393,8 @@ void BM_FusedTiny(benchmark::State& state) {
   FusedProgram program;
   program.constants = {1.0f};
   for (int64_t i = 0; i < steps; ++i) {
-    program.steps.push_back(
-        fused_binary(BinaryOp::add, fused_reg(0), i == 0 ? fused_input(0) : fused_reg(0), fused_constant(0)));
+    program.steps.push_back(fused_binary(BinaryOp::add_, fused_reg(0), i == 0 ? fused_input(0) : fused_reg(0),
+                                         fused_constant(0)));
   }
   program.steps.back().dst = fused_output(0);
   std::vector<float> x = values(n), y(x.size());

@@ -1,4 +1,4 @@
-// Products in either orientation as gradient rules write them, and how kernels see such a node.
+// Products of matrices in either orientation, for gradient rules and kernels.
 #pragma once
 
 #include "ops/dense/matmul_shape.h"

@@ -1,5 +1,5 @@
-// Functions of two or more tensors, element by element with broadcasting: the table of names, formulas and
-// types.
+// Functions of two or more tensors, element by element with broadcasting: operators from the rows of
+// tensor/elementwise_rows.inc, and the rules of their gradients.
 #include "tensor/binary_math.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/grad.h"
@@ -69,104 +69,29 @@ Gradients extreme_rule(GradBuilder& g) {
 constexpr std::string_view kBoolean = "boolean result";
 constexpr std::string_view kInteger = "integer operands";
 
-using RowOf = RowFn (*)(tensor::DType);
-
-ElementwiseRow comparison(std::string_view name, std::string_view onnx, std::string_view doc, RowOf row) {
-  return {name, onnx, doc, 1, kUnknown, row, no_gradient(kBoolean), {}, 2, 2, true};
-}
-
-ElementwiseRow on_bits(std::string_view name, std::string_view onnx, std::string_view doc, RowOf row,
-                       std::string_view why_no_gradient) {
-  return {name, onnx, doc, 1, kUnknown, row, no_gradient(why_no_gradient), {}, 2, 2};
-}
-
 }  // namespace
 
 const std::vector<ElementwiseRow>& binary_rows() {
   using namespace math;
   static const std::vector<ElementwiseRow> rows{
-      {"add", "Add", "y = a + b", 1, kRounds, binary<Add>, {.rule = add_rule}, {}, 2, 2},
-      {"sub", "Sub", "y = a - b", 1, kRounds, binary<Sub>, {.rule = sub_rule}, {}, 2, 2},
-      {"mul", "Mul", "y = a b", 1, kRounds, binary<Mul>, {.rule = mul_rule}, {}, 2, 2},
-      {"div", "Div", "y = a / b; integers truncate", 1, kRounds, binary<Div>, {.rule = div_rule}, {}, 2, 2},
-      {"mod",
-       "Mod",
-       "y = a mod b with the sign of b, or of a if fmod = 1",
-       8,
-       kUnknown,
-       binary<Mod>,
-       {.rule = mod_rule},
-       {{"fmod", 0, true}},
-       2,
-       2},
-      {"prelu",
-       "PRelu",
-       "y = x < 0 ? slope x : x",
-       2,
-       kRounds,
-       binary<PRelu>,
-       {.rule = prelu_rule},
-       {},
-       2,
-       2},
-      comparison("equal", "Equal", "y = a == b", compare<Equal, Class::any>),
-      comparison("less", "Less", "y = a < b", compare<Less>),
-      comparison("less_or_equal", "LessOrEqual", "y = a <= b", compare<LessOrEqual>),
-      comparison("greater", "Greater", "y = a > b", compare<Greater>),
-      comparison("greater_or_equal", "GreaterOrEqual", "y = a >= b", compare<GreaterOrEqual>),
-      on_bits("and", "And", "y = a and b", binary<And, Class::boolean>, kBoolean),
-      on_bits("or", "Or", "y = a or b", binary<Or, Class::boolean>, kBoolean),
-      on_bits("xor", "Xor", "y = a xor b", binary<Xor, Class::boolean>, kBoolean),
-      on_bits("bitwise_and", "BitwiseAnd", "y = a & b", binary<BitwiseAnd, Class::integer>, kInteger),
-      on_bits("bitwise_or", "BitwiseOr", "y = a | b", binary<BitwiseOr, Class::integer>, kInteger),
-      on_bits("bitwise_xor", "BitwiseXor", "y = a ^ b", binary<BitwiseXor, Class::integer>, kInteger),
+#define BINARY_ROW(name, Functor, types, loops, onnx, formula, flop, precision, gradient, ...) \
+  {#name, onnx, formula, flop, precision, binary<Functor, Class::types>, gradient, {__VA_ARGS__}, 2, 2},
+#define COMPARE_ROW(name, Functor, types, onnx, formula) \
+  {#name, onnx, formula, 1, kUnknown, compare<Functor, Class::types>, no_gradient(kBoolean), {}, 2, 2, true},
+#include "tensor/elementwise_rows.inc"
   };
   return rows;
 }
 
 const std::vector<ElementwiseRow>& variadic_rows() {
   using namespace math;
+  constexpr size_t kMost = StridedLoop::kMaxOperands;
   static const std::vector<ElementwiseRow> rows{
-      {"sum",
-       "Sum",
-       "y = a + b + ...",
-       1,
-       kRounds,
-       variadic<Add>,
-       {.rule = sum_rule},
-       {},
-       1,
-       StridedLoop::kMaxOperands},
-      {"mean",
-       "Mean",
-       "y = (a + b + ...) / operands",
-       2,
-       kSumsMany,
-       variadic<Add>,
-       {.rule = mean_rule},
-       {},
-       1,
-       StridedLoop::kMaxOperands},
-      {"min",
-       "Min",
-       "y = min(a, b, ...), NaN if any is",
-       3,
-       kChooses,
-       variadic<Min>,
-       {.rule = extreme_rule},
-       {},
-       1,
-       StridedLoop::kMaxOperands},
-      {"max",
-       "Max",
-       "y = max(a, b, ...), NaN if any is",
-       3,
-       kChooses,
-       variadic<Max>,
-       {.rule = extreme_rule},
-       {},
-       1,
-       StridedLoop::kMaxOperands},
+#define FOLD_ROW(name, Functor, onnx, formula, flop, precision, gradient) \
+  {#name, onnx, formula, flop, precision, variadic<Functor>, gradient, {}, 1, kMost},
+#define FOLD_OF_ROW(name, step, Functor, onnx, formula, flop, precision, gradient, divides) \
+  {#name, onnx, formula, flop, precision, variadic<Functor>, gradient, {}, 1, kMost, false, #step, divides},
+#include "tensor/elementwise_rows.inc"
   };
   return rows;
 }

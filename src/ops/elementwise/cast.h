@@ -22,4 +22,7 @@ tensor::DType dtype_from_onnx(int64_t number);
 
 std::vector<ir::Kernel> cast_cpu_kernels();
 
+/// Whether result 0 is operand 0 in another element type, by an attribute or as that of operand 1.
+inline bool is_cast(const ir::OpSchema& op) { return op.name == "cast" || op.name == "cast_like"; }
+
 }  // namespace trireme::ops

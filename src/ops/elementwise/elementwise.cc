@@ -29,7 +29,7 @@ Params params_of(const ElementwiseRow& row, const ir::Attrs& attrs) {
     params[i] = a.is_int ? static_cast<double>(attrs.get_int(a.name, static_cast<int64_t>(a.fallback)))
                          : attrs.get_float(a.name, a.fallback);
   }
-  if (row.name == "mean") params[0] = 1;
+  if (row.divides) params[0] = 1;
   return params;
 }
 
@@ -53,14 +53,14 @@ ir::Cost cost_row(double flop, const ir::NodeView& n) {
   return cost;
 }
 
-/// Operands that the row is linear in, as CutRule has it. The derivative rows are linear in dy.
-std::vector<uint32_t> linear_in(const ElementwiseRow& row) {
-  constexpr uint32_t kFirst = 1, kSecond = 2, kAll = 0xffffffffu;
-  if (row.name == "add" || row.name == "sub") return {kFirst | kSecond};
-  if (row.name == "mul") return {kFirst, kSecond};
-  if (row.name == "sum" || row.name == "mean") return {kAll};
-  const bool is_gradient = row.gradient.why_none == kSecondDerivative;
-  if (row.name == "div" || row.name == "neg" || is_gradient) return {kFirst};
+/// As CutRule has it.
+std::vector<uint32_t> masks_of(LinearIn linear) {
+  switch (linear) {
+    case LinearIn::none: return {};
+    case LinearIn::first: return {0b1};
+    case LinearIn::each: return {0b01, 0b10};
+    case LinearIn::jointly: return {0xffffffffu};
+  }
   return {};
 }
 
@@ -87,7 +87,7 @@ ir::OpSchema elementwise_schema(const ElementwiseRow& row) {
     });
   }
   s.onnx = row.onnx;
-  s.cut = elementwise_cut(linear_in(row));
+  s.cut = elementwise_cut(masks_of(row.gradient.linear));
   return s;
 }
 

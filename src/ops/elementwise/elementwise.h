@@ -1,5 +1,4 @@
-// One row of the elementwise tables: name, formula, cost, ONNX name and element types; schema and kernels
-// follow from it.
+// A row of tensor/elementwise_rows.inc as schemas and kernels read it.
 #pragma once
 
 #include <string_view>
@@ -23,6 +22,9 @@ struct ElementwiseAttr {
 /// the class follows from that.
 inline constexpr std::nullopt_t kChooses = std::nullopt;
 
+/// Operands in which an operator is linear: the first, each of two while the other is fixed, all together.
+enum class LinearIn : uint8_t { none, first, each, jointly };
+
 /// How a row is differentiated. Rows of one operand give dx = f(dy, v), v being x or y: the op `<name>_grad`
 /// of the operands dy and v is made of that. Others name a rule, or why there is none.
 struct Gradient {
@@ -33,6 +35,7 @@ struct Gradient {
   std::vector<std::optional<ir::ValueId>> (*rule)(GradBuilder&) = nullptr;
   std::string_view why_none = {};
   bool moves = false;  ///< dx holds elements of dy, their negatives and zero
+  LinearIn linear = LinearIn::none;
 };
 
 struct ElementwiseRow {
@@ -46,6 +49,9 @@ struct ElementwiseRow {
   std::vector<ElementwiseAttr> attrs = {};
   size_t min_in = 1, max_in = 1;
   bool is_predicate = false;  ///< the result is boolean
+  /// The function of two operands that a row of any number of operands folds them with; else the name.
+  std::string_view function = name;
+  bool divides = false;  ///< by the number of operands, after the fold
   /// As ir::OpSchema::moves.
   uint32_t moves = precision ? 0u : 0xffffffffu;
 };
@@ -60,6 +66,14 @@ const std::vector<ElementwiseRow>& unary_grad_rows();
 
 inline constexpr const char* kSecondDerivative = "a backward op: second derivatives are not taken";
 inline Gradient no_gradient(std::string_view why) { return {.why_none = why}; }
+
+inline Gradient by_rule(std::vector<std::optional<ir::ValueId>> (*rule)(GradBuilder&),
+                        LinearIn linear = LinearIn::none) {
+  return {.rule = rule, .linear = linear};
+}
+inline ElementwiseAttr attr(std::string_view name, double fallback, bool is_int = false) {
+  return {name, fallback, is_int};
+}
 
 /// Attributes of `node` as the numbers the row's functor reads.
 Params params_of(const ElementwiseRow& row, const ir::Attrs& attrs);

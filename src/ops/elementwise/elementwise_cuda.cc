@@ -66,7 +66,7 @@ Made single(const ir::NodeView& n, std::string_view function, const Params& para
   if (n.in.size() == 1) p.steps.push_back(step_of(cuda::ElementOp::copy_, total));
   if (divides) {
     const ElementRef count = constant(p, static_cast<double>(n.in.size()));
-    p.steps.push_back(step_of(cuda::element_function("div", *type)->op, cuda::element_reg(0), count));
+    p.steps.push_back(step_of(cuda::ElementOp::div_, cuda::element_reg(0), count));
   }
   return made;
 }
@@ -89,8 +89,8 @@ Made clip_program(const ir::NodeView& n) {
   ElementRef value = cuda::element_in(0);
   for (size_t i = 1; i < n.in.size(); ++i) {
     if (!n.present(i)) continue;
-    const auto f = cuda::element_function(i == 1 ? "max" : "min", *type);
-    made.program.steps.push_back(step_of(f->op, value, cuda::element_in(i)));
+    const cuda::ElementOp bound = i == 1 ? cuda::ElementOp::max_ : cuda::ElementOp::min_;
+    made.program.steps.push_back(step_of(bound, value, cuda::element_in(i)));
     value = cuda::element_reg(0);
   }
   if (made.program.steps.empty()) made.program.steps = {step_of(cuda::ElementOp::copy_, value)};
@@ -105,17 +105,16 @@ Made clip_grad_program(const ir::NodeView& n) {
   ElementProgram& p = made.program;
   const ElementRef zero = constant(p, 0);
   ElementRef value = cuda::element_in(0);
-  const auto keep = [&](const char* compare, size_t bound) {
-    ElementStep inside =
-        step_of(cuda::element_function(compare, *type)->op, cuda::element_in(1), cuda::element_in(bound));
+  const auto keep = [&](cuda::ElementOp compare, size_t bound) {
+    ElementStep inside = step_of(compare, cuda::element_in(1), cuda::element_in(bound));
     inside.dst = 1;
     ElementStep choose = step_of(cuda::ElementOp::select_, cuda::element_reg(1), value);
     choose.c = zero;
     p.steps.insert(p.steps.end(), {inside, choose});
     value = cuda::element_reg(0);
   };
-  if (n.present(2)) keep("greater_or_equal", 2);
-  if (n.present(3)) keep("less_or_equal", 3);
+  if (n.present(2)) keep(cuda::ElementOp::greater_or_equal_, 2);
+  if (n.present(3)) keep(cuda::ElementOp::less_or_equal_, 3);
   if (p.steps.empty()) p.steps = {step_of(cuda::ElementOp::copy_, value)};
   return made;
 }
@@ -130,8 +129,7 @@ Made pow_program(const ir::NodeView& n) {
                            : is_real(*base) || is_real(*exponent) ? ElementType::f64
                                                                   : ElementType::i64;
   Made made{program_of(n, type), {}};
-  made.program.steps = {
-      step_of(cuda::element_function("pow", type)->op, cuda::element_in(0), cuda::element_in(1))};
+  made.program.steps = {step_of(cuda::ElementOp::pow_, cuda::element_in(0), cuda::element_in(1))};
   return made;
 }
 
@@ -170,7 +168,7 @@ Made fused_program(const ir::NodeView& n) {
                      .c = refs.size() > 2 ? refs[2] : ElementRef{},
                      .p = {own[0], own[1]}};
     if (text.function == "pow_scalar") {
-      step.op = cuda::element_function("pow", p.type)->op;
+      step.op = cuda::ElementOp::pow_;
       step.b = constant(p, own[0]);
     } else if (text.function != "muladd") {
       const auto f = cuda::element_function(text.function, p.type);
@@ -244,10 +242,8 @@ ir::Kernel kernel_of(Make make, uint32_t may_overwrite) {
 
 void add_rows(std::vector<CudaKernels>& all, const std::vector<ElementwiseRow>& rows) {
   for (const ElementwiseRow& row : rows) {
-    const bool is_mean = row.name == "mean";
-    const std::string_view function = row.name == "sum" || is_mean ? "add" : row.name;
-    const auto make = [&row, function, is_mean](const ir::NodeView& n) {
-      return single(n, function, params_of(row, n.attrs), is_mean);
+    const auto make = [&row](const ir::NodeView& n) {
+      return single(n, row.function, params_of(row, n.attrs), row.divides);
     };
     all.push_back({std::string(row.name), {kernel_of(make, row.is_predicate ? 0u : 0xffffffffu)}});
   }

@@ -6,86 +6,43 @@
 #include "ops/elementwise/fused.h"
 #include "ops/elementwise/small_float.h"
 #include "ops/test_eval.h"
+#include "tests/unary_cases.h"
 
 namespace trireme::ops {
 namespace {
 
 using namespace testing;  // NOLINT: the tests' own vocabulary
-using Formula = double (*)(double);
-
-struct UnaryCase {
-  const char* name;
-  Formula formula;
-  double low, high;
-};
-
-const UnaryCase kUnary[] = {
-    {"abs", [](double x) { return std::fabs(x); }, -3, 3},
-    {"neg", [](double x) { return -x; }, -3, 3},
-    {"sign", [](double x) { return x > 0   ? 1.0
-                                   : x < 0 ? -1.0
-                                           : 0.0; }, -3, 3},
-    {"floor", [](double x) { return std::floor(x); }, -3, 3},
-    {"ceil", [](double x) { return std::ceil(x); }, -3, 3},
-    {"round", [](double x) { return std::nearbyint(x); }, -3, 3},
-    {"exp", [](double x) { return std::exp(x); }, -4, 4},
-    {"log", [](double x) { return std::log(x); }, 0.05, 9},
-    {"sqrt", [](double x) { return std::sqrt(x); }, 0.01, 9},
-    {"reciprocal", [](double x) { return 1 / x; }, 0.2, 4},
-    {"sin", [](double x) { return std::sin(x); }, -6, 6},
-    {"cos", [](double x) { return std::cos(x); }, -6, 6},
-    {"tan", [](double x) { return std::tan(x); }, -1, 1},
-    {"asin", [](double x) { return std::asin(x); }, -0.9, 0.9},
-    {"acos", [](double x) { return std::acos(x); }, -0.9, 0.9},
-    {"atan", [](double x) { return std::atan(x); }, -4, 4},
-    {"sinh", [](double x) { return std::sinh(x); }, -2, 2},
-    {"cosh", [](double x) { return std::cosh(x); }, -2, 2},
-    {"tanh", [](double x) { return std::tanh(x); }, -4, 4},
-    {"asinh", [](double x) { return std::asinh(x); }, -4, 4},
-    {"acosh", [](double x) { return std::acosh(x); }, 1.1, 4},
-    {"atanh", [](double x) { return std::atanh(x); }, -0.9, 0.9},
-    {"erf", [](double x) { return std::erf(x); }, -3, 3},
-    {"sigmoid", [](double x) { return 1 / (1 + std::exp(-x)); }, -6, 6},
-    {"relu", [](double x) { return x > 0 ? x : 0; }, -3, 3},
-    {"leaky_relu", [](double x) { return x < 0 ? 0.01 * x : x; }, -3, 3},
-    {"elu", [](double x) { return x > 0 ? x : std::exp(x) - 1; }, -3, 3},
-    {"selu",
-     [](double x) {
-       return 1.05070102214813232421875 * (x > 0 ? x : 1.67326319217681884765625 * (std::exp(x) - 1));
-     },
-     -3, 3},
-    {"celu", [](double x) { return x > 0 ? x : std::exp(x) - 1; }, -3, 3},
-    {"thresholded_relu", [](double x) { return x > 1 ? x : 0; }, -3, 3},
-    {"hard_sigmoid", [](double x) { return std::min(1.0, std::max(0.0, 0.2 * x + 0.5)); }, -5, 5},
-    {"hard_swish", [](double x) { return x * std::min(1.0, std::max(0.0, x / 6 + 0.5)); }, -5, 5},
-    {"softplus", [](double x) { return std::log(1 + std::exp(x)); }, -5, 5},
-    {"softsign", [](double x) { return x / (1 + std::fabs(x)); }, -5, 5},
-    {"mish", [](double x) { return x * std::tanh(std::log(1 + std::exp(x))); }, -5, 5},
-    {"swish", [](double x) { return x / (1 + std::exp(-x)); }, -5, 5},
-    {"gelu", [](double x) { return x * (1 + std::erf(x / std::sqrt(2.0))) / 2; }, -4, 4},
-    {"shrink", [](double x) { return x < -0.5  ? x
-                                     : x > 0.5 ? x
-                                               : 0; }, -2, 2},
-};
-
 double tolerance(DType t) {
   return t == DType::f16 ? 2e-3 : t == DType::bf16 ? 2e-2 : t == DType::f32 ? 2e-6 : 1e-12;
 }
 
-TEST(Elementwise, UnaryOpsMatchTheirFormulas) {
-  for (const UnaryCase& c : kUnary) {
-    for (DType t : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
-      for (int64_t n : {0, 1, 7, 1031}) {
-        const Tensor x = random_tensor(t, {n}, c.low, c.high);
-        const std::vector<double> in = x.to_doubles(), got = run(c.name, {x})[0].to_doubles();
-        for (size_t i = 0; i < in.size(); ++i) {
-          const double want = c.formula(in[i]);
-          ASSERT_NEAR(got[i], want, tolerance(t) * std::max(1.0, std::fabs(want)))
-              << c.name << " of " << in[i];
-        }
+/// `op` in every float type against the row's formula with the attributes `a` and `b`.
+void expect_formula(const std::string& op, const tests::UnaryCase& c, const Params& values,
+                    const ir::Attrs& attrs = {}) {
+  for (DType t : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+    for (int64_t n : {0, 1, 7, 1031}) {
+      const Tensor x = random_tensor(t, {n}, c.range.low, c.range.high);
+      const std::vector<double> in = x.to_doubles(), got = run(op, {x}, attrs)[0].to_doubles();
+      for (size_t i = 0; i < in.size(); ++i) {
+        const double want = c.formula(in[i], values[0], values[1]);
+        ASSERT_NEAR(got[i], want, tolerance(t) * std::max(1.0, std::fabs(want))) << c.name << " of " << in[i];
       }
     }
   }
+}
+
+TEST(Elementwise, UnaryOpsMatchTheirFormulas) {
+  for (const ElementwiseRow& row : unary_rows()) {
+    if (row.is_predicate || row.row(DType::f32) == nullptr) continue;
+    const tests::UnaryCase* c = tests::unary_case(row.name);
+    if (c == nullptr) {
+      ADD_FAILURE() << row.name << " has no row in tests/unary_cases.h";
+    } else {
+      expect_formula(std::string(row.name), *c, params_of(row, {}));
+    }
+  }
+  expect_formula("gelu", *tests::unary_case("gelu"), {});
+  expect_formula("gelu", *tests::unary_case("gelu_tanh"), {}, {{"approximate", std::string("tanh")}});
 }
 
 TEST(Elementwise, EveryKernelOfAnOpAgreesWithTheReference) {
@@ -93,11 +50,17 @@ TEST(Elementwise, EveryKernelOfAnOpAgreesWithTheReference) {
     const bool is_unary = op.schema.max_in == 1 && op.schema.dims == "...->..." && op.schema.name != "cast";
     const bool is_binary = op.schema.max_in == 2 && op.schema.dims == "...,...->...";
     if ((!is_unary && !is_binary) || cpu_kernel_count(op) < 2) continue;
-    const bool is_logic = op.schema.name == "and" || op.schema.name == "or" || op.schema.name == "xor" ||
-                          op.schema.name == "not";
-    const DType t = is_logic                                ? DType::boolean
-                    : op.schema.name.starts_with("bitwise") ? DType::i32
-                                                            : DType::f32;
+    const auto takes = [&](DType type) {
+      const ir::Attrs none;
+      ir::NodeView n{none, {is_unary ? 1u : 2u, {type, {1}}}, {}, {}, {true, true}};
+      try {
+        ir::infer_types(op.schema, n);
+        return true;
+      } catch (const base::Error&) {
+        return false;
+      }
+    };
+    const DType t = takes(DType::f32) ? DType::f32 : takes(DType::i32) ? DType::i32 : DType::boolean;
     const Tensor a = random_tensor(t, {5, 333}, 0.1, 3), row = random_tensor(t, {333}, 0.5, 2, 2);
     std::vector<std::vector<Tensor>> cases{{a}};
     if (is_binary) {

@@ -30,7 +30,7 @@ cpu::FusedProgram program_of(const ir::NodeView& n) {
     const cpu::FusedRef dst = ref_of(step.dst), a = ref_of(step.operands[0]);
     if (step.function == "muladd") {
       program.steps.push_back(cpu::fused_muladd(dst, a, ref_of(step.operands[1]), ref_of(step.operands[2])));
-    } else if (const auto binary = binary_tile_of(step.function)) {
+    } else if (const auto binary = cpu::binary_op_of(step.function)) {
       program.steps.push_back(cpu::fused_binary(*binary, dst, a, ref_of(step.operands[1])));
     } else if (const auto gradient = gradient_tile_of(step.function, p)) {
       program.steps.push_back(

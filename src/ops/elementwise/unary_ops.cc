@@ -1,5 +1,5 @@
 // Functions of one tensor, element by element: operators and their gradients from the rows of
-// tensor/unary_rows.inc.
+// tensor/elementwise_rows.inc.
 #include "tensor/derivative_math.h"
 #include "tensor/element_math.h"
 #include "ops/elementwise/elementwise.h"
@@ -37,12 +37,7 @@ Gradient moves_y(std::string_view formula, double flop) {
   return g;
 }
 
-ElementwiseAttr attr(std::string_view name, double fallback, bool is_int = false) {
-  return {name, fallback, is_int};
-}
-
 Gradients neg_rule(GradBuilder& g) { return {g.neg(g.grad())}; }
-Gradient by_rule(Gradients (*rule)(GradBuilder&)) { return {.rule = rule}; }
 
 constexpr std::string_view kPiecewise = "piecewise constant: its gradient is zero wherever it exists";
 constexpr std::string_view kBoolean = "boolean result";
@@ -67,10 +62,7 @@ const std::vector<ElementwiseRow>& unary_rows() {
 #define PREDICATE_ROW(name, Functor, onnx, formula, flop, ...)                              \
   {#name,         onnx, formula, flop, kUnknown, predicate<Functor>, no_gradient(kBoolean), \
    {__VA_ARGS__}, 1,    1,       true},
-#include "tensor/unary_rows.inc"
-#undef UNARY_ROW
-#undef UNARY_ROW_ALONE
-#undef PREDICATE_ROW
+#include "tensor/elementwise_rows.inc"
   };
   return rows;
 }
@@ -89,6 +81,7 @@ const std::vector<ElementwiseRow>& unary_grad_rows() {
       made.push_back({names[i], "", of.gradient.formula, of.gradient.flop, kUnknown, of.gradient.row,
                       no_gradient(kSecondDerivative), of.attrs, 2, 2});
       made.back().moves = of.gradient.moves ? 0b1 : 0;
+      made.back().gradient.linear = LinearIn::first;  // in dy
     }
     return made;
   }();

@@ -13,39 +13,6 @@ namespace {
 
 using cpu::BinaryOp;
 
-struct BinaryName {
-  std::string_view name;
-  BinaryOp op;
-};
-constexpr BinaryName kBinary[] = {
-    {"add", BinaryOp::add}, {"sub", BinaryOp::sub}, {"mul", BinaryOp::mul},     {"div", BinaryOp::div},
-    {"min", BinaryOp::min}, {"max", BinaryOp::max}, {"prelu", BinaryOp::prelu},
-};
-
-struct TypedName {
-  std::string_view name;
-  cpu::TypedOp op;
-};
-constexpr TypedName kTyped[] = {
-    {"equal", cpu::TypedOp::equal},
-    {"less", cpu::TypedOp::less},
-    {"less_or_equal", cpu::TypedOp::less_equal},
-    {"greater", cpu::TypedOp::greater},
-    {"greater_or_equal", cpu::TypedOp::greater_equal},
-    {"and", cpu::TypedOp::logical_and},
-    {"or", cpu::TypedOp::logical_or},
-    {"xor", cpu::TypedOp::logical_xor},
-    {"add", cpu::TypedOp::add},
-    {"sub", cpu::TypedOp::sub},
-    {"mul", cpu::TypedOp::mul},
-    {"min", cpu::TypedOp::min},
-    {"max", cpu::TypedOp::max},
-    {"sum", cpu::TypedOp::add},
-    {"bitwise_and", cpu::TypedOp::bit_and},
-    {"bitwise_or", cpu::TypedOp::bit_or},
-    {"bitwise_xor", cpu::TypedOp::bit_xor},
-};
-
 /// Pieces of a dense run of 16-bit elements: some microseconds each.
 constexpr int64_t kHalfPiece = 8 * kHalfTile;
 
@@ -126,13 +93,6 @@ ir::BoundKernel bind_binary(const ir::NodeView& n, BinaryOp op) {
   }};
 }
 
-std::optional<cpu::TypedOp> typed_op_of(std::string_view name) {
-  for (const TypedName& t : kTyped) {
-    if (t.name == name) return t.op;
-  }
-  return std::nullopt;
-}
-
 ir::BoundKernel bind_typed(const ir::NodeView& n, const cpu::TypedTiles& tiles) {
   const StridedLoop loop = StridedLoop::broadcast(n.out_dims(0), all_in_dims(n));
   const int bytes = tensor::bits_of(n.in[0].dtype) / 8, out_bytes = tensor::bits_of(n.out[0].dtype) / 8;
@@ -158,7 +118,7 @@ ir::BoundKernel bind_typed(const ir::NodeView& n, const cpu::TypedTiles& tiles) 
 }
 
 /// Elements that are no floats, and comparisons of floats.
-ir::Kernel typed_kernel(cpu::TypedOp op) {
+ir::Kernel typed_kernel(BinaryOp op) {
   ir::Kernel k{.name = "typed_vector"};
   k.refuse = [op](const ir::NodeView& n) -> ir::Refusal {
     if (n.in.size() != 2) return "the vector toolkit joins two operands";
@@ -219,13 +179,6 @@ std::optional<cpu::UnaryFunction> unary_tile_of(std::string_view name, const Par
   return op ? std::optional(cpu::UnaryFunction{*op, narrow(params)}) : std::nullopt;
 }
 
-std::optional<BinaryOp> binary_tile_of(std::string_view name) {
-  for (const BinaryName& b : kBinary) {
-    if (b.name == name) return b.op;
-  }
-  return std::nullopt;
-}
-
 std::optional<cpu::GradientFunction> gradient_tile_of(std::string_view name, const Params& params) {
   const auto op = cpu::gradient_op_of(name);
   return op ? std::optional(cpu::GradientFunction{*op, narrow(params)}) : std::nullopt;
@@ -233,7 +186,7 @@ std::optional<cpu::GradientFunction> gradient_tile_of(std::string_view name, con
 
 size_t vector_operands(std::string_view name) {
   if (cpu::unary_op_of(name)) return 1;
-  return binary_tile_of(name) || cpu::gradient_op_of(name) ? 2 : 0;
+  return cpu::binary_op_of(name) || cpu::gradient_op_of(name) ? 2 : 0;
 }
 
 ir::Kernel vector_gradient_kernel(std::string_view name, std::function<Params(const ir::NodeView&)> params) {
@@ -270,8 +223,7 @@ ir::Kernel not_kernel() {
   ir::Kernel k{.name = "typed_vector"};
   k.prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
     const int64_t count = tensor::element_count(init.node.in_dims(0));
-    const cpu::TypedTile tile =
-        cpu::typed_tiles(cpu::TypedOp::logical_xor, tensor::DType::boolean).vector_scalar;
+    const cpu::TypedTile tile = cpu::typed_tiles(BinaryOp::xor_, tensor::DType::boolean).vector_scalar;
     return {[count, tile](const ir::RunArgs& args) {
       const std::byte* x = static_cast<const std::byte*>(args.in[0]);
       std::byte* y = static_cast<std::byte*>(args.out[0]);
@@ -297,8 +249,8 @@ std::vector<ir::Kernel> vector_kernels(const ElementwiseRow& row) {
     return {
         vector_gradient_kernel(row.name, [&row](const ir::NodeView& n) { return params_of(row, n.attrs); })};
   }
-  const std::optional<BinaryOp> op = row.name == "sum" ? BinaryOp::add : binary_tile_of(row.name);
-  const std::optional<cpu::TypedOp> typed = typed_op_of(row.name);
+  if (row.divides) return {};
+  const std::optional<BinaryOp> op = cpu::binary_op_of(row.function), typed = cpu::typed_op_of(row.function);
   if (!op) return typed ? std::vector{typed_kernel(*typed)} : std::vector<ir::Kernel>{};
   ir::Kernel k{.name = "vector"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {

@@ -14,7 +14,6 @@ namespace trireme::ops {
 /// The toolkit's function of the op `name` (attributes as Params in table order), if it has one with the op's
 /// meaning.
 std::optional<cpu::UnaryFunction> unary_tile_of(std::string_view name, const Params& params);
-std::optional<cpu::BinaryOp> binary_tile_of(std::string_view name);
 /// The derivative a `_grad` op computes.
 std::optional<cpu::GradientFunction> gradient_tile_of(std::string_view name, const Params& params);
 

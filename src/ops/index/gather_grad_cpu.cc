@@ -39,7 +39,7 @@ void sort_positions(const GatherGradPlan& p, const ir::RunArgs& args, int32_t* f
 template <class T>
 void add_slices(const T* dy, const int32_t* order, int64_t n, int64_t slice, T* to) {
   if constexpr (std::is_same_v<T, float>) {
-    const cpu::BinaryTile add = cpu::binary_tiles(cpu::BinaryOp::add).vector_vector;
+    const cpu::BinaryTile add = cpu::binary_tiles(cpu::BinaryOp::add_).vector_vector;
     for (int64_t i = 0; i < n; ++i) add(to, dy + order[i] * slice, to, static_cast<size_t>(slice));
   } else {
     constexpr int64_t kTile = 256;

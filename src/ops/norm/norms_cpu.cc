@@ -297,7 +297,7 @@ ir::BoundKernel prepare_lrn(const ir::KernelInit& init) {
 /// Points [begin, begin + n) of all channels of an image: sums of squares, their power, the product.
 void lrn_block(const LrnPlan& p, const float* x, float* y, int64_t begin, int64_t n) {
   constexpr int64_t kBlock = 512;
-  const cpu::UnaryTile power = cpu::unary_tile(cpu::UnaryOp::pow_scalar);
+  const cpu::UnaryTile power = cpu::unary_tile(cpu::UnaryOp::pow_scalar_);
   const float scale = static_cast<float>(p.alpha / double(p.size)), bias = static_cast<float>(p.bias);
   const cpu::UnaryParams exponent{static_cast<float>(-p.beta), 0};
   const int64_t points = p.planes.points;

@@ -1,4 +1,4 @@
-// 8-bit floats as operands of products: rows and columns with a scale each, and the product of two of them.
+// 8-bit floats as operands of products: rows or columns with a scale each, and products of two of them.
 #pragma once
 
 #include "ir/kernel.h"

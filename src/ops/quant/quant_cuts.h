@@ -1,4 +1,4 @@
-// What of quantized values ranks may split.
+// Cut rules of quantization and of quantized products.
 #pragma once
 
 #include "ir/schema.h"

@@ -92,8 +92,8 @@ struct Scratch {
 /// Gates i, o, f, c of one batch row -> new c and h; `tmp` is the row of gates itself.
 void update_row(float* gates, float* c, float* h, int64_t n) {
   const size_t count = static_cast<size_t>(n);
-  const cpu::UnaryTile sigmoid = cpu::unary_tile(cpu::UnaryOp::sigmoid),
-                       tanh = cpu::unary_tile(cpu::UnaryOp::tanh);
+  const cpu::UnaryTile sigmoid = cpu::unary_tile(cpu::UnaryOp::sigmoid_),
+                       tanh = cpu::unary_tile(cpu::UnaryOp::tanh_);
   sigmoid(gates, gates, 3 * count, {});
   tanh(gates + 3 * n, gates + 3 * n, count, {});
   const float *i = gates, *o = gates + n, *f = gates + 2 * n;

@@ -149,8 +149,8 @@ void copy_or_zero(const float* from, int64_t n, float* to) {
 void Lstm::cells(const ir::RunArgs& args, const Tape& t, int64_t at, float* next_h, float* next_c) const {
   const int64_t n = p_.hidden;
   const size_t count = static_cast<size_t>(n);
-  const cpu::UnaryTile sigmoid = cpu::unary_tile(cpu::UnaryOp::sigmoid),
-                       tanh = cpu::unary_tile(cpu::UnaryOp::tanh);
+  const cpu::UnaryTile sigmoid = cpu::unary_tile(cpu::UnaryOp::sigmoid_),
+                       tanh = cpu::unary_tile(cpu::UnaryOp::tanh_);
   cpu::pool_of(args.stream).for_range(p_.batch, grain_for(80.0 * double(n)), [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       float* act = t.act + (at * p_.batch + b) * rows_;

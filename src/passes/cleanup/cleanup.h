@@ -5,8 +5,8 @@
 
 namespace trireme::passes {
 
-/// Removes identities, casts to the same type, inference dropout, transposes and reshapes that undo or
-/// repeat.
+/// Removes identities, casts to the same type, dropout in inference, and transposes and reshapes that change
+/// nothing or undo the one before.
 size_t remove_noops(ir::Graph& graph);
 
 /// Merges nodes of equal op, attributes and operands.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/elementwise/cast.h"
 #include "passes/cleanup/cleanup.h"
 #include "passes/rewriter.h"
 
@@ -80,7 +81,7 @@ bool remove_one(Rewriter& rw, const Node& node) {
       op == "dropout" && (node.in.size() < 3 || node.in[2] == ir::kNoValue || rw.is_scalar(node.in[2], 0)) &&
       (node.out.size() < 2 || node.out[1] == ir::kNoValue || rw.uses(node.out[1]) == 0);
   // A cast to the type of another tensor reads nothing else of it.
-  const bool same_cast = (op == "cast" || op == "cast_like") &&
+  const bool same_cast = ops::is_cast(node.op->schema) &&
                          rw.graph().type(node.in[0]).dtype == rw.graph().type(node.out[0]).dtype;
   if (op == "identity" || plain_dropout || same_cast) {
     rw.replace(node.out[0], node.in[0]);

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "ops/stored_weights.h"
 #include "ops/table.h"
 #include "passes/rewriter.h"
 
@@ -19,10 +20,8 @@ constexpr std::string_view kWeight = ".weight";
 
 /// The weight behind what makes numbers of its stored form.
 ValueId stored_weight(const Rewriter& rw, ValueId id) {
-  for (const char* op : {"dequantize_weights", "dequantize_blocks"}) {
-    if (const auto maker = rw.producer(id, op)) return maker->in[0];
-  }
-  return id;
+  const Node* maker = rw.graph().producer(id);
+  return maker != nullptr && ops::opens_stored_weight(maker->op->schema) ? maker->in[0] : id;
 }
 
 /// The module of a product with a weight of that name; empty: it has none.

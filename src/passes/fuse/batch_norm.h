@@ -1,4 +1,4 @@
-// Batch normalization of inference becomes part of the products before it.
+// Folding of inference batch normalization into the convolutions and products before it.
 #pragma once
 
 #include "ir/graph.h"
@@ -9,8 +9,8 @@ namespace trireme::passes {
 /// w' = w * scale / sqrt(var + eps) per output channel, b' = (b - mean) * scale / sqrt(var + eps) + bias.
 size_t fold_batch_norm(ir::Graph& graph);
 
-/// batch_norm of f32 with known statistics that no convolution could take -> x * scale + shift, which follow
-/// any layout and run with the elementwise ops beside them.
+/// Rewrites the remaining f32 batch_norm nodes with constant statistics as x * scale + shift, which work in
+/// any layout and are fused with the elementwise operators around them.
 size_t open_batch_norm(ir::Graph& graph);
 
 }  // namespace trireme::passes

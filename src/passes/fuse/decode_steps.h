@@ -1,14 +1,15 @@
-// What stands between the products of a step of decoding, and beside them, moves into few launches.
+// Fusion of a decoding step on a device into few launches.
 #pragma once
 
 #include "ir/graph.h"
 
 namespace trireme::passes {
 
-/// Of a step on a device, with static shapes: rotation, append and attention over pages become one node
-/// (decode_attention), whatever the number of rows; products of few rows of one input take the norm before
-/// them, and of a gated pair the gate behind them (row_linear). Only what the device's kernels take. Run
-/// last, on types as the programs have them. Returns how many nodes it made.
+/// For device programs with static shapes: rotary embedding, kv_append and paged attention become one
+/// decode_attention, for any number of rows. Products of one input with few rows become a row_linear together
+/// with the norm before them and, for a gated pair, the gate after them. Only where a kernel of the device
+/// accepts the node. Runs last, when values have their final types. Returns the number of nodes that were
+/// added.
 size_t fuse_decode_steps(ir::Graph& graph);
 
 }  // namespace trireme::passes

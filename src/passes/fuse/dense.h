@@ -1,17 +1,18 @@
-// Dense products with what follows them: matmul + bias + activation + residual become one op.
+// Fusion of dense products with what follows them: matmul + bias + activation + residual become one operator.
 #pragma once
 
 #include "ir/graph.h"
 
 namespace trireme::passes {
 
-/// matmul and gemm with constant weights -> linear.
+/// Rewrites matmul and gemm with constant weights as linear.
 size_t make_linear(ir::Graph& graph);
 
-/// Only the biases of linear and conv_nhwc: what has a gradient rule of its own.
+/// Moves only biases into linear and conv_nhwc, for graphs that are differentiated afterwards: the gradient
+/// rules of these operators cover a bias.
 size_t fuse_biases(ir::Graph& graph);
 
-/// Bias, activation and residual after linear and conv_nhwc move into the op.
+/// Moves bias, activation and residual after linear and conv_nhwc into the operator.
 size_t fuse_epilogues(ir::Graph& graph);
 
 }  // namespace trireme::passes

@@ -5,9 +5,10 @@
 
 namespace trireme::passes {
 
-/// einsum of two operands, each letter once in an operand, at least one letter in both and the result ->
-/// matmul of [batch, heads, rows, sums] and [batch, heads, sums, columns] between transposes, where the
-/// patterns of attention see it. Heads are the last letter of the batch, the other ones are joined.
+/// Rewrites an einsum of two operands as a matmul of [batch, heads, rows, sums] and [batch, heads, sums,
+/// columns] between transposes, so that the attention patterns recognise it. Each letter must occur once in
+/// an operand, and at least one in both operands and the result. The last of these letters becomes `heads`,
+/// the others are joined.
 size_t open_einsum(ir::Graph& graph);
 
 }  // namespace trireme::passes

@@ -1,15 +1,15 @@
-// First layers of convolution networks get as many input channels as tensor cores like.
+// Padding of the input channels of first convolutions, so that tensor cores can compute them.
 #pragma once
 
 #include "ir/graph.h"
 
 namespace trireme::passes {
 
-/// conv_nhwc of fewer than 8 channels in 16 bits, and the gradient of its weight: images and weight get
-/// channels of zeros up to 8, for libraries run 16-bit convolutions of 3 channels without tensor cores; the
-/// weight's gradient is cut to its own channels. No parameter, state or file changes its shape. Convolutions
-/// in groups stay as they are. Run on the graph of a rank's step, for devices. Returns how many nodes it
-/// changed.
+/// For 16-bit conv_nhwc with fewer than 8 input channels, and the gradient of its weight: pads images and
+/// weight with channels of zeros to 8, because libraries compute 16-bit convolutions of 3 channels without
+/// tensor cores, and cuts the weight's gradient to its own channels. No parameter, state or file changes its
+/// shape. Grouped convolutions are left alone. Runs on the graph of a rank's training step, for devices.
+/// Returns the number of nodes changed.
 size_t pad_stems(ir::Graph& graph);
 
 }  // namespace trireme::passes

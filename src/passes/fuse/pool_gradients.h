@@ -1,12 +1,12 @@
-// The gradient of a rectifier moves into the gradient of the pooling behind it.
+// Fusion of the gradient of a ReLU into that of the max pooling after it.
 #pragma once
 
 #include "ir/graph.h"
 
 namespace trireme::passes {
 
-/// relu_grad(max_pool_nhwc_grad(y, dp), y) -> one max_pool_nhwc_grad that looks at the sign of the maximum it
-/// finds anyway: the rectified image is passed over once instead of twice. Run on the graph of a step.
+/// Rewrites relu_grad(max_pool_nhwc_grad(y, dp), y) as one max_pool_nhwc_grad that also checks the sign of
+/// the maximum it finds, so that one pass over the image suffices. Runs on the graph of a training step.
 size_t fuse_pool_gradients(ir::Graph& graph);
 
 }  // namespace trireme::passes

@@ -1,12 +1,12 @@
-// Depthwise convolutions and the pointwise ones around them.
+// Fusion of depthwise convolutions with the pointwise convolutions around them.
 #pragma once
 
 #include "ir/graph.h"
 
 namespace trireme::passes {
 
-/// Makes one node of a depthwise convolution, the pointwise one that reads it, and the pointwise one before
-/// it where nothing else reads what lies between.
+/// Fuses a depthwise convolution with the pointwise one that reads it and, if no other node reads the value
+/// between them, with the pointwise one before it.
 size_t gather_separable(ir::Graph& graph);
 
 }  // namespace trireme::passes

@@ -23,16 +23,17 @@ size_t gather_softmax(ir::Graph& graph);
 /// attention_bsnd.
 size_t gather_attention(ir::Graph& graph);
 
-/// What gather_attention leaves of a graph: for each product over a softmax a line with its source and the
-/// part of the pattern that did not fit.
+/// Explains why gather_attention left products over a softmax as they are: a line for each, with its source
+/// layer and the part of the pattern that did not match.
 std::vector<std::string> attention_misses(const ir::Graph& graph);
 
-/// attention_bsnd of three parts of one projection -> attention_qkv of the projection: no part is copied.
+/// Rewrites attention_bsnd of three parts of one projection as attention_qkv of the whole, so that no part is
+/// copied.
 size_t pack_attention(ir::Graph& graph);
 
-/// attention_bsnd of three `linear` of one value with constant weights -> of the parts of one linear, whose
-/// weight is a `concat` of theirs, for pack_attention to take. Each result is the same sum. Whoever runs the
-/// graph computes the concat once (engine::join_weights).
+/// If the operands of an attention_bsnd are three `linear` of one value with constant weights, replaces these
+/// by one linear whose weight is a `concat` of theirs; pack_attention then applies. Each element is the same
+/// sum as before. The lowering evaluates the concat once (lower/joined_weights.h).
 size_t join_projections(ir::Graph& graph);
 
 }  // namespace trireme::passes

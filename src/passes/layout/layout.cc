@@ -2,6 +2,7 @@
 #include "passes/layout/layout.h"
 
 #include "ops/conv/window.h"
+#include "ops/pool/channels_last.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -50,7 +51,8 @@ bool convert_pool(Rewriter& rw, const Node& node) {
   const ValueId x = to_last(rw, node.in[0], node.from);
   ir::Attrs attrs = node.attrs;
   attrs.erase("storage_order");
-  finish(rw, node, rw.add(std::string(node.op_name()) + "_nhwc", {x}, std::move(attrs), node.from));
+  const std::string_view form = ops::channels_last_form(node.op_name());
+  finish(rw, node, rw.add(form, {x}, std::move(attrs), node.from));
   return true;
 }
 
@@ -60,9 +62,7 @@ size_t use_channels_last(ir::Graph& graph) {
   Rewriter rw(graph);
   return rw.for_each([&](ir::NodeId, const Node& node) {
     if (node.op_name() == "conv") return convert_conv(rw, node);
-    const bool pool = node.op_name() == "max_pool" || node.op_name() == "average_pool" ||
-                      node.op_name() == "global_average_pool";
-    return pool && convert_pool(rw, node);
+    return !ops::channels_last_form(node.op_name()).empty() && convert_pool(rw, node);
   });
 }
 

@@ -6,16 +6,18 @@
 
 namespace trireme::passes {
 
-/// Rewrites f32 convolutions with weights of known extents, and 2-D pools, as transpose -> channels-last
-/// op -> transpose; those of three spatial axes where the weights are constant. sink_transposes then cancels
-/// what stands between two of them.
+/// Rewrites f32 convolutions whose weights have known extents, and 2-D poolings, as transpose ->
+/// channels-last operator -> transpose; convolutions over three spatial axes only if the weights are
+/// constant. sink_transposes then cancels the transposes between two of them.
 size_t use_channels_last(ir::Graph& graph);
 
-/// Moves transposes from channels-last below elementwise ops, concatenations, pads and reductions, where they
-/// meet and cancel the transposes of the next layer. Turns those that only move extents of 1 into reshapes.
+/// Moves transposes from channels-last behind elementwise operators, concatenations, pads and reductions,
+/// until they cancel the transposes before the next layer. Replaces those that only move extents of 1 by
+/// reshapes.
 size_t sink_transposes(ir::Graph& graph);
 
-/// Lets a convolution read the model's own channels-first input: the layout change rides on its gathering.
+/// Lets a convolution read the model's channels-first input directly: it changes the layout while it gathers
+/// windows.
 size_t absorb_input_layout(ir::Graph& graph);
 
 }  // namespace trireme::passes

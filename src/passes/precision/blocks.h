@@ -1,19 +1,20 @@
-// Graphs whose weights are in block formats keep them so.
+// Products and lookups that read block-format weights as they are stored.
 #pragma once
 
 #include "ir/graph.h"
 
 namespace trireme::passes {
 
-/// Products by dequantize_blocks of a constant become block_linear or block_experts, lookups in one
-/// block_gather. What linear does behind its product follows as nodes of its own. The pass "blocks".
+/// Rewrites products by dequantize_blocks of a constant as block_linear or block_experts, and lookups in it as
+/// block_gather. Bias, activation and residual of a linear become nodes after it. This is the pass "blocks".
 size_t keep_blocks(ir::Graph& graph);
 
-/// Products of one value by several matrices in blocks, with biases that are weights or none, become one
-/// block_linears: rows are rounded once, and the team meets once. For the graph of one rank.
+/// Joins products of one value by several block-format matrices, with constant biases or none, into one
+/// block_linears, so that rows are rounded once and the thread team has one barrier. For the graph of one
+/// rank.
 size_t join_block_products(ir::Graph& graph);
 
-/// Lookups in a matrix that a product reads, too, look up in the product's packed form.
+/// Makes lookups in a matrix that a product reads as well use the product's packed copy.
 size_t share_packed_blocks(ir::Graph& graph);
 
 }  // namespace trireme::passes

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "ops/experts/experts.h"
+#include "ops/stored_weights.h"
 #include "passes/precision/matrix_product.h"
 
 namespace trireme::passes {
@@ -20,7 +21,7 @@ const ir::Value* param_of(const ir::Graph& graph, ValueId id) {
     const ir::Node* node = graph.producer(id);
     if (node == nullptr) return nullptr;
     const std::string_view op = node->op_name();
-    const bool is_same = op == "dequantize_weights" || op == "dequantize_blocks" || op == "transpose";
+    const bool is_same = ops::opens_stored_weight(node->op->schema) || op == "transpose";
     if (!is_same && !node->op->schema.is_view) return nullptr;
     // Rows of x would have to be moved like the columns.
     if (op == "dequantize_weights" && node->in.size() > 3 && node->in[3] != ir::kNoValue) return nullptr;

@@ -1,4 +1,4 @@
-// What the inputs of products are like on real texts: sums by which rounding of weights can be chosen.
+// Statistics of the inputs of matrix products on real texts, by which the rounding of weights is chosen.
 #pragma once
 
 #include <map>
@@ -9,19 +9,20 @@
 
 namespace trireme::passes {
 
-/// The rows x of the product with a weight.
+/// The input x of the product with a weight.
 struct ProductInput {
   ir::ValueId x;      ///< [..., depth]
   int64_t depth = 0;  ///< static
 };
 
-/// By the name of a param: the products that read it as a matrix, as it is or by way of dequantize_weights,
-/// dequantize_blocks, views and transposes. Weights of several products are left out.
+/// Returns, by the name of a param, the input of the product that reads it as a matrix, directly or through
+/// dequantize_weights, dequantize_blocks, views and transposes. Params that several products read are left
+/// out.
 std::map<std::string, ProductInput> product_inputs(const ir::Graph& graph);
 
-/// A graph of the same inputs that gives, for the products with `weights`, the sum of x' x over all rows, f32
-/// [depth, depth], or, not `whole`, of the squares of each channel, f32 [depth]. Products of one x share an
-/// output. Outputs are named by number; `output_of` by weight.
+/// Builds a graph of the same inputs that computes, for the products with `weights`, the sum of x' x over all
+/// rows, f32 [depth, depth], or, if not `whole`, the sum of squares of each channel, f32 [depth]. Products
+/// with the same x share an output. Outputs are named by numbers; `output_of` gives the name for each weight.
 struct MomentsGraph {
   ir::Graph graph;
   std::map<std::string, size_t> output_of;

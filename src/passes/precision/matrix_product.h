@@ -1,4 +1,4 @@
-// Products of rows by a matrix, whatever operator says so.
+// One view of products of rows by a matrix, which several operators express.
 #pragma once
 
 #include <optional>
@@ -15,10 +15,11 @@ struct MatrixProduct {
   ops::ActivationSpec act;
 };
 
-/// A matmul, gemm or linear as such a product; nullopt if it is none or scales its operands.
+/// Returns a matmul, gemm or linear in this form; nullopt for other nodes and for products with scale
+/// factors.
 std::optional<MatrixProduct> matrix_product(Rewriter& rw, const ir::Node& node);
 
-/// Adds what follows `y`, the product alone, and replaces the node.
+/// Adds bias, activation and residual after `y`, the bare product, and replaces the node by the result.
 void finish_product(Rewriter& rw, const ir::Node& node, const MatrixProduct& p, ir::ValueId y);
 
 }  // namespace trireme::passes

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ops/elementwise/cast.h"
 #include "ops/table.h"
 #include "passes/precision/float8.h"
 #include "passes/name_match.h"
@@ -179,7 +180,7 @@ class Lowering {
       in.push_back(id == ir::kNoValue ? id : now(id));
       has_float |= id != ir::kNoValue && type(in.back()) != DType::f64 && tensor::is_float(type(in.back()));
     }
-    if (!has_float || node.op_name() == "cast" || node.op_name() == "cast_like") {
+    if (!has_float || ops::is_cast(node.op->schema)) {
       rebuild(number, node, std::move(in));
       return;
     }
@@ -266,7 +267,7 @@ bool has_half(const ir::NodeView& view) {
 /// True where f32 between two casts serves better than what the device does with 16 bits.
 bool needs_widening(const ir::Graph& graph, const Node& node, tensor::DeviceKind device) {
   if (node.op->schema.is_view || node.op->schema.is_control || node.op->schema.updates_state()) return false;
-  if (node.op_name() == "cast" || node.op_name() == "cast_like") return false;
+  if (ops::is_cast(node.op->schema)) return false;
   const ir::NodeView view = graph.view(node);
   if (!has_half(view)) return false;
   const ir::Kernel* half = ops::choose_kernel(*node.op, view, device);

@@ -1,14 +1,14 @@
-// Gradients of weights in f32 as they were summed, where only f32 is read of them.
+// Weight gradients that stay f32, as they were summed, where all readers need f32.
 #pragma once
 
 #include "ir/graph.h"
 
 namespace trireme::passes {
 
-/// Products of 16-bit operands that are gradients of weights (linear_grad_w) give f32 where every reader
-/// casts to f32 anyway: 4 bytes written an element instead of 2 written, 2 read and 4 written, and no
-/// rounding in between, on every device. Run on the graph of a whole step, before casts are moved. Returns
-/// how many products it changed.
+/// Makes linear_grad_w with 16-bit operands return f32 where every reader casts its result to f32: 4 bytes
+/// are written for each element, instead of 2 written, 2 read and 4 written, and nothing is rounded in
+/// between, on every device. Runs on the graph of a whole step, before casts are moved. Returns the number of
+/// products changed.
 size_t widen_weight_gradients(ir::Graph& graph);
 
 }  // namespace trireme::passes

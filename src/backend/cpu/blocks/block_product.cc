@@ -30,8 +30,8 @@ base::ThreadPool& alone() {
 /// o0 = silu(i0) i1.
 const FusedProgram& silu_gate() {
   static const FusedProgram program{
-      {fused_unary(UnaryOp::silu, fused_reg(0), fused_input(0), {.a = 1.0f}),
-       fused_binary(BinaryOp::mul, fused_output(0), fused_reg(0), fused_input(1))},
+      {fused_unary(UnaryOp::swish_, fused_reg(0), fused_input(0), {.a = 1.0f}),
+       fused_binary(BinaryOp::mul_, fused_output(0), fused_reg(0), fused_input(1))},
       {},
       1};
   return program;

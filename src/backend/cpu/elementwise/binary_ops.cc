@@ -1,16 +1,17 @@
-// The table of elementwise functions of two tensors, compiled once per SIMD level.
+// Elementwise functions of two tensors of f32: the vector code of the rows of tensor/elementwise_rows.inc,
+// compiled once per SIMD level.
 #include "backend/cpu/elementwise/binary_ops.h"
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "backend/cpu/simd/simd_targets.h"
+#include "tensor/binary_math.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/binary_ops.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target, which sets the level.
-#include "backend/cpu/simd/simd_reduce.inc"
+#include "backend/cpu/elementwise/vector_value.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
@@ -54,62 +55,40 @@ void run_sv(const float* a, const float* b, float* y, size_t n) {
   map2_run(ScalarOperand{set(*a)}, VectorOperand{b}, y, n, F());
 }
 
-template <class F, int kStepA, int kStepB>
-void run_library(const float* a, const float* b, float* y, size_t n) {
-  for (size_t i = 0; i < n; ++i) y[i] = F()(a[i * kStepA], b[i * kStepB]);
+/// The vector code of a functor of tensor/elementwise_rows.inc; without a call operator where it has none.
+template <class Functor>
+struct VectorForm {};
+
+namespace math = tensor::math;
+using math::Wide;
+#define BINARY_FUNCTION(Functor, ...) VECTOR_BINARY(Functor, return __VA_ARGS__)
+#define VECTOR_BINARY(Functor, ...)                                                                    \
+  template <>                                                                                          \
+  struct VectorForm<math::Functor> {                                                                   \
+    using C = Lanes;                                                                                   \
+    HWY_INLINE VF operator()(VF x_lanes, VF y_lanes) const { return value(C(x_lanes), C(y_lanes)).v; } \
+    HWY_INLINE static C value(C x, C y) { __VA_ARGS__; }                                               \
+  };
+#define IF(condition, p, q) choose(condition, p, q)
+#include "tensor/elementwise_rows.inc"
+#undef IF
+
+template <class Functor>
+constexpr BinaryTiles tiles_of() {
+  using Form = VectorForm<Functor>;
+  if constexpr (std::is_invocable_v<Form, VF, VF>)
+    return {run_vv<Form>, run_vs<Form>, run_sv<Form>};
+  else
+    return {};
 }
 
-HWY_INLINE VF truth(MF m) { return hn::IfThenElseZero(m, set(1.0f)); }
-HWY_INLINE MF is_true(VF v) { return not_equal(v, hn::Zero(kF)); }
-
-#define TRIREME_BINARY(Name, ...)                                      \
-  struct Name {                                                        \
-    HWY_INLINE VF operator()(VF a, VF b) const { return __VA_ARGS__; } \
-  };
-TRIREME_BINARY(Add, hn::Add(a, b))
-TRIREME_BINARY(Sub, hn::Sub(a, b))
-TRIREME_BINARY(Mul, hn::Mul(a, b))
-TRIREME_BINARY(Div, hn::Div(a, b))
-TRIREME_BINARY(MinNan, MinFold()(a, b))
-TRIREME_BINARY(MaxNan, MaxFold()(a, b))
-TRIREME_BINARY(Prelu, hn::IfThenElse(hn::Lt(a, hn::Zero(kF)), hn::Mul(a, b), a))
-TRIREME_BINARY(SquaredDiff, hn::Mul(hn::Sub(a, b), hn::Sub(a, b)))
-TRIREME_BINARY(Equal, truth(hn::Eq(a, b)))
-TRIREME_BINARY(NotEqual, truth(not_equal(a, b)))
-TRIREME_BINARY(Less, truth(hn::Lt(a, b)))
-TRIREME_BINARY(LessEqual, truth(hn::Le(a, b)))
-TRIREME_BINARY(Greater, truth(hn::Gt(a, b)))
-TRIREME_BINARY(GreaterEqual, truth(hn::Ge(a, b)))
-TRIREME_BINARY(LogicalAnd, truth(hn::And(is_true(a), is_true(b))))
-TRIREME_BINARY(LogicalOr, truth(hn::Or(is_true(a), is_true(b))))
-TRIREME_BINARY(LogicalXor, truth(hn::Xor(is_true(a), is_true(b))))
-
-struct Pow {
-  float operator()(float a, float b) const { return std::pow(a, b); }
-};
-struct Fmod {
-  float operator()(float a, float b) const { return std::fmod(a, b); }
-};
-struct Mod {
-  float operator()(float a, float b) const {
-    const float r = std::fmod(a, b);
-    return r != 0.0f && (r < 0.0f) != (b < 0.0f) ? r + b : r;
-  }
-};
-
-template <class F>
-constexpr BinaryTiles kVector = {run_vv<F>, run_vs<F>, run_sv<F>};
-template <class F>
-constexpr BinaryTiles kLibrary = {run_library<F, 1, 1>, run_library<F, 1, 0>, run_library<F, 0, 1>};
-
-// The order is that of BinaryOp; the test calls every row by name.
 const BinaryTiles* find(BinaryOp op) {
   static constexpr std::array<BinaryTiles, static_cast<size_t>(BinaryOp::count_)> kTable = {
-      kVector<Add>,          kVector<Sub>,        kVector<Mul>,         kVector<Div>,
-      kVector<MinNan>,       kVector<MaxNan>,     kLibrary<Pow>,        kVector<Prelu>,
-      kLibrary<Mod>,         kLibrary<Fmod>,      kVector<SquaredDiff>, kVector<Equal>,
-      kVector<NotEqual>,     kVector<Less>,       kVector<LessEqual>,   kVector<Greater>,
-      kVector<GreaterEqual>, kVector<LogicalAnd>, kVector<LogicalOr>,   kVector<LogicalXor>};
+#define BINARY_ROW(name, Functor, ...) tiles_of<math::Functor>(),
+#define COMPARE_ROW(name, Functor, ...) tiles_of<math::Functor>(),
+#define FOLD_ROW(name, Functor, ...) tiles_of<math::Functor>(),
+#include "tensor/elementwise_rows.inc"
+  };
   return &kTable[static_cast<size_t>(op)];
 }
 
@@ -132,7 +111,8 @@ HWY_INLINE void map3_run(const SelectArgs& s, float* y, size_t n, const F& f) {
 
 void select_run(const SelectArgs& s, float* y, size_t n) {
   if (n == 0) return;
-  map3_run(s, y, n, [](VF c, VF a, VF b) HWY_ATTR { return hn::IfThenElse(is_true(c), a, b); });
+  map3_run(s, y, n,
+           [](VF c, VF a, VF b) HWY_ATTR { return hn::IfThenElse(not_equal(c, hn::Zero(kF)), a, b); });
 }
 
 void muladd_run(const SelectArgs& s, float* y, size_t n) {
@@ -153,6 +133,19 @@ namespace trireme::cpu {
 HWY_EXPORT(find);
 HWY_EXPORT(find_select);
 HWY_EXPORT(find_muladd);
+
+std::optional<BinaryOp> binary_op_of(std::string_view name) {
+  static constexpr std::string_view kNames[] = {
+#define BINARY_ROW(name, ...) #name,
+#define COMPARE_ROW(name, ...) #name,
+#define FOLD_ROW(name, ...) #name,
+#include "tensor/elementwise_rows.inc"
+  };
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (kNames[i] == name && binary_tiles(BinaryOp(i)).vector_vector != nullptr) return BinaryOp(i);
+  }
+  return std::nullopt;
+}
 
 const BinaryTiles& binary_tiles(BinaryOp op) { return *HWY_DYNAMIC_DISPATCH(find)(op); }
 SelectTile select_tile() { return HWY_DYNAMIC_DISPATCH(find_select)(); }

@@ -3,35 +3,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "base/threads/thread_pool.h"
 
 namespace trireme::cpu {
 
-/// One function per row. Comparisons and logic give 1.0f or 0.0f. Flop counts are per element.
+/// The rows of tensor/elementwise_rows.inc that are functions of two operands; some names are words of C++.
 enum class BinaryOp : uint8_t {
-  add,           // 1
-  sub,           // 1
-  mul,           // 1
-  div,           // 1
-  min,           // NaN if either is, 3
-  max,           // NaN if either is, 3
-  pow,           // library call per element
-  prelu,         // a < 0 ? a b : a, 2
-  mod,           // a - floor(a / b) b, sign of b: library call per element
-  fmod,          // a - trunc(a / b) b, sign of a: library call per element
-  squared_diff,  // (a - b)^2, 2
-  equal,         // 1, as all below
-  not_equal,
-  less,
-  less_equal,
-  greater,
-  greater_equal,
-  logical_and,  // operands count as true where not 0
-  logical_or,
-  logical_xor,
+#define BINARY_ROW(name, ...) name##_,
+#define COMPARE_ROW(name, ...) name##_,
+#define FOLD_ROW(name, ...) name##_,
+#include "tensor/elementwise_rows.inc"
   count_  // number of functions, not a function
 };
+
+/// The function that computes f32 for the operator or step `name`, if there is vector code for it.
+std::optional<BinaryOp> binary_op_of(std::string_view name);
 
 /// How the two operands of `binary` reach the [rows, cols] result.
 enum class BinaryForm : uint8_t {
@@ -52,18 +41,19 @@ struct BinaryArgs {
   int64_t cols = 0;
 };
 
-/// y = op(a, b) in the given form. 12 bytes per element (vector_vector) or 8 (the others).
+/// y = op(a, b) in the given form; `op` has vector code. 12 bytes per element (vector_vector) or 8 (the
+/// others).
 void binary(BinaryOp op, BinaryForm form, const BinaryArgs& args, base::ThreadPool& pool);
 
 /// A tile of n elements; an operand marked scalar supplies its first element everywhere.
 using BinaryTile = void (*)(const float* a, const float* b, float* y, size_t n);
 struct BinaryTiles {
-  BinaryTile vector_vector;
-  BinaryTile vector_scalar;
-  BinaryTile scalar_vector;
+  BinaryTile vector_vector = nullptr;
+  BinaryTile vector_scalar = nullptr;
+  BinaryTile scalar_vector = nullptr;
 };
 
-/// Looks up the tile kernels of `op` at the SIMD level in force.
+/// Looks up the tile kernels of `op` at the SIMD level in force; all null where it has no vector code.
 const BinaryTiles& binary_tiles(BinaryOp op);
 
 /// y[i] = c[i] != 0 ? a[i] : b[i]; an operand with stride 0 (else 1) supplies its first element everywhere.

@@ -12,34 +12,29 @@
 namespace trireme::cpu {
 namespace {
 
-double exact(BinaryOp op, double a, double b) {
-  switch (op) {
-    case BinaryOp::add: return a + b;
-    case BinaryOp::sub: return a - b;
-    case BinaryOp::mul: return a * b;
-    case BinaryOp::div: return a / b;
-    case BinaryOp::min: return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
-    case BinaryOp::max: return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
-    case BinaryOp::pow: return std::pow(a, b);
-    case BinaryOp::prelu: return a < 0 ? a * b : a;
-    case BinaryOp::mod: return a - std::floor(a / b) * b;
-    case BinaryOp::fmod: return std::fmod(a, b);
-    case BinaryOp::squared_diff: return (a - b) * (a - b);
-    case BinaryOp::equal: return a == b;
-    case BinaryOp::not_equal: return a != b;
-    case BinaryOp::less: return a < b;
-    case BinaryOp::less_equal: return a <= b;
-    case BinaryOp::greater: return a > b;
-    case BinaryOp::greater_equal: return a >= b;
-    case BinaryOp::logical_and: return a != 0 && b != 0;
-    case BinaryOp::logical_or: return a != 0 || b != 0;
-    case BinaryOp::logical_xor: return (a != 0) != (b != 0);
-    case BinaryOp::count_: break;
+/// Functions that have vector code.
+std::vector<BinaryOp> functions() {
+  std::vector<BinaryOp> all;
+  for (int op = 0; op < static_cast<int>(BinaryOp::count_); ++op) {
+    if (binary_tiles(BinaryOp(op)).vector_vector != nullptr) all.push_back(BinaryOp(op));
   }
-  return NAN;
+  return all;
 }
 
-// Quarters in [-4, 4], zeros among them: comparisons meet equality, mod has exact answers.
+double exact(BinaryOp op, double a, double b) {
+  switch (op) {
+    case BinaryOp::add_: return a + b;
+    case BinaryOp::sub_: return a - b;
+    case BinaryOp::mul_: return a * b;
+    case BinaryOp::div_: return a / b;
+    case BinaryOp::min_: return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b);
+    case BinaryOp::max_: return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b);
+    case BinaryOp::prelu_: return a < 0 ? a * b : a;
+    default: ADD_FAILURE() << "function without a formula: " << static_cast<int>(op); return NAN;
+  }
+}
+
+// Quarters in [-4, 4], zeros among them: sums and products are exact.
 std::vector<float> quarters(size_t n, uint32_t seed) {
   std::vector<float> v(n);
   for (float& x : v) {
@@ -104,10 +99,11 @@ class BinaryAtLevel : public testing::TestWithParam<SimdLevel> {
 
 TEST_P(BinaryAtLevel, EveryFunctionFormAndSize) {
   base::ThreadPool pool(1);
-  for (int op = 0; op < static_cast<int>(BinaryOp::count_); ++op) {
+  EXPECT_GE(functions().size(), 7u);
+  for (BinaryOp op : functions()) {
     for (BinaryForm form : kForms) {
       for (int64_t rows : {0, 1, 3}) {
-        for (int64_t cols : {0, 1, 5, 16, 33, 70}) check(static_cast<BinaryOp>(op), form, rows, cols, pool);
+        for (int64_t cols : {0, 1, 5, 16, 33, 70}) check(op, form, rows, cols, pool);
       }
     }
   }
@@ -116,20 +112,10 @@ TEST_P(BinaryAtLevel, EveryFunctionFormAndSize) {
 TEST_P(BinaryAtLevel, NanWinsInMinAndMax) {
   base::ThreadPool pool(1);
   const std::vector<float> a = {NAN, 1.0f, NAN}, b = {1.0f, NAN, NAN};
-  for (BinaryOp op : {BinaryOp::min, BinaryOp::max}) {
+  for (BinaryOp op : {BinaryOp::min_, BinaryOp::max_}) {
     std::vector<float> y(3);
     binary(op, BinaryForm::vector_vector, {a.data(), b.data(), y.data(), 1, 3}, pool);
     for (float v : y) EXPECT_TRUE(std::isnan(v));
-  }
-}
-
-TEST_P(BinaryAtLevel, NanDiffersAndCountsAsTrue) {
-  base::ThreadPool pool(1);
-  const std::vector<float> a(20, NAN), b(20, 1.0f);
-  std::vector<float> y(20);
-  for (BinaryOp op : {BinaryOp::not_equal, BinaryOp::logical_and}) {
-    binary(op, BinaryForm::vector_vector, {a.data(), b.data(), y.data(), 1, 20}, pool);
-    for (float v : y) EXPECT_EQ(v, 1.0f);
   }
 }
 
@@ -156,8 +142,8 @@ TEST(Binary, SameBitsForEveryThreadCount) {
   const std::vector<float> a = quarters(301 * 997, 6), b = quarters(301 * 997, 7);
   for (BinaryForm form : kForms) {
     std::vector<float> y(a.size()), z(a.size());
-    binary(BinaryOp::div, form, {a.data(), b.data(), y.data(), 301, 997}, one);
-    binary(BinaryOp::div, form, {a.data(), b.data(), z.data(), 301, 997}, four);
+    binary(BinaryOp::div_, form, {a.data(), b.data(), y.data(), 301, 997}, one);
+    binary(BinaryOp::div_, form, {a.data(), b.data(), z.data(), 301, 997}, four);
     EXPECT_EQ(0, std::memcmp(y.data(), z.data(), y.size() * 4));
   }
 }

@@ -198,6 +198,23 @@ int64_t tiles_per_piece(const FusedProgram& program) {
   return std::max<int64_t>(1, 160 / cost);
 }
 
+/// Whether there is vector code for what a step computes.
+bool is_function(const FusedStep& s) {
+  switch (s.kind) {
+    case FusedKind::unary:
+      return s.op < static_cast<size_t>(UnaryOp::count_) && unary_tile(static_cast<UnaryOp>(s.op)) != nullptr;
+    case FusedKind::binary:
+      return s.op < static_cast<size_t>(BinaryOp::count_) &&
+             binary_tiles(static_cast<BinaryOp>(s.op)).vector_vector != nullptr;
+    case FusedKind::gradient:
+      return s.op < static_cast<size_t>(GradientOp::count_) &&
+             gradient_tile(static_cast<GradientOp>(s.op)) != nullptr;
+    case FusedKind::select:
+    case FusedKind::muladd: break;
+  }
+  return true;
+}
+
 bool readable(FusedRef ref, const FusedProgram& program, int inputs, uint32_t regs, uint32_t outs) {
   switch (ref.kind) {
     case FusedRef::Kind::reg: return ref.index < kFusedRegisters && (regs >> ref.index & 1) != 0;
@@ -234,10 +251,7 @@ void verify_fused(const FusedProgram& program, int inputs) {
   uint32_t regs = 0, outs = 0;
   for (size_t i = 0; i < program.steps.size(); ++i) {
     const FusedStep& s = program.steps[i];
-    const size_t table = s.kind == FusedKind::unary      ? static_cast<size_t>(UnaryOp::count_)
-                         : s.kind == FusedKind::gradient ? static_cast<size_t>(GradientOp::count_)
-                                                         : static_cast<size_t>(BinaryOp::count_);
-    require(s.op < table, "fused step has an unknown function: step ", i);
+    require(is_function(s), "fused step has an unknown function: step ", i);
     const bool two = s.kind == FusedKind::binary || s.kind == FusedKind::gradient;
     const int reads = s.kind == FusedKind::unary ? 1 : two ? 2 : 3;
     const FusedRef refs[3] = {s.a, s.b, s.c};

@@ -24,12 +24,12 @@ std::vector<float> wave(size_t n, double phase) {
 FusedProgram sample() {
   FusedProgram p;
   p.outputs = 2;
-  p.constants = {0.125f, 0.0f};
+  p.constants = {0.125f};
   p.steps = {
       fused_muladd(fused_reg(0), fused_input(0), fused_input(1), fused_input(2)),
-      fused_unary(UnaryOp::gelu_erf, fused_reg(1), fused_reg(0)),
-      fused_binary(BinaryOp::add, fused_output(0), fused_reg(1), fused_input(3)),
-      fused_binary(BinaryOp::greater, fused_reg(0), fused_output(0), fused_constant(1)),
+      fused_unary(UnaryOp::gelu_, fused_reg(1), fused_reg(0)),
+      fused_binary(BinaryOp::add_, fused_output(0), fused_reg(1), fused_input(3)),
+      fused_unary(UnaryOp::relu_, fused_reg(0), fused_output(0)),  // 0 where out0 <= 0
       fused_select(fused_output(1), fused_reg(0), fused_input(0), fused_constant(0)),
   };
   return p;
@@ -89,12 +89,13 @@ TEST(Fused, LongChainInPlaceEqualsStepByStep) {
   std::vector<float> want = x;
   for (int i = 0; i < 100; ++i) {
     const FusedRef from = i == 0 ? fused_input(0) : fused_reg(0);
-    p.steps.push_back(i % 2 == 0 ? fused_binary(BinaryOp::mul, fused_reg(0), from, fused_constant(0))
-                                 : fused_unary(UnaryOp::tanh, fused_reg(0), from));
+    p.steps.push_back(i % 2 == 0 ? fused_binary(BinaryOp::mul_, fused_reg(0), from, fused_constant(0))
+                                 : fused_unary(UnaryOp::tanh_, fused_reg(0), from));
     for (float& v : want) {
       if (i % 2 == 0) v *= 0.99f;
     }
-    if (i % 2 != 0) unary({UnaryOp::tanh}, want.data(), want.data(), static_cast<int64_t>(want.size()), pool);
+    if (i % 2 != 0)
+      unary({UnaryOp::tanh_}, want.data(), want.data(), static_cast<int64_t>(want.size()), pool);
   }
   p.steps.back().dst = fused_output(0);
   verify_fused(p, 1);
@@ -110,9 +111,9 @@ TEST(Fused, AllScalarOperandsFillTheOutput) {
   const float a = 2.0f;
   FusedProgram p;
   p.constants = {3.0f};
-  p.steps = {fused_binary(BinaryOp::mul, fused_reg(0), fused_input(0), fused_constant(0)),
-             fused_unary(UnaryOp::neg, fused_reg(1), fused_input(0)),
-             fused_binary(BinaryOp::add, fused_output(0), fused_reg(0), fused_reg(1))};
+  p.steps = {fused_binary(BinaryOp::mul_, fused_reg(0), fused_input(0), fused_constant(0)),
+             fused_unary(UnaryOp::neg_, fused_reg(1), fused_input(0)),
+             fused_binary(BinaryOp::add_, fused_output(0), fused_reg(0), fused_reg(1))};
   std::vector<float> y(700);
   const FusedInput in[] = {{&a, FusedShape::scalar}};
   float* const out[] = {y.data()};
@@ -122,13 +123,13 @@ TEST(Fused, AllScalarOperandsFillTheOutput) {
 
 TEST(Fused, VerifyNamesWhatIsWrong) {
   FusedProgram p;
-  p.steps = {fused_unary(UnaryOp::relu, fused_output(0), fused_reg(3))};
+  p.steps = {fused_unary(UnaryOp::relu_, fused_output(0), fused_reg(3))};
   EXPECT_THROW(verify_fused(p, 1), base::Error);
-  p.steps = {fused_unary(UnaryOp::relu, fused_reg(0), fused_input(0))};
+  p.steps = {fused_unary(UnaryOp::relu_, fused_reg(0), fused_input(0))};
   EXPECT_THROW(verify_fused(p, 1), base::Error);
-  p.steps = {fused_unary(UnaryOp::relu, fused_output(0), fused_input(1))};
+  p.steps = {fused_unary(UnaryOp::relu_, fused_output(0), fused_input(1))};
   EXPECT_THROW(verify_fused(p, 1), base::Error);
-  p.steps = {fused_unary(UnaryOp::relu, fused_output(0), fused_input(0))};
+  p.steps = {fused_unary(UnaryOp::relu_, fused_output(0), fused_input(0))};
   EXPECT_NO_THROW(verify_fused(p, 1));
 }
 

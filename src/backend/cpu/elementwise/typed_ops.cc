@@ -73,68 +73,81 @@ TypedTiles tiles() {
   return {tile<F, false, false, T, R>, tile<F, false, true, T, R>, tile<F, true, false, T, R>};
 }
 
-// Results are bytes of 0 and 1; an operand of bool counts as true where it is not 0.
-struct LogicAnd {
-  explicit LogicAnd(const double*) {}
+// What a functor computes of booleans, which are bytes: an operand counts as true where it is not 0.
+template <class Functor>
+struct OnBytes {};
+template <>
+struct OnBytes<math::And> {
+  explicit OnBytes(const double*) {}
   uint8_t operator()(uint8_t x, uint8_t y) const { return static_cast<uint8_t>((x != 0) & (y != 0)); }
 };
-struct LogicOr {
-  explicit LogicOr(const double*) {}
+template <>
+struct OnBytes<math::Or> {
+  explicit OnBytes(const double*) {}
   uint8_t operator()(uint8_t x, uint8_t y) const { return static_cast<uint8_t>((x | y) != 0); }
 };
-struct LogicXor {
-  explicit LogicXor(const double*) {}
+template <>
+struct OnBytes<math::Xor> {
+  explicit OnBytes(const double*) {}
   uint8_t operator()(uint8_t x, uint8_t y) const { return static_cast<uint8_t>((x != 0) != (y != 0)); }
 };
-struct LogicEqual {
-  explicit LogicEqual(const double*) {}
+template <>
+struct OnBytes<math::Equal> {
+  explicit OnBytes(const double*) {}
   uint8_t operator()(uint8_t x, uint8_t y) const { return static_cast<uint8_t>((x != 0) == (y != 0)); }
 };
 
-template <class T>
-TypedTiles compare_tiles(TypedOp op) {
-  switch (op) {
-    case TypedOp::equal: return tiles<math::Equal, T, uint8_t>();
-    case TypedOp::less: return tiles<math::Less, T, uint8_t>();
-    case TypedOp::less_equal: return tiles<math::LessOrEqual, T, uint8_t>();
-    case TypedOp::greater: return tiles<math::Greater, T, uint8_t>();
-    case TypedOp::greater_equal: return tiles<math::GreaterOrEqual, T, uint8_t>();
-    default: return {};
-  }
+// The words of a row: the element types of the operator, and whether its loops are tiled.
+enum class Types : uint8_t { number, integer, boolean, any };
+enum class Loops : uint8_t { tiled, plain };
+
+template <class Functor, Types kTypes, Loops kLoops, class T>
+TypedTiles row_tiles() {
+  constexpr bool kIsBytes = std::is_same_v<T, bool>;
+  if constexpr (kLoops == Loops::plain || std::is_floating_point_v<T> ||
+                kIsBytes != (kTypes == Types::boolean))
+    return {};
+  else if constexpr (kIsBytes)
+    return tiles<OnBytes<Functor>, uint8_t>();
+  else
+    return tiles<Functor, T>();
+}
+
+template <class Functor, Types kTypes, class T>
+TypedTiles compare_tiles() {
+  if constexpr (!std::is_same_v<T, bool>)
+    return tiles<Functor, T, uint8_t>();
+  else if constexpr (kTypes == Types::any)
+    return tiles<OnBytes<Functor>, uint8_t>();
+  else
+    return {};
 }
 
 template <class T>
-TypedTiles integer_tiles(TypedOp op) {
+TypedTiles tiles_for(BinaryOp op) {
   switch (op) {
-    case TypedOp::add: return tiles<math::Add, T>();
-    case TypedOp::sub: return tiles<math::Sub, T>();
-    case TypedOp::mul: return tiles<math::Mul, T>();
-    case TypedOp::min: return tiles<math::Min, T>();
-    case TypedOp::max: return tiles<math::Max, T>();
-    case TypedOp::bit_and: return tiles<math::BitwiseAnd, T>();
-    case TypedOp::bit_or: return tiles<math::BitwiseOr, T>();
-    case TypedOp::bit_xor: return tiles<math::BitwiseXor, T>();
-    default: return compare_tiles<T>(op);
+#define BINARY_ROW(name, Functor, types, loops, ...) \
+  case BinaryOp::name##_:                            \
+    return row_tiles<math::Functor, Types::types, Loops::loops, T>();
+#define COMPARE_ROW(name, Functor, types, ...) \
+  case BinaryOp::name##_:                      \
+    return compare_tiles<math::Functor, Types::types, T>();
+#define FOLD_ROW(name, Functor, ...) \
+  case BinaryOp::name##_:            \
+    return row_tiles<math::Functor, Types::number, Loops::tiled, T>();
+#include "tensor/elementwise_rows.inc"
+    case BinaryOp::count_: break;
   }
+  return {};
 }
 
-TypedTiles logic_tiles(TypedOp op) {
-  switch (op) {
-    case TypedOp::logical_and: return tiles<LogicAnd, uint8_t>();
-    case TypedOp::logical_or: return tiles<LogicOr, uint8_t>();
-    case TypedOp::logical_xor: return tiles<LogicXor, uint8_t>();
-    case TypedOp::equal: return tiles<LogicEqual, uint8_t>();
-    default: return {};
-  }
-}
-
-TypedTiles tiles_of(TypedOp op, DType dtype) {
+TypedTiles tiles_of(BinaryOp op, DType dtype) {
   switch (dtype) {
-    case DType::f32: return compare_tiles<float>(op);
-    case DType::i64: return integer_tiles<int64_t>(op);
-    case DType::i32: return integer_tiles<int32_t>(op);
-    case DType::u8: return integer_tiles<uint8_t>(op);
-    case DType::boolean: return logic_tiles(op);
+    case DType::f32: return tiles_for<float>(op);
+    case DType::i64: return tiles_for<int64_t>(op);
+    case DType::i32: return tiles_for<int32_t>(op);
+    case DType::u8: return tiles_for<uint8_t>(op);
+    case DType::boolean: return tiles_for<bool>(op);
     default: return {};
   }
 }
@@ -214,7 +227,25 @@ namespace trireme::cpu {
 HWY_EXPORT(tiles_of);
 HWY_EXPORT(select_any);
 
-TypedTiles typed_tiles(TypedOp op, tensor::DType dtype) { return HWY_DYNAMIC_DISPATCH(tiles_of)(op, dtype); }
+std::optional<BinaryOp> typed_op_of(std::string_view name) {
+  struct Row {
+    std::string_view name;
+    bool is_tiled;
+  };
+  constexpr bool tiled = true, plain = false;
+  static constexpr Row kRows[] = {
+#define BINARY_ROW(name, Functor, types, loops, ...) {#name, loops},
+#define COMPARE_ROW(name, ...) {#name, tiled},
+#define FOLD_ROW(name, ...) {#name, tiled},
+#include "tensor/elementwise_rows.inc"
+  };
+  for (size_t i = 0; i < std::size(kRows); ++i) {
+    if (kRows[i].name == name && kRows[i].is_tiled) return BinaryOp(i);
+  }
+  return std::nullopt;
+}
+
+TypedTiles typed_tiles(BinaryOp op, tensor::DType dtype) { return HWY_DYNAMIC_DISPATCH(tiles_of)(op, dtype); }
 void select_words(const SelectWords& args, size_t n) {
   if (n > 0) HWY_DYNAMIC_DISPATCH(select_any)(args, n);
 }

@@ -5,29 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/elementwise/binary_ops.h"
 #include "tensor/dtype.h"
 
 namespace trireme::cpu {
 
-/// Functions of tensor/binary_math.h, with their meaning for every value.
-enum class TypedOp : uint8_t {
-  equal,  // comparisons give bool
-  less,
-  less_equal,
-  greater,
-  greater_equal,
-  logical_and,
-  logical_or,
-  logical_xor,
-  add,  // integers wrap
-  sub,
-  mul,
-  min,
-  max,
-  bit_and,
-  bit_or,
-  bit_xor,
-};
+/// The function whose loops over tiles compute the operator `name`, if it has such loops: the comparisons of
+/// tensor/elementwise_rows.inc and what is `tiled` there.
+std::optional<BinaryOp> typed_op_of(std::string_view name);
 
 /// n elements; an operand marked scalar supplies its first element everywhere.
 using TypedTile = void (*)(const void* a, const void* b, void* y, size_t n);
@@ -35,9 +20,9 @@ struct TypedTiles {
   TypedTile vector_vector = nullptr, vector_scalar = nullptr, scalar_vector = nullptr;
 };
 
-/// All null where there is no such function: comparisons take f32, i64, i32 and u8, equality also bool, logic
-/// bool, arithmetic and bits i64, i32 and u8.
-TypedTiles typed_tiles(TypedOp op, tensor::DType dtype);
+/// All null where there are no such loops: comparisons take f32, i64, i32 and u8, equality also bool, logic
+/// bool, arithmetic and bits i64, i32 and u8. Every value means what tensor/binary_math.h says.
+TypedTiles typed_tiles(BinaryOp op, tensor::DType dtype);
 
 /// y[i] = c[i] ? a[i] : b[i] on words of `bytes` 1, 2, 4 or 8; an operand with step 0 (else 1) supplies its
 /// first element everywhere.

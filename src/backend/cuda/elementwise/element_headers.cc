@@ -8,6 +8,7 @@ namespace trireme::cuda {
 extern const char* const kElementMathText;
 extern const char* const kBinaryMathText;
 extern const char* const kDerivativeMathText;
+extern const char* const kElementwiseRowsText;
 
 namespace {
 
@@ -147,7 +148,8 @@ const std::vector<TextHeader>& element_headers() {
                                            {"elements.h", kElements},
                                            {"tensor/element_math.h", kElementMathText},
                                            {"tensor/binary_math.h", kBinaryMathText},
-                                           {"tensor/derivative_math.h", kDerivativeMathText}};
+                                           {"tensor/derivative_math.h", kDerivativeMathText},
+                                           {"tensor/elementwise_rows.inc", kElementwiseRowsText}};
   return all;
 }
 

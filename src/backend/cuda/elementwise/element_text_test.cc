@@ -179,8 +179,8 @@ void run_both(const ElementProgram& p, void (*generated)(ElementArguments)) {
 /// One file of all programs, a namespace each: all of them define items() and C.
 void write_sources(const std::filesystem::path& folder, const std::vector<ElementProgram>& all) {
   for (const TextHeader& h : element_headers()) {
-    if (h.name.find(".h") != std::string_view::npos && h.name != "device.h")
-      std::ofstream(folder / h.name) << h.text;
+    const bool is_ours = h.name.find('.') != std::string_view::npos;  // not of the standard library
+    if (is_ours && h.name != "device.h") std::ofstream(folder / h.name) << h.text;
   }
   std::ofstream(folder / "device.h") << kHostDevice;
   std::ofstream source(folder / "all.cc");
