@@ -15,7 +15,6 @@
 #include "backend/cpu/elementwise/cast_types.h"
 #include "backend/cpu/norm/cross_entropy.h"
 #include "backend/cpu/elementwise/dropout.h"
-#include "backend/cpu/move/embedding_rows.h"
 #include "backend/cpu/elementwise/fused_program.h"
 #include "backend/cpu/norm/norm_grad.h"
 #include "backend/cpu/norm/norm_rows.h"

@@ -300,24 +300,6 @@ void DatasetSpec::fields(base::OptionList& f) {
   f.add("max_unpacked", &max_unpacked, "largest size of a gzip or Parquet file in memory");
 }
 
-const std::vector<std::string>& dataset_formats() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> list;
-    for (const Format& f : formats()) list.push_back(f.name);
-    return list;
-  }();
-  return names;
-}
-
-const std::vector<std::string>& dataset_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> list;
-    for (const KnownName& k : known_names()) list.push_back(k.name);
-    return list;
-  }();
-  return names;
-}
-
 std::string guess_format(const std::string& given) {
   const std::string path = resolve(given);
   if (is_directory(path)) return guess_inside(path);

@@ -30,12 +30,6 @@ struct DatasetSpec {
   void fields(base::OptionList& f);
 };
 
-/// The formats' names, as `format` takes them.
-const std::vector<std::string>& dataset_formats();
-
-/// Names that stand for a data set a package installs.
-const std::vector<std::string>& dataset_names();
-
 /// Opens what the spec names; several paths become one data set, in their order. Throws invalid_argument for
 /// an unknown format (naming the nearest), options the format does not use, or a format that cannot be
 /// guessed; not_found with a hint for a known name that is not installed; and what the reader throws.

@@ -363,17 +363,6 @@ void permute(const Permute& args, base::ThreadPool& pool) {
       {args.x, args.y, {shape.data(), rank}, {xs.data(), rank}, {ys.data(), rank}, args.element_bytes}, pool);
 }
 
-void concat_copy(std::span<const ConcatPart> parts, void* y, int64_t outer, base::ThreadPool& pool) {
-  int64_t row = 0;
-  for (const ConcatPart& part : parts) row += part.axis_bytes;
-  char* to = static_cast<char*>(y);
-  for (const ConcatPart& part : parts) {
-    const int64_t shape[] = {outer, part.axis_bytes}, xs[] = {part.axis_bytes, 1}, ys[] = {row, 1};
-    copy_strided({part.x, to, shape, xs, ys, 1}, pool);
-    to += part.axis_bytes;
-  }
-}
-
 namespace {
 
 // Source index of each result index along one axis; -1 where the constant goes.

@@ -37,15 +37,6 @@ struct Permute {
 /// permutation.
 void permute(const Permute& args, base::ThreadPool& pool);
 
-struct ConcatPart {
-  const void* x;
-  int64_t
-      axis_bytes;  // bytes of this part for one outer index: its extent along the axis times the bytes inside
-};
-
-/// y[o] = parts[0][o], parts[1][o], ... for each outer index o. 2 bytes moved per byte of y.
-void concat_copy(std::span<const ConcatPart> parts, void* y, int64_t outer, base::ThreadPool& pool);
-
 enum class PadMode : uint8_t {
   constant,
   edge,     // the nearest element

@@ -136,20 +136,6 @@ TEST(Copy, ShortRunsAndSteps) {
   }
 }
 
-TEST(Copy, LargeRunsAndConcat) {
-  base::ThreadPool pool(4);
-  const std::vector<uint8_t> a = noise(3 * 1000003), b = noise(3 * 17), c = noise(3 * 4096);
-  std::vector<uint8_t> y(a.size() + b.size() + c.size());
-  const ConcatPart parts[] = {{a.data(), 1000003}, {b.data(), 17}, {c.data(), 4096}};
-  concat_copy(parts, y.data(), 3, pool);
-  const size_t row = 1000003 + 17 + 4096;
-  for (size_t o = 0; o < 3; ++o) {
-    ASSERT_EQ(0, std::memcmp(y.data() + o * row, a.data() + o * 1000003, 1000003));
-    ASSERT_EQ(0, std::memcmp(y.data() + o * row + 1000003, b.data() + o * 17, 17));
-    ASSERT_EQ(0, std::memcmp(y.data() + o * row + 1000020, c.data() + o * 4096, 4096));
-  }
-}
-
 int64_t padded_source(PadMode mode, int64_t k, int64_t n) {
   if (k >= 0 && k < n) return k;
   if (mode == PadMode::edge) return k < 0 ? 0 : n - 1;

@@ -72,17 +72,6 @@ void dequantize_i32(const int32_t* x, float* y, size_t n, float scale, int32_t z
   }
 }
 
-float largest_magnitude(const float* x, size_t n) {
-  return reduce_run(
-      x, n, 0.0f, [](VF v, size_t) HWY_ATTR { return hn::Abs(v); }, MaxFold());
-}
-
-int32_t sum_bytes(const int8_t* x, size_t n) {
-  int32_t sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += x[i];
-  return sum;
-}
-
 }  // namespace
 }  // namespace trireme::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -95,8 +84,6 @@ HWY_EXPORT(quantize_i8);
 HWY_EXPORT(dequantize_u8);
 HWY_EXPORT(dequantize_i8);
 HWY_EXPORT(dequantize_i32);
-HWY_EXPORT(largest_magnitude);
-HWY_EXPORT(sum_bytes);
 
 namespace {
 
@@ -176,25 +163,6 @@ QuantParams dynamic_quantize(const float* x, uint8_t* y, int64_t n, base::Thread
   const QuantParams p = dynamic_quantize_params(x, n, pool);
   quantize_linear({x, y, QuantType::u8, &p.scale, &p.zero_point, 1, 1, n}, pool);
   return p;
-}
-
-void quantize_rows(const QuantizeRows& args, base::ThreadPool& pool) {
-  const auto largest = HWY_DYNAMIC_DISPATCH(largest_magnitude);
-  const auto quantize = HWY_DYNAMIC_DISPATCH(quantize_i8);
-  const auto sum = HWY_DYNAMIC_DISPATCH(sum_bytes);
-  const size_t n = static_cast<size_t>(args.cols);
-  const int64_t grain = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, args.cols));
-  pool.for_range(args.rows, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const float* x = args.x + row * args.cols;
-      int8_t* y = args.y + row * args.cols;
-      const float magnitude = largest(x, n);
-      const float scale = magnitude > 0.0f ? magnitude / 127.0f : 1.0f;
-      quantize(x, y, n, {scale, 0.0f, -127.0f, 127.0f});
-      args.scale[row] = scale;
-      if (args.sum != nullptr) args.sum[row] = sum(y, n);
-    }
-  });
 }
 
 }  // namespace trireme::cpu

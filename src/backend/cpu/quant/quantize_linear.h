@@ -51,17 +51,4 @@ QuantParams dynamic_quantize_params(const float* x, int64_t n, base::ThreadPool&
 /// dynamic_quantize_params, then quantize_linear to u8. 9 bytes, 8 flop per element.
 QuantParams dynamic_quantize(const float* x, uint8_t* y, int64_t n, base::ThreadPool& pool);
 
-struct QuantizeRows {
-  const float* x;          // [rows, cols]
-  int8_t* y;               // [rows, cols]
-  float* scale;            // [rows]: max |x| / 127, or 1 for a row of zeros
-  int32_t* sum = nullptr;  // [rows]: sum of the row of y, for zero-point corrections; or none
-  int64_t rows = 0;
-  int64_t cols = 0;
-};
-
-/// Symmetric dynamic quantisation of each row: y = round_half_even(x / scale) in [-127, 127]. A row depends
-/// on itself alone. 5 bytes, 8 flop per element.
-void quantize_rows(const QuantizeRows& args, base::ThreadPool& pool);
-
 }  // namespace trireme::cpu

@@ -79,30 +79,7 @@ TEST_P(QuantizeAtLevel, SpecialValues) {
   EXPECT_EQ(back[1], static_cast<float>(-2147483637.0) * 0.5f);
 }
 
-TEST_P(QuantizeAtLevel, RowsAndDynamic) {
-  for (int64_t cols : {1, 5, 16, 100, 768}) {
-    const int64_t rows = 5;
-    std::vector<float> x = eighths(rows * cols);
-    for (int64_t c = 0; c < cols; ++c) x[static_cast<size_t>(2 * cols + c)] = 0.0f;
-    std::vector<int8_t> y(x.size());
-    std::vector<float> scale(5);
-    std::vector<int32_t> sum(5);
-    quantize_rows({x.data(), y.data(), scale.data(), sum.data(), rows, cols}, pool_);
-    for (size_t r = 0; r < 5; ++r) {
-      float largest = 0;
-      int32_t total = 0;
-      for (size_t c = 0; c < static_cast<size_t>(cols); ++c) {
-        largest = std::max(largest, std::abs(x[r * static_cast<size_t>(cols) + c]));
-      }
-      ASSERT_EQ(scale[r], largest > 0 ? largest / 127.0f : 1.0f);
-      for (size_t c = 0; c < static_cast<size_t>(cols); ++c) {
-        const size_t i = r * static_cast<size_t>(cols) + c;
-        ASSERT_EQ(y[i], std::nearbyint(x[i] / scale[r]));
-        total += y[i];
-      }
-      ASSERT_EQ(sum[r], total);
-    }
-  }
+TEST_P(QuantizeAtLevel, Dynamic) {
   const std::vector<float> x = {0.0f, 2.0f, -3.0f, -2.5f, 1.34f, 0.5f};  // ONNX's own example
   std::vector<uint8_t> y(6);
   const QuantParams p = dynamic_quantize(x.data(), y.data(), 6, pool_);
