@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "tensor/absent.h"
 #include "tensor/blocks/block_format.h"
 
 namespace trireme::model::hf {
@@ -32,7 +33,9 @@ Tensor unwoven_part(const Tensor& whole, size_t part, size_t parts, const std::s
                 whole.type().to_string(), ", no matrices of ", count, " parts");
   const bool is_bias = d.size() == 2;
   const int64_t in = is_bias ? 1 : d[1], out = d.back() / count;
-  Tensor t = Tensor::empty(DType::f32, is_bias ? Dims{d[0], out} : Dims{d[0], out, in});
+  const Dims own = is_bias ? Dims{d[0], out} : Dims{d[0], out, in};
+  if (tensor::is_absent(whole)) return tensor::absent(DType::f32, own);
+  Tensor t = Tensor::empty(DType::f32, own);
   const auto from = whole.data<float>();
   const auto to = t.mutable_data<float>();
   for (int64_t e = 0; e < d[0]; ++e) {

@@ -93,14 +93,16 @@ ir::Refusal refuse_packed_floats(const ir::NodeView& n) {
 ir::BoundKernel prepare_packed_floats(const ir::KernelInit& init) {
   const ExpertExtents e = expert_extents(init.node);
   const Tensor& weights = *init.node.value(kExWeights);
+  const size_t operands = init.node.in.size(), lane = cpu::gemm_groups_lane_bytes(e.rows(), e.k, e.n);
+  ir::BoundKernel bound{{}, Room(e).rest + static_cast<int64_t>(lane) * init.threads, 1u << kExWeights};
   std::vector<std::shared_ptr<const PackedWeight>> packed;
   std::vector<cpu::PackedMatrix> matrices;
   for (int64_t i = 0; i < e.experts; ++i) {
     packed.push_back(pack_matrix(init.packs, weights.rows(i, i + 1).reshaped({e.n, e.k}), true));
+    if (packed.back() == nullptr) return bound;  // there is no content yet
     matrices.push_back(packed.back()->matrix);
   }
-  const size_t operands = init.node.in.size(), lane = cpu::gemm_groups_lane_bytes(e.rows(), e.k, e.n);
-  const auto run = [e, packed, matrices, operands, lane](const ir::RunArgs& args) {
+  bound.run = [e, packed, matrices, operands, lane](const ir::RunArgs& args) {
     run_sorted(e, kExpertPlaces, args, [&](const SortedRows& rows, base::ThreadPool& pool) {
       cpu::gemm_groups({.groups = rows.groups,
                         .matrices = matrices,
@@ -111,7 +113,7 @@ ir::BoundKernel prepare_packed_floats(const ir::KernelInit& init) {
                        rows.rest, pool);
     });
   };
-  return {run, Room(e).rest + static_cast<int64_t>(lane) * init.threads, 1u << kExWeights};
+  return bound;
 }
 
 /// One sum in f64 a product, the sum over choices in f64, too.
@@ -186,10 +188,16 @@ ir::Refusal refuse_blocks(const ir::NodeView& n) {
 
 ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
   const ExpertExtents e = expert_extents(init.node);
+  const BlockMatrix matrix = block_matrix(init.node, kExWeights);
+  const cpu::PackedBlocks form{nullptr, cpu::block_format_index(*matrix.format), matrix.n, matrix.k};
+  const int64_t used = std::min(e.rows(), e.experts);
+  ir::BoundKernel bound{
+      {}, Room(e).rest + cpu::block_groups_workspace(form, used, e.rows()), 1u << kExWeights};
   const auto packed = packed_matrix(init, kExWeights);
+  if (packed == nullptr) return bound;  // there is no content yet
   const size_t operands = init.node.in.size();
   const bool rounds = block_rows(init.node.attrs) == BlockRows::q8;
-  const auto run = [e, packed, operands, rounds](const ir::RunArgs& args) {
+  bound.run = [e, packed, operands, rounds](const ir::RunArgs& args) {
     run_sorted(e, kExpertPlaces, args, [&](const SortedRows& rows, base::ThreadPool& pool) {
       cpu::block_groups({.groups = rows.groups,
                          .weights = packed->blocks,
@@ -201,8 +209,7 @@ ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
                         rows.rest, pool);
     });
   };
-  const int64_t used = std::min(e.rows(), e.experts);
-  return {run, Room(e).rest + cpu::block_groups_workspace(packed->blocks, used, e.rows()), 1u << kExWeights};
+  return bound;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "base/files/scratch.h"
 #include "model/hf/directory.h"
 #include "model/interpret.h"
+#include "model/weight_summary.h"
 
 namespace trireme::model::hf {
 namespace {
@@ -118,6 +119,31 @@ TEST(Forms, ALaterTokenChangesNoEarlierLogits) {
     const auto x = a.data<float>(), y = b.data<float>();
     EXPECT_TRUE(std::equal(x.begin(), x.begin() + 250, y.begin())) << model.name;
     EXPECT_FALSE(std::equal(x.begin() + 250, x.end(), y.begin() + 250)) << model.name;
+  }
+}
+
+TEST(Forms, ATokenReadsTheExpertsThatAreChosenForIt) {
+  for (const Json& config : configs()) {
+    RandomParams params(3);
+    const Form form = form_of(config);
+    const zoo::ExpertSpec& experts = form.decoder.experts;
+    const Model model = zoo::decoder(form.decoder, params);
+    const std::string text = describe_stored_weights(model.graph);
+    EXPECT_EQ(text.empty(), experts.count == 0) << model.name;
+    if (experts.count == 0) continue;
+    double bytes = 0;
+    for (const ir::Value& v : model.graph.values()) {
+      if (v.kind != ir::ValueKind::param || v.data.rank() < 2) continue;
+      const auto own = static_cast<double>(v.data.bytes());
+      const bool is_expert = v.data.rank() == 3 || v.name.ends_with("_proj.bias");
+      const bool is_table = v.name.find("embed_tokens") != std::string::npos && !form.decoder.is_tied;
+      bytes += is_expert  ? own * static_cast<double>(experts.chosen) / static_cast<double>(experts.count)
+               : is_table ? own / static_cast<double>(v.data.dims()[0])
+                          : own;
+    }
+    char want[64];
+    std::snprintf(want, sizeof want, "# a token reads %.3f MB of weights", bytes / 1e6);
+    EXPECT_NE(text.find(want), std::string::npos) << model.name << ": " << want << "\n" << text;
   }
 }
 
