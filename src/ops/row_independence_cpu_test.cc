@@ -122,6 +122,7 @@ std::vector<OpCase> inner_cases() {
       {"max_pool_nhwc", {image}, window},
       {"average_pool_nhwc", {image}, window},
       {"global_average_pool_nhwc", {image}},
+      {"group_norm_nhwc", {image, f({8}), f({8})}, {{"num_groups", int64_t{2}}}},
       {"attention_bsnd", {f({2, 3, 4, 8}), f({2, 5, 2, 8}), f({2, 5, 2, 8})}},
       {"attention_bsnd", {f({2, 5, 4, 8}), f({2, 5, 4, 8}), f({2, 5, 4, 8})}, {{"is_causal", int64_t{1}}}},
       {"attention_bsnd", {f({2, 3, 4, 8}), f({2, 5, 4, 8}), f({2, 5, 4, 8}), f({2, 1, 3, 5})}},

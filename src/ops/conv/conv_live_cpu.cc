@@ -13,7 +13,7 @@
 namespace trireme::ops {
 namespace {
 
-cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.in_dims(1)); }
+cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n); }
 
 ir::Refusal refuse(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
@@ -21,11 +21,11 @@ ir::Refusal refuse(const ir::NodeView& n) {
   if (constant != nullptr && constant->dtype() == tensor::DType::f32)
     return "weights are constant: packed once, ahead";
   if (n.in[1].shape.elements().value_or(0) == 0) return "weights are empty";
-  if (const auto why = refuse_conv_rank(n)) return why;
+  if (const auto why = refuse_conv_axes(n)) return why;
   const cpu::ConvShape s = shape_of(n);
   if (s.kh * s.kw > 256) return base::concat("kernel of ", s.kh * s.kw, " taps");
   if (const auto why = refuse_conv_operands(n, s)) return why;
-  return refuse_conv_shape(s, n.out_dims(0));
+  return refuse_conv_shape(s, conv_result(n));
 }
 
 ir::Refusal refuse_depthwise(const ir::NodeView& n) {

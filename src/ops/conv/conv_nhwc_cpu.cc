@@ -19,15 +19,15 @@ namespace {
 
 bool reads_nchw(const ir::NodeView& n) { return conv_reads_nchw(n); }
 
-cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.in_dims(1)); }
+cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n); }
 
 ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
   if (n.value(1) == nullptr) return "weights are not constant";
-  if (const ir::Refusal reason = refuse_conv_rank(n)) return reason;
+  if (const ir::Refusal reason = refuse_conv_axes(n)) return reason;
   const cpu::ConvShape s = shape_of(n);
   if (const ir::Refusal reason = refuse_conv_operands(n, s)) return reason;
-  return refuse_conv_shape(s, n.out_dims(0));
+  return refuse_conv_shape(s, conv_result(n));
 }
 
 ir::Refusal refuse_depthwise(const ir::NodeView& n) {

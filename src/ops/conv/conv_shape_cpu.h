@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 
 #include "backend/cpu/conv/conv_nhwc.h"
 #include "ir/kernel.h"
@@ -61,6 +62,52 @@ inline ConvExtents conv_extents(const ir::NodeView& n) {
   tensor::Dims x = n.in_dims(0);
   if (conv_reads_nchw(n)) std::rotate(x.begin() + 1, x.begin() + 2, x.end());
   return channels_last_extents(x);
+}
+
+/// Whether two axes compute a channels-last convolution of three: it sees one slice in depth at a time, so
+/// that slices are images of a batch; or one point of each slice, so that it is a line of slices whose points
+/// lie side by side. `y` are the extents of its result as such.
+struct FoldedConv {
+  cpu::ConvShape shape;
+  tensor::Dims y;
+};
+
+inline std::optional<FoldedConv> folded_conv(const ir::NodeView& n) {
+  const tensor::Dims x = n.in_dims(0), w = n.in_dims(1), y = n.out_dims(0);
+  if (x.size() != 5 || conv_reads_nchw(n)) return std::nullopt;
+  const Window window = make_window(n.attrs, {w[2], w[3], w[4]}, {x[1], x[2], x[3]});
+  const auto moves_nothing = [](const WindowAxis& a) {
+    return a.kernel == 1 && a.stride == 1 && a.pad_begin == 0 && a.pad_end == 0;
+  };
+  const int64_t groups = n.attrs.get_int("group", 1);
+  if (moves_nothing(window[0])) {
+    return FoldedConv{conv_shape(window, {x[0] * x[1], x[2], x[3], x[4]}, w[0], groups),
+                      {y[0] * y[1], y[2], y[3], y[4]}};
+  }
+  if (!moves_nothing(window[1]) || !moves_nothing(window[2])) return std::nullopt;
+  WindowAxis points;
+  points.in = points.out = x[2] * x[3];
+  const Window line{{WindowAxis(), window[0], points}};
+  return FoldedConv{conv_shape(line, {x[0], x[1], x[2] * x[3], x[4]}, w[0], groups),
+                    {y[0], y[1], y[2] * y[3], y[4]}};
+}
+
+/// What kernels of two spatial axes compute for the node, which refuse_conv_axes does not refuse.
+inline cpu::ConvShape conv_shape(const ir::NodeView& n) {
+  const auto folded = folded_conv(n);
+  return folded ? folded->shape : conv_shape(n.attrs, conv_extents(n), n.in_dims(1));
+}
+
+/// The extents of its result.
+inline tensor::Dims conv_result(const ir::NodeView& n) {
+  const auto folded = folded_conv(n);
+  return folded ? folded->y : n.out_dims(0);
+}
+
+/// Refuses convolutions that have more than two spatial axes to walk.
+inline ir::Refusal refuse_conv_axes(const ir::NodeView& n) {
+  if (n.in[0].shape.rank() > 4 && !folded_conv(n)) return "three spatial axes";
+  return std::nullopt;
 }
 
 /// Refuses images that have no height and width alone.

@@ -1,9 +1,10 @@
-// conv_transpose through channels-last copies of x and y, between which its phases are products on packed
-// weights.
+// conv_transpose of one to three spatial axes through channels-last copies of x and y, between which its
+// phases are products on packed weights.
 #include "ops/conv/conv_kernels_cpu.h"
 
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "backend/cpu/conv/conv_grad_x.h"
 #include "backend/cpu/device/cpu_stream.h"
@@ -15,42 +16,64 @@
 namespace trireme::ops {
 namespace {
 
-/// The convolution whose gradient towards its input this is: from the result's channels to those of x.
-cpu::ConvShape shape_of(const ir::NodeView& n) {
+/// A transposed convolution of one to three spatial axes, x [n, c, d, h, w] with extents of 1 for the axes
+/// that are absent. `slice` is the convolution whose gradient towards its input is that of one slice in
+/// depth: from the result's channels to those of x.
+struct Transposed {
+  WindowAxis depth;
+  cpu::ConvShape slice;
+  int64_t batch = 1, h = 1, w = 1;  // of x
+
+  /// Slices are images of a batch where depth has no window.
+  bool is_flat() const {
+    return depth.kernel == 1 && depth.stride == 1 && depth.pad_begin == 0 && depth.out == depth.in;
+  }
+  int64_t x_slice() const { return slice.oc * h * w; }
+  int64_t y_slice() const { return slice.c * slice.h * slice.w; }
+  /// Bytes of the packed weights of one tap in depth.
+  int64_t tap_bytes() const { return align_up(static_cast<int64_t>(cpu::packed_phases_bytes(slice))); }
+};
+
+Transposed describe(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(0), w = n.in_dims(1);
-  const Window window = transpose_window(n.attrs, {w[2], w[3]}, {x[2], x[3]});
+  const Window window = transpose_window(n.attrs, {w.begin() + 2, w.end()}, {x.begin() + 2, x.end()});
   const WindowAxis &h = window[1], &v = window[2];
   const int64_t group = n.attrs.get_int("group", 1);
   const auto small = [](int64_t value) { return static_cast<int>(value); };
-  return {.n = x[0],
-          .h = h.out,
-          .w = v.out,
-          .c = w[1] * group,
-          .oc = x[1],
-          .kh = small(h.kernel),
-          .kw = small(v.kernel),
-          .stride_h = small(h.stride),
-          .stride_w = small(v.stride),
-          .dilation_h = small(h.dilation),
-          .dilation_w = small(v.dilation),
-          .pad_top = small(h.pad_begin),
-          .pad_left = small(v.pad_begin),
-          .pad_bottom = small(h.pad_end),
-          .pad_right = small(v.pad_end),
-          .groups = group};
+  Transposed t{.depth = window[0], .slice = {}, .batch = x[0], .h = h.in, .w = v.in};
+  t.slice = {.n = 1,
+             .h = h.out,
+             .w = v.out,
+             .c = w[1] * group,
+             .oc = x[1],
+             .kh = small(h.kernel),
+             .kw = small(v.kernel),
+             .stride_h = small(h.stride),
+             .stride_w = small(v.stride),
+             .dilation_h = small(h.dilation),
+             .dilation_w = small(v.dilation),
+             .pad_top = small(h.pad_begin),
+             .pad_left = small(v.pad_begin),
+             .pad_bottom = small(h.pad_end),
+             .pad_right = small(v.pad_end),
+             .groups = group};
+  if (t.is_flat()) t.slice.n = t.batch * t.depth.in;
+  return t;
 }
 
 ir::Refusal refuse(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
   if (const auto why = refuse_dtype(n, 1, {tensor::DType::f32})) return why;
-  if (n.in_dims(0).size() != 4) return "only two spatial axes";
   if (const auto why = refuse_empty(n)) return why;
   if (n.present(2) && n.in[2].dtype != tensor::DType::f32) return "bias is not f32";
-  const cpu::ConvShape s = shape_of(n);
+  const Transposed t = describe(n);
+  const cpu::ConvShape& s = t.slice;
+  if (!t.is_flat() && n.value(1) == nullptr) return "windows in depth, and weights are not constant";
   if (n.present(2) && n.in[2].shape.elements() != s.c) return "bias does not fit the result";
   if (s.pad_top < 0 || s.pad_left < 0 || s.pad_bottom < 0 || s.pad_right < 0) return "padding is negative";
-  const tensor::Dims x = n.in_dims(0), y = n.out_dims(0);
-  if (s.out_h() != x[2] || s.out_w() != x[3] || y[1] != s.c || y[2] != s.h || y[3] != s.w)
+  const tensor::Dims y = n.out_dims(0);
+  if (s.out_h() != t.h || s.out_w() != t.w || y[1] != s.c ||
+      tensor::element_count(y) != t.batch * t.depth.out * t.y_slice())
     return "result extends past what x reaches";
   if (!cpu::conv_grad_x_phases_fits(s)) return "dilated, padding exceeds the kernel, or above 256 taps";
   return std::nullopt;
@@ -60,49 +83,116 @@ struct Packed {
   PackMemory memory;
 };
 
-/// Bytes of the parts of the workspace: x and y channels-last, then what the products take.
-struct Parts {
-  int64_t x, y, products;
+/// Packs the weights [c, oc / group, kd, kh, kw] tap by tap in depth.
+std::shared_ptr<const Packed> pack(const Transposed& t, const tensor::Tensor& w, base::SharedCache& packs) {
+  const cpu::ConvShape& s = t.slice;
+  const std::string format = base::concat("transposed_f32 g", s.groups, " s", s.stride_h, "x", s.stride_w,
+                                          " p", s.pad_top, "x", s.pad_left, " y", s.h, "x", s.w);
+  const auto slab = pack_slab(packs);
+  return pack_once<Packed>(packs, w, format, [&] {
+    const PackMemory memory(slab, static_cast<size_t>(t.depth.kernel * t.tap_bytes()));
+    const int64_t points = int64_t{s.kh} * s.kw, pairs = s.oc * (s.c / s.groups);
+    std::vector<float> tap(static_cast<size_t>(pairs * points));
+    for (int64_t k = 0; k < t.depth.kernel; ++k) {
+      for (int64_t i = 0; i < pairs; ++i)
+        std::copy_n(w.data<float>().data() + (i * t.depth.kernel + k) * points, points,
+                    tap.data() + i * points);
+      cpu::pack_phases(s, tap.data(), memory.data.get() + k * t.tap_bytes());
+    }
+    return std::make_shared<Packed>(Packed{memory});
+  });
+}
+
+/// Channels-last copies of the operands of one launch, and where the products work.
+struct Run {
+  const float* x;  // [n, d, h, w, c]
+  float* y;
+  float* other;  // a slice of y
+  const float* bias;
+  const char* packed;
+  const float* weights;  // where they are not packed ahead
+  void* products;
 };
+
+/// Slices of x through one tap in depth into slices of y, which begin with `bias`.
+struct SliceRun {
+  const float* x;
+  float* y;
+  int64_t tap;
+  const float* bias;
+};
+
+void run_slice(const Transposed& t, const Run& r, const SliceRun& slice, base::ThreadPool& pool) {
+  cpu::ConvGradXArgs a{.shape = t.slice, .dy = slice.x, .dx = slice.y};
+  a.packed = r.packed == nullptr ? nullptr : r.packed + slice.tap * t.tap_bytes();
+  a.weights = r.packed == nullptr ? r.weights : nullptr;
+  a.bias = slice.bias;
+  cpu::conv_grad_x_phases(a, r.products, pool);
+}
+
+/// Slice `d` of image n of the result: the sum over taps in depth, in order, of slices of x.
+void run_depth(const Transposed& t, const Run& r, int64_t n, int64_t d, base::ThreadPool& pool) {
+  const int64_t floats = t.y_slice();
+  float* y = r.y + (n * t.depth.out + d) * floats;
+  bool is_first = true;
+  for (int64_t k = 0; k < t.depth.kernel; ++k) {
+    const int64_t from = d + t.depth.pad_begin - k * t.depth.dilation;
+    if (from < 0 || from % t.depth.stride != 0 || from / t.depth.stride >= t.depth.in) continue;
+    const float* x = r.x + (n * t.depth.in + from / t.depth.stride) * t.x_slice();
+    run_slice(t, r, {x, is_first ? y : r.other, k, is_first ? r.bias : nullptr}, pool);
+    if (!is_first) {
+      pool.for_range(floats, 16384, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) y[i] += r.other[i];
+      });
+    }
+    is_first = false;
+  }
+  if (!is_first) return;  // else no tap reaches the slice
+  for (int64_t i = 0; i < floats; ++i) y[i] = r.bias == nullptr ? 0.0f : r.bias[i % t.slice.c];
+}
 
 void change_layout(const float* from, float* to, const std::array<int64_t, 4>& shape,
                    const std::array<int, 4>& order, base::ThreadPool& pool) {
   cpu::permute({from, to, shape, order, 4}, pool);
 }
 
+/// Bytes of the parts of the workspace: x and y channels-last, a slice of y, what the products take.
+struct Parts {
+  int64_t x, y, other, products;
+};
+
 ir::BoundKernel prepare(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const cpu::ConvShape s = shape_of(n);
-  const int64_t xh = n.in_dims(0)[2], xw = n.in_dims(0)[3];
-  const Parts parts{align_up(s.n * s.oc * xh * xw * 4), align_up(s.n * s.c * s.h * s.w * 4),
-                    static_cast<int64_t>(cpu::conv_grad_x_phases_bytes(s, init.threads))};
-  std::shared_ptr<const Packed> packed;
-  if (const tensor::Tensor* w = n.value(1)) {
-    const std::string format = base::concat("transposed_f32 g", s.groups, " s", s.stride_h, "x", s.stride_w,
-                                            " p", s.pad_top, "x", s.pad_left, " y", s.h, "x", s.w);
-    const auto slab = pack_slab(init.packs);
-    packed = pack_once<Packed>(init.packs, *w, format, [&] {
-      const PackMemory memory(slab, cpu::packed_phases_bytes(s));
-      cpu::pack_phases(s, w->data<float>().data(), memory.data.get());
-      return std::make_shared<Packed>(Packed{memory});
-    });
-  }
+  const Transposed t = describe(n);
+  const Parts parts{align_up(t.batch * t.depth.in * t.x_slice() * 4),
+                    align_up(t.batch * t.depth.out * t.y_slice() * 4),
+                    t.is_flat() ? 0 : align_up(t.y_slice() * 4),
+                    static_cast<int64_t>(cpu::conv_grad_x_phases_bytes(t.slice, init.threads))};
+  const std::shared_ptr<const Packed> packed = n.value(1) ? pack(t, *n.value(1), init.packs) : nullptr;
   const size_t operands = n.in.size();
-  ir::BoundKernel bound{.workspace_bytes = parts.x + parts.y + parts.products};
+  ir::BoundKernel bound{.workspace_bytes = parts.x + parts.y + parts.other + parts.products};
   if (n.value(1) != nullptr) bound.unread_inputs = 1u << 1;
   if (n.value(1) != nullptr && packed == nullptr) return bound;
   bound.run = [=](const ir::RunArgs& args) {
     base::ThreadPool& pool = cpu::pool_of(args.stream);
     char* memory = static_cast<char*>(args.workspace);
-    float* x = reinterpret_cast<float*>(memory);            // [n, h, w, c]
-    float* y = reinterpret_cast<float*>(memory + parts.x);  // [n, oh, ow, oc]
-    change_layout(in_ptr<float>(args, 0), x, {s.n, s.oc, xh, xw}, {0, 2, 3, 1}, pool);
-    cpu::ConvGradXArgs a{.shape = s, .dy = x, .dx = y};
-    a.packed = packed ? packed->memory.data.get() : nullptr;
-    if (!packed) a.weights = in_ptr<float>(args, 1);
-    a.bias = opt_ptr<float>(args, 2, operands);
-    cpu::conv_grad_x_phases(a, memory + parts.x + parts.y, pool);
-    change_layout(y, out_ptr<float>(args, 0), {s.n, s.h, s.w, s.c}, {0, 3, 1, 2}, pool);
+    float* x = reinterpret_cast<float*>(memory);
+    Run r{.x = x,
+          .y = reinterpret_cast<float*>(memory + parts.x),
+          .other = reinterpret_cast<float*>(memory + parts.x + parts.y),
+          .bias = opt_ptr<float>(args, 2, operands),
+          .packed = packed ? packed->memory.data.get() : nullptr,
+          .weights = packed ? nullptr : in_ptr<float>(args, 1),
+          .products = memory + parts.x + parts.y + parts.other};
+    const cpu::ConvShape& s = t.slice;
+    change_layout(in_ptr<float>(args, 0), x, {t.batch, s.oc, t.depth.in * t.h, t.w}, {0, 2, 3, 1}, pool);
+    if (t.is_flat()) {
+      run_slice(t, r, {r.x, r.y, 0, r.bias}, pool);
+    } else {
+      for (int64_t i = 0; i < t.batch * t.depth.out; ++i)
+        run_depth(t, r, i / t.depth.out, i % t.depth.out, pool);
+    }
+    change_layout(r.y, out_ptr<float>(args, 0), {t.batch, t.depth.out * s.h, s.w, s.c}, {0, 3, 1, 2}, pool);
   };
   return bound;
 }

@@ -100,6 +100,51 @@ TEST(ConvTranspose, EveryKernelAgreesWithDouble) {
   EXPECT_GT(fast, 120);
 }
 
+/// Lines and blocks: windows, strides, dilation in depth, groups and padding of the result at random.
+TEST(ConvTranspose, OneAndThreeAxesAgreeWithDouble) {
+  std::mt19937 random(13);
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  int fast = 0;
+  for (int trial = 0; trial < 80; ++trial) {
+    const size_t axes = trial % 2 == 0 ? 1 : 3;
+    const int64_t group = draw(0, 3) == 0 ? 2 : 1, c = group * draw(1, 18), oc = group * draw(1, 18);
+    tensor::Dims x{draw(1, 2), c}, w{c, oc / group};
+    Ints strides, dilations, begin, end, extra;
+    for (size_t i = 0; i < axes; ++i) {
+      x.push_back(draw(1, axes == 1 ? 40 : 5));
+      w.push_back(draw(1, axes == 1 ? 9 : 4));
+      strides.push_back(draw(1, 3));
+      dilations.push_back(axes == 3 && i == 0 && draw(0, 3) == 0 ? 2 : 1);
+      const int64_t reach = (x.back() - 1) * strides.back() + (w.back() - 1) * dilations.back() + 1;
+      begin.push_back(draw(0, std::min<int64_t>(w.back() - 1, (reach - 1) / 2)));
+      end.push_back(draw(0, std::min<int64_t>(w.back() - 1, (reach - 1) / 2)));
+      extra.push_back(strides.back() > 1 ? draw(0, 1) : 0);
+    }
+    begin.insert(begin.end(), end.begin(), end.end());
+    const ir::Attrs attrs{{"strides", strides},
+                          {"dilations", dilations},
+                          {"pads", begin},
+                          {"output_padding", extra},
+                          {"group", group}};
+    const std::vector<Tensor> in{tests::random_tensor(x, 1), tests::random_tensor(w, 2),
+                                 draw(0, 1) == 0 ? Tensor() : tests::random_tensor({oc}, 3)};
+    std::vector<Tensor> exact;
+    for (const Tensor& t : in) exact.push_back(wide(t));
+    SCOPED_TRACE(base::concat(tensor::to_string(x), " by ", tensor::to_string(w), " ", attrs.to_string()));
+    const auto want = tests::run_kernels("conv_transpose", attrs, exact).back().out[0].to_doubles();
+    const auto alone = tests::run_kernels("conv_transpose", attrs, in, 1, {}, 1);
+    const auto team = tests::run_kernels("conv_transpose", attrs, in, 1, {}, 3);
+    for (size_t k = 0; k < alone.size(); ++k) {
+      tests::expect_close(alone[k].out[0], want, 1e-4, 1e-5, alone[k].kernel);
+      EXPECT_TRUE(team[k].out[0].same_as(alone[k].out[0])) << alone[k].kernel;
+      fast += alone[k].kernel == "phases";
+    }
+  }
+  EXPECT_GE(fast, 70);
+}
+
 TEST(ConvTranspose, AnImageDoesNotDependOnItsBatchMates) {
   const Case two = cases()[0];
   Case one = two;

@@ -64,6 +64,7 @@ ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[0].shape.rank() != 5) return "has no three spatial axes";
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
   if (conv_reads_nchw(n)) return "reads nchw";
+  if (folded_conv(n)) return "two axes compute it";
   if (activation_of(n.attrs).before_residual && n.present(3)) return "activates before the residual";
   const DepthConv conv = describe(n);
   const cpu::ConvShape& s = conv.slice;

@@ -89,6 +89,17 @@ void localise_group_norm(ir::LocalNode& n) {
   share_count(n, "num_groups", n.in[0][1], n.global.in_dims(0)[1]);
 }
 
+ir::CutRule group_norm_nhwc_cut(const ir::NodeView& n) {
+  const std::string x = "b" + dots(n.in[0].shape.rank() - 2) + "c";
+  CutNotation notation(n);
+  notation.in(0, x).in(1, "c").in(2, "c").out(0, x);
+  return {.notation = notation.text(), .units = {{'c', n.attrs.need_int("num_groups")}}};
+}
+
+void localise_group_norm_nhwc(ir::LocalNode& n) {
+  share_count(n, "num_groups", n.in[0].back(), n.global.in_dims(0).back());
+}
+
 ir::CutRule row_norm_cut(const ir::NodeView& n) {
   const std::string x = rows_of(n, 0);
   CutNotation notation(n);

@@ -11,6 +11,9 @@ ir::CutRule batch_norm_grad_cut(const ir::NodeView& node);
 /// instance_norm, group_norm: images, and channels in whole groups.
 ir::CutRule group_norm_cut(const ir::NodeView& node);
 void localise_group_norm(ir::LocalNode& node);
+/// The same of channels-last images.
+ir::CutRule group_norm_nhwc_cut(const ir::NodeView& node);
+void localise_group_norm_nhwc(ir::LocalNode& node);
 /// layer_norm, rms_norm: the axes before `axis`.
 ir::CutRule row_norm_cut(const ir::NodeView& node);
 ir::CutRule row_norm_grad_cut(const ir::NodeView& node);

@@ -38,6 +38,12 @@ TEST(NormCut, ImagesAndChannels) {
   EXPECT_EQ(expect_cuts({.op = "instance_norm", .in = {x, c, c}}), "bc");
   EXPECT_EQ(expect_cuts({.op = "group_norm", .in = {x, c, c}, .attrs = {{"num_groups", int64_t{2}}}}), "bc");
   EXPECT_EQ(expect_cuts({.op = "group_norm", .in = {x, c, c}, .attrs = {{"num_groups", int64_t{1}}}}), "b");
+  for (const int64_t groups : {2, 1}) {
+    EXPECT_EQ(expect_cuts({.op = "group_norm_nhwc",
+                           .in = {values({2, 3, 2, 4}, 1), c, c},
+                           .attrs = {{"num_groups", groups}}}),
+              groups == 2 ? "bc" : "b");
+  }
   EXPECT_EQ(expect_cuts({.op = "mean_variance_norm", .in = {x}}), "b");
   const ir::Attrs window{{"size", int64_t{3}}};
   EXPECT_EQ(expect_cuts({.op = "lrn", .in = {x}, .attrs = window}), "ad");

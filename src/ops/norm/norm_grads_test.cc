@@ -38,6 +38,9 @@ TEST(NormGradients, GroupsAndInstances) {
   for (int64_t groups : {1, 2, 3, 6}) {
     expect_gradient(
         {.op = "group_norm", .in = {x, scale, bias}, .attrs = {{"num_groups", groups}, {"epsilon", 1e-3}}});
+    expect_gradient({.op = "group_norm_nhwc",
+                     .in = {values({2, 5, 6}, 1), scale, bias},
+                     .attrs = {{"num_groups", groups}, {"epsilon", 1e-3}}});
   }
   expect_gradient({.op = "instance_norm", .in = {x, scale, bias}, .attrs = {{"epsilon", 1e-3}}});
 }

@@ -93,6 +93,51 @@ TEST(GroupNorm, EveryKernelMatchesTheFormula) {
   for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);
 }
 
+TEST(GroupNorm, ChannelsLastMatchesChannelsFirst) {
+  std::mt19937 random(3);
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int trial = 0; trial < 60; ++trial) {
+    const int64_t groups = draw(1, 5), channels = groups * draw(1, 30), points = draw(1, 400),
+                  batch = draw(1, 3);
+    const Tensor x = random_tensor({batch, points, channels}, 1), scale = random_tensor({channels}, 2),
+                 bias = random_tensor({channels}, 3);
+    const auto xv = x.to_doubles(), s = scale.to_doubles(), b = bias.to_doubles();
+    std::vector<double> want(xv.size());
+    const int64_t each = channels / groups;
+    for (int64_t n = 0; n < batch; ++n) {
+      for (int64_t g = 0; g < groups; ++g) {
+        const auto at = [&](int64_t p, int64_t c) {
+          return static_cast<size_t>((n * points + p) * channels + g * each + c);
+        };
+        double sum = 0, squares = 0;
+        const double count = static_cast<double>(points * each);
+        for (int64_t p = 0; p < points; ++p)
+          for (int64_t c = 0; c < each; ++c) sum += xv[at(p, c)];
+        for (int64_t p = 0; p < points; ++p)
+          for (int64_t c = 0; c < each; ++c) squares += std::pow(xv[at(p, c)] - sum / count, 2);
+        for (int64_t p = 0; p < points; ++p) {
+          for (int64_t c = 0; c < each; ++c) {
+            const size_t k = static_cast<size_t>(g * each + c);
+            want[at(p, c)] = (xv[at(p, c)] - sum / count) / std::sqrt(squares / count + 1e-5) * s[k] + b[k];
+          }
+        }
+      }
+    }
+    const ir::Attrs attrs{{"num_groups", groups}};
+    const auto team = tests::run_kernels("group_norm_nhwc", attrs, {x, scale, bias}, 1, {0}, 3);
+    const auto alone = tests::run_kernels("group_norm_nhwc", attrs, {x, scale, bias}, 1, {0}, 1);
+    ASSERT_GE(team.size(), 1u);
+    for (size_t k = 0; k < team.size(); ++k) {
+      tests::expect_close(team[k].out[0], want, 1e-4, 2e-5, team[k].kernel);
+      EXPECT_TRUE(team[k].out[0].same_as(alone[k].out[0]));
+    }
+    tests::expect_close(tests::run_expanded("group_norm_nhwc", attrs, {x, scale, bias})[0], want, 1e-4, 2e-5,
+                        "expanded");
+  }
+}
+
 TEST(BatchNorm, FoldedAndReferenceMatchTheFormula) {
   const Tensor x = random_tensor({2, 3, 7}, 1), scale = random_tensor({3}, 2), bias = random_tensor({3}, 3),
                mean = random_tensor({3}, 4);

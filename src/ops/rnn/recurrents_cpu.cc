@@ -7,6 +7,7 @@
 #include "ops/kernel_forms.h"
 #include "ops/rnn/lstm_fast.h"
 #include "ops/rnn/recurrent_kernels.h"
+#include "ops/rnn/recurrent_packed.h"
 #include "ops/rnn/recurrent_plan.h"
 
 namespace trireme::ops {
@@ -158,10 +159,15 @@ PrepareFn prepare(size_t gates) {
 
 }  // namespace
 
-std::vector<ir::Kernel> rnn_cpu_kernels() { return float_reference(prepare(1)); }
-std::vector<ir::Kernel> gru_cpu_kernels() { return float_reference(prepare(3)); }
+std::vector<ir::Kernel> rnn_cpu_kernels() {
+  return faster({recurrent_packed_kernel(1)}, float_reference(prepare(1)));
+}
+std::vector<ir::Kernel> gru_cpu_kernels() {
+  return faster({recurrent_packed_kernel(3)}, float_reference(prepare(3)));
+}
 std::vector<ir::Kernel> lstm_cpu_kernels() {
-  return faster({lstm_packed_kernel(), lstm_live_kernel()}, float_reference(prepare(4)));
+  return faster({lstm_packed_kernel(), recurrent_packed_kernel(4), lstm_live_kernel()},
+                float_reference(prepare(4)));
 }
 
 }  // namespace trireme::ops

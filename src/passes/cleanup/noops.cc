@@ -2,7 +2,9 @@
 // reshapes.
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
+#include "ir/notation.h"
 #include "ops/elementwise/cast.h"
 #include "passes/cleanup/cleanup.h"
 #include "passes/rewriter.h"
@@ -75,6 +77,51 @@ bool remove_view(Rewriter& rw, const Node& node) {
   return true;
 }
 
+/// Whether operands of these extents repeat to `y` together.
+bool repeat_to(const std::vector<tensor::Dims>& operands, const tensor::Dims& y) {
+  for (size_t from_last = 1; from_last <= y.size(); ++from_last) {
+    int64_t most = 1;
+    for (const tensor::Dims& dims : operands) {
+      if (dims.size() >= from_last && dims[dims.size() - from_last] != 1)
+        most = dims[dims.size() - from_last];
+    }
+    if (most != y[y.size() - from_last]) return false;
+  }
+  return true;
+}
+
+/// An operand that is repeated to the extents of another one before an elementwise node, which repeats it
+/// too.
+bool remove_expand(Rewriter& rw, const Node& node) {
+  if (!ir::is_elementwise(node.op->schema) || node.op->schema.is_random || node.out.size() != 1) return false;
+  const auto y = rw.dims(node.out[0]);
+  if (!y) return false;
+  std::vector<size_t> at;
+  std::vector<tensor::Dims> operands;
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    if (node.in[i] == ir::kNoValue || !ir::spreads_over_results(node.op->schema, i)) continue;
+    const auto dims = rw.dims(node.in[i]);
+    if (!dims) return false;
+    at.push_back(i);
+    operands.push_back(*dims);
+  }
+  Node plain = node;
+  bool changed = false;
+  for (size_t k = 0; k < at.size(); ++k) {
+    const auto expand = rw.producer(node.in[at[k]], "expand");
+    const auto from = expand ? rw.dims(expand->in[0]) : std::nullopt;
+    if (!from) continue;
+    const tensor::Dims was = std::exchange(operands[k], *from);
+    if (repeat_to(operands, *y)) {
+      plain.in[at[k]] = expand->in[0];
+      changed = true;
+    } else {
+      operands[k] = was;
+    }
+  }
+  return changed && rw.replace_same(node.out[0], rw.add(node.op_name(), plain.in, plain.attrs, node.from));
+}
+
 bool remove_one(Rewriter& rw, const Node& node) {
   const std::string_view op = node.op_name();
   const bool plain_dropout =
@@ -88,6 +135,7 @@ bool remove_one(Rewriter& rw, const Node& node) {
     return true;
   }
   if (op == "transpose") return remove_transpose(rw, node);
+  if (remove_expand(rw, node)) return true;
   return is_reshaping(rw.graph(), node) && remove_view(rw, node);
 }
 

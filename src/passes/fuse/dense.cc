@@ -1,6 +1,8 @@
 // Dense products with what follows them: matmul + bias + activation + residual become one op.
 #include "passes/fuse/dense.h"
 
+#include <algorithm>
+
 #include "ops/dense/activation.h"
 #include "passes/rewriter.h"
 
@@ -9,6 +11,7 @@ namespace {
 
 using ir::Node;
 using ir::ValueId;
+using tensor::Dims;
 
 bool is_f32(const Rewriter& rw, ValueId id) { return rw.graph().type(id).dtype == tensor::DType::f32; }
 
@@ -62,12 +65,28 @@ bool linear_from_gemm(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// A linear or conv_nhwc that only `reader` reads.
-std::optional<Node> fusable(const Rewriter& rw, ValueId id) {
-  if (!rw.single_use(id)) return std::nullopt;
+/// A linear or conv_nhwc that only its reader reads, maybe through a view: converters multiply matrices, and
+/// put the axes back before they add what belongs to the product.
+struct Dense {
+  Node node;
+  Dims product, seen;  // extents of its result, and of what the reader reads
+};
+
+bool is_view(const Rewriter& rw, const Node& node) {
+  return node.op->schema.is_view && rw.graph().type(node.in[0]).dtype == rw.graph().type(node.out[0]).dtype;
+}
+
+std::optional<Dense> fusable(const Rewriter& rw, ValueId id) {
+  const auto seen = rw.dims(id);
+  if (!rw.single_use(id) || !seen) return std::nullopt;
+  const Node* view = rw.graph().producer(id);
+  if (view != nullptr && !view->in.empty() && is_view(rw, *view) && rw.single_use(view->in[0]))
+    id = view->in[0];
   auto node = rw.producer(id, "linear");
   if (!node) node = rw.producer(id, "conv_nhwc");
-  return node && node->out.size() == 1 ? node : std::nullopt;
+  const auto product = rw.dims(id);
+  if (!node || node->out.size() != 1 || !product) return std::nullopt;
+  return Dense{*node, *product, *seen};
 }
 
 bool has(const Node& node, size_t i) { return i < node.in.size() && node.in[i] != ir::kNoValue; }
@@ -78,8 +97,32 @@ void set_operand(Node& node, size_t i, ValueId id) {
   node.in[i] = id;
 }
 
-void rebuild(Rewriter& rw, const Node& fused, ValueId old) {
-  rw.replace(old, rw.add(fused.op_name(), fused.in, fused.attrs, fused.from));
+ValueId viewed(Rewriter& rw, ValueId x, const Dims& to, const std::string& from) {
+  if (rw.dims(x) == to) return x;
+  const ValueId shape = rw.constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
+  return rw.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, from);
+}
+
+void rebuild(Rewriter& rw, const Dense& fused, ValueId old) {
+  const Node& node = fused.node;
+  const ValueId y = rw.add(node.op_name(), node.in, node.attrs, node.from);
+  rw.replace(old, viewed(rw, y, fused.seen, node.from));
+}
+
+/// Whether a weight of extents `bias` repeats along all but the columns of the product: it has the last axes
+/// that the reader sees, and those are the columns.
+bool is_along_columns(const Dense& dense, const Dims& bias) {
+  const int64_t n = dense.product.back();
+  if (tensor::element_count(bias) != n) return false;
+  if (dense.seen == dense.product) return bias.empty() || bias.back() == n;
+  int64_t columns = 1;
+  size_t axis = dense.seen.size();
+  for (; axis > 0 && columns < n; --axis) columns *= dense.seen[axis - 1];
+  const size_t axes = dense.seen.size() - axis;
+  return columns == n && bias.size() >= axes &&
+         std::equal(dense.seen.begin() + static_cast<int64_t>(axis), dense.seen.end(),
+                    bias.end() - static_cast<int64_t>(axes));
 }
 
 /// add(dense, constant over the last axis).
@@ -87,11 +130,10 @@ bool fuse_bias(Rewriter& rw, const Node& add) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     auto dense = fusable(rw, add.in[side]);
     const auto bias = rw.weight_dims(add.in[1 - side]);
-    if (!dense || !bias || has(*dense, 2) || has(*dense, 3) || has_activation(*dense)) continue;
-    const int64_t n = rw.dims(add.in[side])->back();
-    const bool along_last = tensor::element_count(*bias) == n && (bias->empty() || bias->back() == n);
-    if (!along_last || rw.dims(add.out[0]) != rw.dims(add.in[side])) continue;
-    set_operand(*dense, 2, rw.reshaped_weight(add.in[1 - side], {n}, add.from));
+    if (!dense || !bias || has(dense->node, 2) || has(dense->node, 3) || has_activation(dense->node))
+      continue;
+    if (!is_along_columns(*dense, *bias) || rw.dims(add.out[0]) != dense->seen) continue;
+    set_operand(dense->node, 2, rw.reshaped_weight(add.in[1 - side], {dense->product.back()}, add.from));
     rebuild(rw, *dense, add.out[0]);
     return true;
   }
@@ -104,10 +146,10 @@ bool fuse_residual(Rewriter& rw, const Node& add) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     auto dense = fusable(rw, add.in[side]);
     const ValueId other = add.in[1 - side];
-    if (!dense || has(*dense, 3) || rw.is_weight(other)) continue;
-    if (rw.dims(other) != rw.dims(add.in[side]) || !is_f32(rw, other)) continue;
-    set_operand(*dense, 3, other);
-    if (has_activation(*dense)) dense->attrs.set("act_before_residual", int64_t{1});
+    if (!dense || has(dense->node, 3) || rw.is_weight(other)) continue;
+    if (rw.dims(other) != dense->seen || !is_f32(rw, other)) continue;
+    set_operand(dense->node, 3, viewed(rw, other, dense->product, add.from));
+    if (has_activation(dense->node)) dense->node.attrs.set("act_before_residual", int64_t{1});
     rebuild(rw, *dense, add.out[0]);
     return true;
   }
@@ -116,10 +158,10 @@ bool fuse_residual(Rewriter& rw, const Node& add) {
 
 bool fuse_activation(Rewriter& rw, const Node& node) {
   auto dense = fusable(rw, node.in[0]);
-  if (!dense || has_activation(*dense)) return false;
+  if (!dense || has_activation(dense->node)) return false;
   const std::optional<ir::Attrs> attrs = ops::ending_of(node.op_name(), rw.graph().view(node));
   if (!attrs) return false;
-  for (const auto& [name, value] : attrs->items()) dense->attrs.set(name, value);
+  for (const auto& [name, value] : attrs->items()) dense->node.attrs.set(name, value);
   rebuild(rw, *dense, node.out[0]);
   return true;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "ops/linalg/linalg_ops.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -13,23 +14,36 @@ using ir::Node;
 using ir::ValueId;
 using tensor::Dims;
 
+/// Letters of the operands and of the result, one for each axis, and the extent of each.
 struct Equation {
   std::string a, b, y;
+  std::map<char, int64_t> extents;
 };
 
-/// "ab,bc->ac" without its blanks; nullopt for other counts of operands, repeated letters and ellipses.
-std::optional<Equation> parse(std::string text) {
-  text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
-  const size_t comma = text.find(','), arrow = text.find("->");
-  if (comma == std::string::npos || arrow == std::string::npos || comma > arrow) return std::nullopt;
-  Equation e{text.substr(0, comma), text.substr(comma + 1, arrow - comma - 1), text.substr(arrow + 2)};
-  for (const std::string* side : {&e.a, &e.b, &e.y}) {
-    std::string sorted = *side;
-    std::sort(sorted.begin(), sorted.end());
-    const bool plain = std::all_of(side->begin(), side->end(),
-                                   [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
-    if (!plain || std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return std::nullopt;
+bool repeats(std::string letters) {
+  std::sort(letters.begin(), letters.end());
+  return std::adjacent_find(letters.begin(), letters.end()) != letters.end();
+}
+
+/// What the node computes; nullopt where extents are unknown or an operand's diagonal is read.
+std::optional<Equation> read_equation(const Rewriter& rw, const Node& node) {
+  std::vector<tensor::Shape> shapes;
+  for (const ValueId id : node.in) {
+    if (!rw.dims(id) || !tensor::is_float(rw.graph().type(id).dtype)) return std::nullopt;
+    shapes.push_back(rw.graph().type(id).shape);
   }
+  const ops::EinsumPlan plan = ops::parse_einsum(node.attrs.get_string("equation", ""), shapes);
+  const auto letters = [](const std::vector<size_t>& ids) {
+    std::string text;
+    for (const size_t id : ids) text += static_cast<char>('A' + id);  // at most 52 letters and a rank
+    return text;
+  };
+  Equation e{letters(plan.operands[0]), letters(plan.operands[1]), letters(plan.result), {}};
+  for (size_t id = 0; id < plan.extents.size(); ++id) {
+    if (plan.extents[id].value() == 0) return std::nullopt;
+    e.extents[static_cast<char>('A' + id)] = plan.extents[id].value();
+  }
+  if (plan.extents.size() > 60 || repeats(e.a) || repeats(e.b)) return std::nullopt;
   return e;
 }
 
@@ -51,42 +65,44 @@ struct Lettered {
 
 class Opener {
  public:
-  Opener(Rewriter& rw, const Node& node, Equation e) : rw_(rw), node_(node), e_(std::move(e)) {}
+  Opener(Rewriter& rw, const Node& node, const Equation& e)
+      : rw_(rw), node_(node), y_(e.y), a_{node.in[0], e.a}, b_{node.in[1], e.b}, extents_(e.extents) {}
 
   bool run() {
-    const auto a = rw_.dims(node_.in[0]), b = rw_.dims(node_.in[1]);
-    if (!a || !b || a->size() != e_.a.size() || b->size() != e_.b.size()) return false;
-    for (size_t i = 0; i < a->size(); ++i) extents_[e_.a[i]] = (*a)[i];
-    for (size_t i = 0; i < b->size(); ++i) {
-      const auto at = extents_.try_emplace(e_.b[i], (*b)[i]);
-      if (at.first->second != (*b)[i]) return false;  // an extent of 1 that is repeated
-    }
-    const std::string batch = chosen(e_.y, [&](char c) { return has(e_.a, c) && has(e_.b, c); });
-    const std::string rows = chosen(e_.a, [&](char c) { return !has(e_.b, c); });
-    const std::string columns = chosen(e_.b, [&](char c) { return !has(e_.a, c); });
-    const std::string sums = chosen(e_.a, [&](char c) { return has(e_.b, c) && !has(e_.y, c); });
-    if (batch.empty() || sums.empty()) return false;
-    for (const char c : rows + columns) {
-      if (!has(e_.y, c)) return false;  // a sum over one operand alone
-    }
-    const ValueId left = joined({node_.in[0], e_.a}, batch, rows, sums);
-    const ValueId right = joined({node_.in[1], e_.b}, batch, sums, columns);
-    const ValueId product = rw_.add("matmul", {left, right}, {}, node_.from);
-    const std::string letters = batch + rows + columns;
-    Dims apart;
-    for (const char c : letters) apart.push_back(extents_.at(c));
-    return rw_.replace_same(node_.out[0], ordered({reshaped(product, apart), letters}, e_.y));
+    a_ = unrepeated(a_, b_);
+    b_ = unrepeated(b_, a_);
+    a_ = own_sums(a_, b_);
+    b_ = own_sums(b_, a_);
+    return rw_.replace_same(node_.out[0], result());
   }
 
  private:
-  int64_t size(const std::string& letters) const {
-    int64_t product = 1;
-    for (const char c : letters) product *= extents_.at(c);
-    return product;
+  ValueId result() {
+    const std::string sums = chosen(a_.letters, [&](char c) { return has(b_.letters, c) && !has(y_, c); });
+    if (sums.empty()) return broadcast_product();
+    const std::string batch = chosen(y_, [&](char c) { return has(a_.letters, c) && has(b_.letters, c); });
+    // A weight is the right operand of a product.
+    if (batch.empty() && rw_.is_weight(a_.value) && !rw_.is_weight(b_.value)) std::swap(a_, b_);
+    const std::string rows = chosen(a_.letters, [&](char c) { return !has(b_.letters, c); });
+    const std::string columns = chosen(b_.letters, [&](char c) { return !has(a_.letters, c); });
+    const ValueId left = batch.empty() ? rows_apart(rows, sums) : joined(a_, batch, rows, sums);
+    const ValueId right = batch.empty() ? matrix(sums, columns) : joined(b_, batch, sums, columns);
+    const ValueId product = rw_.add("matmul", {left, right}, {}, node_.from);
+    const std::string letters = batch + rows + columns;
+    return ordered({reshaped(product, extents(letters)), letters}, y_);
   }
+
+  Dims extents(const std::string& letters) const {
+    Dims dims;
+    for (const char c : letters) dims.push_back(extents_.at(c));
+    return dims;
+  }
+
+  int64_t size(const std::string& letters) const { return tensor::element_count(extents(letters)); }
 
   ValueId reshaped(ValueId x, const Dims& to) {
     if (rw_.dims(x) == to) return x;
+    if (rw_.is_weight(x)) return rw_.reshaped_weight(x, to, node_.from);
     const ValueId shape = rw_.constant(
         tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
     return rw_.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, node_.from);
@@ -99,6 +115,66 @@ class Opener {
     return rw_.add("transpose", {x.value}, {{"perm", perm}}, node_.from);
   }
 
+  /// `x` without its axes of extent 1 that the other operand repeats it along.
+  Lettered unrepeated(const Lettered& x, const Lettered& other) {
+    const Dims dims = *rw_.dims(x.value);
+    Lettered out = x;
+    out.letters.clear();
+    for (size_t i = 0; i < dims.size(); ++i) {
+      const char c = x.letters[i];
+      if (dims[i] != extents_.at(c) && has(other.letters, c)) continue;
+      out.letters += c;
+    }
+    out.value = out.letters == x.letters ? x.value : reshaped(x.value, extents(out.letters));
+    return out;
+  }
+
+  /// `x` summed over what neither the result nor the other operand names.
+  Lettered own_sums(const Lettered& x, const Lettered& other) {
+    Lettered out{x.value, {}};
+    std::vector<int64_t> axes;
+    for (size_t i = 0; i < x.letters.size(); ++i) {
+      const char c = x.letters[i];
+      if (has(y_, c) || has(other.letters, c))
+        out.letters += c;
+      else
+        axes.push_back(static_cast<int64_t>(i));
+    }
+    if (axes.empty()) return x;
+    const ValueId over = rw_.constant(
+        tensor::Tensor::from<int64_t>({static_cast<int64_t>(axes.size())}, std::span<const int64_t>(axes)));
+    out.value = rw_.add("reduce_sum", {x.value, over}, {{"keepdims", int64_t{0}}}, node_.from);
+    return out;
+  }
+
+  /// Nothing is summed over both: a product of elements.
+  ValueId broadcast_product() {
+    const auto spread = [&](const Lettered& x) {
+      Dims to;
+      for (const char c : y_) to.push_back(has(x.letters, c) ? extents_.at(c) : 1);
+      const std::string order = chosen(y_, [&](char c) { return has(x.letters, c); });
+      return reshaped(ordered(x, order), to);
+    };
+    return rw_.add("mul", {spread(a_), spread(b_)}, {}, node_.from);
+  }
+
+  /// [rows apart, sums]: what stands around the product sees the axes that it had.
+  ValueId rows_apart(const std::string& rows, const std::string& sums) {
+    Dims to = rows.empty() ? Dims{1} : extents(rows);
+    to.push_back(size(sums));
+    return reshaped(ordered(a_, rows + sums), to);
+  }
+
+  /// [sums, columns]. A matrix that is stored the other way round is turned by a transpose of two axes, which
+  /// products read through.
+  ValueId matrix(const std::string& sums, const std::string& columns) {
+    if (b_.letters == columns + sums && !sums.empty() && !columns.empty()) {
+      const ValueId stored = reshaped(b_.value, {size(columns), size(sums)});
+      return rw_.add("transpose", {stored}, {{"perm", std::vector<int64_t>{1, 0}}}, node_.from);
+    }
+    return reshaped(ordered(b_, sums + columns), {size(sums), size(columns)});
+  }
+
   /// [batch without its last letter, the last letter, first, second].
   ValueId joined(const Lettered& x, const std::string& batch, const std::string& first,
                  const std::string& second) {
@@ -109,8 +185,9 @@ class Opener {
 
   Rewriter& rw_;
   const Node& node_;
-  const Equation e_;
-  std::map<char, int64_t> extents_;
+  const std::string y_;
+  Lettered a_, b_;
+  const std::map<char, int64_t> extents_;
 };
 
 }  // namespace
@@ -119,8 +196,8 @@ size_t open_einsum(ir::Graph& graph) {
   Rewriter rw(graph);
   return rw.for_each("einsum", [&](ir::NodeId, const Node& node) {
     if (node.in.size() != 2 || rw.uses(node.out[0]) == 0) return false;
-    auto equation = parse(node.attrs.get_string("equation", ""));
-    return equation && Opener(rw, node, std::move(*equation)).run();
+    const auto equation = read_equation(rw, node);
+    return equation && Opener(rw, node, *equation).run();
   });
 }
 

@@ -18,18 +18,24 @@ bool all_equal(const Node& node, const char* name, int64_t value) {
   return std::all_of(list.begin(), list.end(), [&](int64_t v) { return v == value; });
 }
 
-/// A channels-last convolution of kernel 1 x 1 with nothing special about it; weights known now.
-bool is_pointwise(const Rewriter& rw, const Node& node) {
+/// The f32 weights of a convolution of images, known now; else null.
+const tensor::Tensor* image_weights(const Rewriter& rw, const Node& node) {
   const tensor::Tensor* w = rw.known(node.in[1]);
-  if (w == nullptr || w->dtype() != tensor::DType::f32 || node.attrs.get_int("group", 1) != 1) return false;
+  return w != nullptr && w->dtype() == tensor::DType::f32 && w->dims().size() == 4 ? w : nullptr;
+}
+
+/// A channels-last convolution of kernel 1 x 1 with nothing special about it.
+bool is_pointwise(const Rewriter& rw, const Node& node) {
+  const tensor::Tensor* w = image_weights(rw, node);
+  if (w == nullptr || node.attrs.get_int("group", 1) != 1) return false;
   return w->dims()[2] == 1 && w->dims()[3] == 1 && all_equal(node, "strides", 1) &&
          all_equal(node, "pads", 0) && node.attrs.get_string("input_layout", "nhwc") == "nhwc";
 }
 
 /// One filter for each channel, undilated.
 bool is_depthwise(const Rewriter& rw, const Node& node) {
-  const tensor::Tensor* w = rw.known(node.in[1]);
-  if (w == nullptr || w->dtype() != tensor::DType::f32 || has(node, 3)) return false;
+  const tensor::Tensor* w = image_weights(rw, node);
+  if (w == nullptr || has(node, 3)) return false;
   return w->dims()[1] == 1 && w->dims()[0] == node.attrs.get_int("group", 1) && w->dims()[0] > 1 &&
          all_equal(node, "dilations", 1) && node.attrs.get_string("input_layout", "nhwc") == "nhwc" &&
          rw.dims(node.out[0]).has_value();

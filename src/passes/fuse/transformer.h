@@ -12,8 +12,10 @@ namespace trireme::passes {
 /// x * clip(x + 3, 0, 6) / 6 and x * hard_sigmoid(x) -> hard_swish.
 size_t gather_activations(ir::Graph& graph);
 
-/// (x - mean) / sqrt(var + eps) * scale + bias over the last axis -> layer_norm;
-/// x / sqrt(mean(x^2) + eps) * scale -> rms_norm.
+/// (x - mean) / sqrt(var + eps) * scale + bias over the last axis, or over the channels of images ->
+/// layer_norm, also as x g + (bias - mean g); x / sqrt(mean(x^2) + eps) * scale -> rms_norm. Scale and bias
+/// may be absent. An instance norm of channels in groups, with a scale and an offset of each channel ->
+/// group_norm.
 size_t gather_norms(ir::Graph& graph);
 
 /// exp(x - max) / sum over one axis -> softmax.

@@ -1,6 +1,9 @@
 // Channels-last networks: which ops change layout, and how a convolution absorbs the first change.
 #include "passes/layout/layout.h"
 
+#include <algorithm>
+#include <array>
+
 #include "ops/conv/window.h"
 #include "ops/pool/channels_last.h"
 #include "passes/rewriter.h"
@@ -10,6 +13,7 @@ namespace {
 
 using ir::Node;
 using ir::ValueId;
+using tensor::Dims;
 
 /// Spatial axes of f32 activations [n, c, spatial...] of known extents; 0 for anything else.
 size_t spatial_axes(const Rewriter& rw, ValueId id) {
@@ -42,17 +46,72 @@ bool convert_conv(Rewriter& rw, const Node& node) {
   return true;
 }
 
+ValueId reshaped(Rewriter& rw, ValueId x, const Dims& to, const std::string& from) {
+  if (rw.dims(x) == to) return x;
+  const ValueId shape = rw.constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
+  return rw.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, from);
+}
+
+/// Padding behind an axis under which no window is cut off: what rounding up leaves out is padding.
+int64_t whole_pad_end(const ops::WindowAxis& a) {
+  return std::max(a.pad_end, (a.out - 1) * a.stride + a.reach() - a.in - a.pad_begin);
+}
+
+/// Two axes of `node`'s windows as a channels-last pool of the same kind over images x [n,h,w,c].
+ValueId pool_images(Rewriter& rw, const Node& node, ValueId x, const ops::WindowAxis& h,
+                    const ops::WindowAxis& w) {
+  using Ints = std::vector<int64_t>;
+  if (h.kernel == 1 && w.kernel == 1 && h.out == h.in && w.out == w.in) return x;
+  ir::Attrs attrs{{"kernel_shape", Ints{h.kernel, w.kernel}},
+                  {"strides", Ints{h.stride, w.stride}},
+                  {"dilations", Ints{h.dilation, w.dilation}},
+                  {"pads", Ints{h.pad_begin, w.pad_begin, whole_pad_end(h), whole_pad_end(w)}}};
+  if (const int64_t counted = node.attrs.get_int("count_include_pad", 0))
+    attrs.set("count_include_pad", counted);
+  return rw.add(ops::channels_last_form(node.op_name()), {x}, std::move(attrs), node.from);
+}
+
+/// Pools of lines are those of images of height 1. Maxima and means of blocks are those in depth of those in
+/// planes: a window is a product of intervals, and so is what is counted of it.
 bool convert_pool(Rewriter& rw, const Node& node) {
-  if (spatial_axes(rw, node.in[0]) != 2 || node.out.size() > 1) return false;
-  if (node.attrs.get_int("ceil_mode", 0) != 0 && node.op_name() == "average_pool") return false;
-  for (int64_t d : node.attrs.get_ints("dilations")) {
-    if (d != 1 && node.op_name() == "average_pool") return false;
+  const Dims x = *rw.dims(node.in[0]);
+  const size_t axes = x.size() - 2;
+  const bool averages = node.op_name() == "average_pool";
+  const ops::Window window =
+      ops::make_window(node.attrs, node.attrs.get_ints("kernel_shape"), {x.begin() + 2, x.end()});
+  const auto &d = window[0], &h = window[1], &w = window[2];
+  for (const ops::WindowAxis& a : window.axes) {
+    if (averages && (a.dilation != 1 || whole_pad_end(a) != a.pad_end)) return false;
+    if (axes != 2 && std::min(a.pad_begin, a.pad_end) < 0) return false;
   }
-  const ValueId x = to_last(rw, node.in[0], node.from);
-  ir::Attrs attrs = node.attrs;
-  attrs.erase("storage_order");
-  const std::string_view form = ops::channels_last_form(node.op_name());
-  finish(rw, node, rw.add(form, {x}, std::move(attrs), node.from));
+  ValueId y = to_last(rw, node.in[0], node.from);
+  if (axes == 2) {
+    ir::Attrs attrs = node.attrs;
+    attrs.erase("storage_order");
+    if (averages) attrs.erase("ceil_mode");
+    y = rw.add(ops::channels_last_form(node.op_name()), {y}, std::move(attrs), node.from);
+  } else {
+    y = pool_images(rw, node, reshaped(rw, y, {x[0] * d.in, h.in, w.in, x[1]}, node.from), h, w);
+    if (axes == 3)
+      y = pool_images(rw, node, reshaped(rw, y, {x[0], d.in, h.out * w.out, x[1]}, node.from), d,
+                      {.in = h.out * w.out, .out = h.out * w.out});
+    Dims to{x[0], d.out, h.out, w.out, x[1]};
+    to.erase(to.begin() + 1, to.begin() + 1 + static_cast<int64_t>(3 - axes));
+    y = reshaped(rw, y, to, node.from);
+  }
+  finish(rw, node, y);
+  return true;
+}
+
+bool convert_global_pool(Rewriter& rw, const Node& node) {
+  const Dims x = *rw.dims(node.in[0]);
+  Dims to(x.size(), 1);
+  to.front() = x[0], to.back() = x[1];
+  const int64_t lines = tensor::element_count(x) / (x[0] * x[1] * x.back());
+  const ValueId images =
+      reshaped(rw, to_last(rw, node.in[0], node.from), {x[0], lines, x.back(), x[1]}, node.from);
+  finish(rw, node, reshaped(rw, rw.add("global_average_pool_nhwc", {images}, {}, node.from), to, node.from));
   return true;
 }
 
@@ -60,10 +119,22 @@ bool convert_pool(Rewriter& rw, const Node& node) {
 
 size_t use_channels_last(ir::Graph& graph) {
   Rewriter rw(graph);
-  return rw.for_each([&](ir::NodeId, const Node& node) {
-    if (node.op_name() == "conv") return convert_conv(rw, node);
-    return !ops::channels_last_form(node.op_name()).empty() && convert_pool(rw, node);
+  std::array<bool, 4> has_conv{};  // by spatial axes
+  size_t changes = rw.for_each("conv", [&](ir::NodeId, const Node& node) {
+    const size_t axes = spatial_axes(rw, node.in[0]);
+    const bool converted = convert_conv(rw, node);
+    has_conv[axes] |= converted;
+    return converted;
   });
+  changes += rw.for_each([&](ir::NodeId, const Node& node) {
+    if (ops::channels_last_form(node.op_name()).empty()) return false;
+    const bool whole = node.op_name() == "global_average_pool";
+    const size_t axes = spatial_axes(rw, node.in[0]);
+    // Lines and blocks of other networks than those of convolutions lie well as they are.
+    if (axes == 0 || node.out.size() > 1 || (axes != 2 && !has_conv[axes])) return false;
+    return whole ? convert_global_pool(rw, node) : convert_pool(rw, node);
+  });
+  return changes;
 }
 
 size_t absorb_input_layout(ir::Graph& graph) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ir/notation.h"
+#include "ops/conv/window.h"
 #include "passes/layout/layout.h"
 #include "passes/layout/moves.h"
 #include "passes/layout/sink_axes.h"
@@ -43,6 +44,27 @@ std::optional<ValueId> constant_before(Rewriter& rw, ValueId id, const Permutati
   return rw.reshaped_weight(id, before, "");
 }
 
+/// A computed value as it was before the transpose, where that moves none of its bytes: gates of channels,
+/// rows and columns that something else than a convolution made.
+std::optional<ValueId> view_before(Rewriter& rw, ValueId id, const Permutation& perm) {
+  const auto shape = rw.dims(id);
+  if (!shape || shape->size() > perm.size()) return std::nullopt;
+  tensor::Dims dims = *shape;
+  dims.insert(dims.begin(), perm.size() - dims.size(), 1);
+  tensor::Dims before(dims.size());
+  int64_t last = -1;
+  for (size_t i = 0; i < perm.size(); ++i) {
+    before[static_cast<size_t>(perm[i])] = dims[i];
+    if (dims[i] == 1) continue;
+    if (perm[i] < last) return std::nullopt;
+    last = perm[i];
+  }
+  if (before == *shape) return id;
+  const ValueId to = rw.constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(before.size())}, std::span<const int64_t>(before)));
+  return rw.add("reshape", {id, to}, {{"allowzero", int64_t{1}}}, "");
+}
+
 /// Operands that are read whole (bounds, a type, the state of random numbers) stay as they are.
 bool sink_elementwise(Rewriter& rw, const Node& node) {
   const auto spreads = [&](size_t i) { return ir::spreads_over_results(node.op->schema, i); };
@@ -60,6 +82,8 @@ bool sink_elementwise(Rewriter& rw, const Node& node) {
       in.push_back(rw.producer(id, "transpose")->in[0]);
     } else if (const auto constant = constant_before(rw, id, perm)) {
       in.push_back(*constant);
+    } else if (const auto view = view_before(rw, id, perm)) {
+      in.push_back(*view);
     } else {
       return false;
     }
@@ -113,6 +137,19 @@ bool sink_batch_norm(Rewriter& rw, const Node& node) {
   for (size_t i = 1; i < results.size(); ++i) {
     if (node.out[i] != ir::kNoValue) rw.replace(node.out[i], results[i]);
   }
+  return true;
+}
+
+/// Statistics of groups of channels of channels-last images; each channel of an instance norm is a group.
+bool sink_group_norm(Rewriter& rw, const Node& node) {
+  const Permutation perm = permutation_of(rw, node.in[0]);
+  if (perm.size() < 3 || perm != ops::channels_first(perm.size())) return false;
+  const ValueId x = rw.producer(node.in[0], "transpose")->in[0];
+  if (rw.graph().type(x).dtype != tensor::DType::f32) return false;
+  const ir::Attrs attrs{{"num_groups", node.attrs.get_int("num_groups", rw.dims(x)->back())},
+                        {"epsilon", node.attrs.get_float("epsilon", 1e-5)}};
+  const ValueId y = rw.add("group_norm_nhwc", {x, node.in[1], node.in[2]}, attrs, node.from);
+  rw.replace(node.out[0], rw.add("transpose", {y}, {{"perm", perm}}, node.from));
   return true;
 }
 
@@ -205,6 +242,7 @@ bool sink_one(Rewriter& rw, const Node& node, bool makes_views) {
   if (op == "quantize_linear" || op == "dequantize_linear") return sink_quantization(rw, node);
   if (op == "qadd") return sink_quantized_add(rw, node);
   if (op == "batch_norm_train") return sink_batch_norm(rw, node);
+  if (op == "group_norm" || op == "instance_norm") return sink_group_norm(rw, node);
   if (op == "concat") return sink_concat(rw, node);
   if (op == "pad") return sink_pad(rw, node);
   if (op == "reduce_mean" && sink_spatial_mean(rw, node)) return true;

@@ -107,13 +107,22 @@ bool sink_axis_attribute(Rewriter& rw, const Node& node, const Before& before, i
   return finish(rw, node, std::move(sunk), before);
 }
 
-/// Reductions over known axes that stay as extents of 1.
+/// Reductions over known axes that stay as extents of 1; or that vanish, where the axes that are left stand
+/// in one order before and after the transpose.
 bool sink_reduction(Rewriter& rw, const Node& node, const Before& before) {
   const auto axes = has(node, 1) ? rw.ints(node.in[1]) : std::nullopt;
-  if (!axes || axes->empty() || node.attrs.get_int("keepdims", 1) == 0) return false;
+  if (!axes || axes->empty()) return false;
+  const std::vector<int64_t> moved = moved_axes(*axes, before.perm);
   Node sunk = node;
-  sunk.in[1] = constant_of(rw, moved_axes(*axes, before.perm));
-  return finish(rw, node, std::move(sunk), before);
+  sunk.in[1] = constant_of(rw, moved);
+  if (node.attrs.get_int("keepdims", 1) != 0) return finish(rw, node, std::move(sunk), before);
+  std::vector<int64_t> left = before.perm;
+  std::erase_if(left,
+                [&](int64_t axis) { return std::find(moved.begin(), moved.end(), axis) != moved.end(); });
+  if (!std::is_sorted(left.begin(), left.end())) return false;
+  sunk.in[0] = before.x;
+  rw.replace(node.out[0], rw.add(node.op_name(), std::move(sunk.in), std::move(sunk.attrs), node.from));
+  return true;
 }
 
 /// Operands x and axes, which may stay as extents of 1.

@@ -23,6 +23,7 @@
 #include "passes/fuse/transformer.h"
 #include "passes/layout/layout.h"
 #include "passes/layout/moves.h"
+#include "passes/layout/padded_windows.h"
 #include "passes/precision/blocks.h"
 #include "passes/precision/byte_maps.h"
 #include "passes/precision/byte_moves.h"
@@ -61,6 +62,7 @@ const std::vector<Pass>& bucket_passes() {
       {"packed_attention", "attention reads queries, keys and values in the projection they share",
        pack_attention},
       {"affine_norms", "batch norms that no convolution took are a product and a sum", open_batch_norm},
+      {"padding", "padding moves into the convolutions and pools behind it", absorb_padding},
       {"channels_last", "convolutions and pools in [n,h,w,c]", use_channels_last},
       {"sink_transposes", "moves layout changes down until they cancel", sink_transposes},
       {"input_layout", "first convolutions read channels-first inputs directly", absorb_input_layout},

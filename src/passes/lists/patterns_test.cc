@@ -253,29 +253,120 @@ TEST(Patterns, AttentionOfEinsums) {
   }
 }
 
-TEST(Patterns, EinsumsOfAnyLettersKeepTheirValue) {
-  std::mt19937 random(3);
-  size_t opened = 0;
-  for (int trial = 0; trial < 100; ++trial) {
-    std::string a, b, y;
-    Dims at[2];
-    const std::string all = "abcdef";
-    for (const char c : all) {
-      const int side = std::uniform_int_distribution<int>(0, 5)(random);
-      const int64_t extent = std::uniform_int_distribution<int64_t>(1, 4)(random);
-      // in both and the result, in both and summed, in one and the result
-      if (side != 4) a += c, at[0].push_back(extent);
-      if (side != 3) b += c, at[1].push_back(extent);
-      if (side != 2 && side != 5) y += c;
-    }
-    if (a.empty() || b.empty()) continue;
-    std::shuffle(y.begin(), y.end(), random);
-    Pattern p;
-    p.graph.add_output(
-        p.op("einsum", {p.input(at[0]), p.input(at[1])}, {{"equation", a + "," + b + "->" + y}}), "y");
-    opened += count(optimized(p), "einsum") == 0;
+/// A random einsum of two operands: every letter in one or both, in the result or summed, some repeated along
+/// an extent of 1, some under an ellipsis; operands are inputs or weights.
+struct EinsumForm {
+  std::string equation;
+  Dims at[2];
+  bool weight[2];
+};
+
+EinsumForm einsum_form(std::mt19937& random) {
+  const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
+  EinsumForm f;
+  std::string a, b, y;
+  for (const char c : std::string("abcdef")) {
+    // in both and the result, in both and summed, in one and the result, in one alone, in none
+    const int side = draw(8);
+    const int64_t extent = 1 + draw(3);
+    const bool repeated = draw(5) == 0;
+    if (side == 8) continue;
+    if (side != 4 && side != 7) a += c, f.at[0].push_back(repeated && draw(1) == 0 ? 1 : extent);
+    if (side != 3 && side != 6) b += c, f.at[1].push_back(repeated && draw(1) == 0 ? 1 : extent);
+    if (side != 2 && side != 5 && side != 6 && side != 7) y += c;
   }
-  EXPECT_GE(opened, 40u);
+  std::shuffle(y.begin(), y.end(), random);
+  if (draw(3) == 0) {
+    a = "..." + a, b = "..." + b, y += "...";
+    const int64_t under = 1 + draw(3);
+    f.at[0].insert(f.at[0].begin(), under);
+    if (draw(1) == 0) f.at[1].insert(f.at[1].begin(), draw(2) == 0 ? 1 : under);
+  }
+  f.equation = a + "," + b + "->" + y;
+  f.weight[0] = draw(3) == 0, f.weight[1] = !f.weight[0] && draw(1) == 0;
+  return f;
+}
+
+TEST(Patterns, EinsumsOfAnyLettersAreProducts) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 300; ++trial) {
+    const EinsumForm f = einsum_form(random);
+    SCOPED_TRACE(base::concat(f.equation, " ", tensor::to_string(f.at[0]), tensor::to_string(f.at[1])));
+    Pattern p;
+    ValueId in[2];
+    for (int i = 0; i < 2; ++i) in[i] = f.weight[i] ? p.weight(f.at[i]) : p.input(f.at[i]);
+    p.graph.add_output(p.op("einsum", {in[0], in[1]}, {{"equation", f.equation}}), "y");
+    EXPECT_EQ(count(optimized(p), "einsum"), 0u);
+  }
+}
+
+/// How an exporter writes one norm over the last axis, or over the channels of images.
+struct NormForm {
+  Dims x;
+  bool images;   // over axis 1 of four
+  bool centred;  // layer norm; else RMS norm
+  bool scale, shift;
+  int inverse;  // 0: div by sqrt; 1: reciprocal; 2: 1 / sqrt; 3: pow of -1/2
+  int shifted;  // 0: (x - mean) g; as TensorFlow: 1: beta + (-mean) g; 2: beta - mean g; 3: beta + -(mean g)
+  bool pooled;  // means of the last of three axes as a pool
+  bool square;  // mul(v, v) instead of pow(v, 2)
+  bool turned;  // operands of sums and products the other way round
+};
+
+ValueId norm_of(Pattern& p, const NormForm& f, ValueId x) {
+  const auto both = [&](const char* op, ValueId a, ValueId b) {
+    return f.turned ? p.op(op, {b, a}) : p.op(op, {a, b});
+  };
+  const auto mean = [&](ValueId v) {
+    if (f.pooled) return p.op("global_average_pool", {v});
+    return p.op("reduce_mean", {v, p.ints({f.images ? 1 : -1})}, {{"keepdims", int64_t{1}}});
+  };
+  const auto vector = [&] {
+    const int64_t d = f.images ? f.x[1] : f.x.back();
+    return p.weight(f.images ? Dims{d, 1, 1} : Dims{d});
+  };
+  const ValueId centre = f.centred ? mean(x) : ir::kNoValue;
+  const ValueId v = f.centred ? p.op("sub", {x, centre}) : x;
+  const ValueId square = f.square ? p.op("mul", {v, v}) : p.op("pow", {v, p.number(2)});
+  const ValueId variance = both("add", mean(square), p.number(0.01f));
+  const ValueId root = p.op("sqrt", {variance});
+  const ValueId inverse = f.inverse == 3   ? p.op("pow", {variance, p.number(-0.5f)})
+                          : f.inverse == 2 ? p.op("div", {p.number(1), root})
+                                           : p.op("reciprocal", {root});
+  if (f.shifted == 0) {
+    ValueId y = f.inverse == 0 ? p.op("div", {v, root}) : both("mul", v, inverse);
+    if (f.scale) y = both("mul", y, vector());
+    return f.shift ? both("add", y, vector()) : y;
+  }
+  const ValueId g = f.scale ? both("mul", inverse, vector()) : inverse;
+  const ValueId product = both("mul", x, g);
+  const ValueId down = f.shifted == 1   ? both("mul", p.op("neg", {centre}), g)
+                       : f.shifted == 2 ? both("mul", centre, g)
+                                        : p.op("neg", {both("mul", centre, g)});
+  if (!f.shift) return f.shifted == 2 ? p.op("sub", {product, down}) : both("add", product, down);
+  return both("add", product, f.shifted == 2 ? p.op("sub", {vector(), down}) : both("add", down, vector()));
+}
+
+TEST(Patterns, NormsInAllWordsAreOneStep) {
+  std::mt19937 random(11);
+  const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
+  for (int trial = 0; trial < 200; ++trial) {
+    NormForm f{};
+    f.images = draw(3) == 0, f.centred = draw(2) > 0, f.scale = draw(2) > 0,
+    f.shift = f.centred && draw(2) > 0;
+    f.inverse = draw(3), f.shifted = f.centred ? draw(3) : 0, f.square = draw(1) > 0, f.turned = draw(1) > 0;
+    f.pooled = !f.images && draw(2) == 0;
+    const size_t rank = f.images ? 4 : f.pooled ? 3 : static_cast<size_t>(2 + draw(2));
+    for (size_t i = 0; i < rank; ++i) f.x.push_back(2 + draw(5));
+    if (f.shifted == 2 && !f.shift) continue;  // x g - mean g: written by nobody
+    Pattern p;
+    p.graph.add_output(p.op("tanh", {norm_of(p, f, p.input(f.x))}), "y");
+    const ir::Graph after = optimized(p);
+    EXPECT_EQ(count(after, f.centred ? "layer_norm" : "rms_norm"), 1u)
+        << trial << " images " << f.images << " scale " << f.scale << " shift " << f.shift << " inverse "
+        << f.inverse << " shifted " << f.shifted << " pooled " << f.pooled;
+    EXPECT_EQ(count(after, "reduce_mean") + count(after, "global_average_pool"), 0u);
+  }
 }
 
 /// conv(x) of `channels` outputs, 3 x 3.
@@ -342,6 +433,208 @@ TEST(Patterns, ConvolutionsOfLines) {
   const ir::Graph after = optimized(p);
   EXPECT_EQ(count(after, "conv_nhwc"), 2u);
   EXPECT_LE(count(after, "transpose"), 2u);  // of the operand and of the result
+}
+
+/// A product of matrices between views, as converters write that of the last axis of more (or as an einsum
+/// over heads): what is added and applied behind the view is part of the product.
+TEST(Patterns, ProductsEndBehindViews) {
+  std::mt19937 random(7);
+  const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
+  for (int trial = 0; trial < 60; ++trial) {
+    const int64_t a = 1 + draw(3), b = 1 + draw(4), k = 1 + draw(8), heads = 1 + draw(3), c = 1 + draw(5);
+    const bool splits = draw(1) == 0, activates = draw(1) == 0, adds = draw(1) == 0;
+    Pattern p;
+    const ValueId rows = p.reshape(p.input({a, b, k}), {a * b, k});
+    const Dims to = splits ? Dims{a, b, heads, c} : Dims{a, b, heads * c};
+    ValueId y = p.reshape(p.op("matmul", {rows, p.weight({k, heads * c})}), to);
+    const ValueId bias = p.weight(splits         ? Dims{heads, c}
+                                  : draw(1) == 0 ? Dims{heads * c}
+                                                 : Dims{1, 1, heads * c});
+    y = draw(1) == 0 ? p.op("add", {bias, y}) : p.op("add", {y, bias});
+    if (activates) y = p.op("gelu", {y});
+    if (adds) y = p.op("add", {y, p.input(to)});
+    p.graph.add_output(y, "y");
+    const ir::Graph after = optimized(p);
+    EXPECT_EQ(count(after, "linear"), 1u);
+    EXPECT_EQ(count(after, "add") + count(after, "gelu") + count(after, "fused_elementwise"), 0u) << trial;
+  }
+  Pattern p;  // a weight along rows that stand last behind the view is no bias
+  const ValueId y = p.reshape(p.op("matmul", {p.input({6, 4}), p.weight({4, 6})}), {6, 2, 3});
+  p.graph.add_output(p.op("add", {y, p.weight({6, 1, 1})}), "y");
+  EXPECT_EQ(count(optimized(p), "add"), 1u);
+}
+
+/// Pools behind convolutions of lines, images and blocks lie channels-last, whatever their windows.
+TEST(Patterns, PoolsOfAnyAxesAreChannelsLast) {
+  std::mt19937 random(19);
+  const auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  size_t plain = 0;
+  for (int trial = 0; trial < 90; ++trial) {
+    const size_t axes = static_cast<size_t>(draw(1, 3));
+    Pattern p;
+    Dims x{draw(1, 2), 3}, w{8, 3};
+    Ints kernel, strides, pads(2 * axes, 0);
+    for (size_t i = 0; i < axes; ++i) {
+      x.push_back(draw(4, 9)), w.push_back(1);
+      kernel.push_back(draw(1, 4)), strides.push_back(draw(1, 3));
+      pads[i] = draw(0, static_cast<int>(kernel[i]) / 2),
+      pads[axes + i] = draw(0, static_cast<int>(kernel[i]) / 2);
+    }
+    const ValueId image = p.op("conv", {p.input(x), p.weight(w)});
+    const int kind = draw(0, 2);
+    ir::Attrs attrs{{"kernel_shape", kernel}, {"strides", strides}, {"pads", pads}};
+    if (draw(0, 2) == 0) attrs.set("ceil_mode", int64_t{1});
+    if (kind == 1 && draw(0, 1) == 0) attrs.set("count_include_pad", int64_t{1});
+    const char* op = kind == 0 ? "max_pool" : kind == 1 ? "average_pool" : "global_average_pool";
+    p.graph.add_output(p.op(op, {image}, kind == 2 ? ir::Attrs{} : attrs), "y");
+    SCOPED_TRACE(base::concat(op, " ", tensor::to_string(x), " ", attrs.to_string()));
+    const ir::Graph after = optimized(p);
+    EXPECT_LE(count(after, op), kind == 1 ? 1u : 0u);
+    plain += count(after, op);
+  }
+  EXPECT_LE(plain, 15u);  // means whose last window is cut off by rounding up
+}
+
+/// Gates of channels, rows or columns that a product makes do not keep images from lying channels-last.
+TEST(Patterns, GatesOfProductsStayChannelsLast) {
+  for (const Dims& gate :
+       {Dims{2, 16, 1, 1}, Dims{2, 1, 9, 1}, Dims{2, 1, 1, 8}, Dims{16, 1, 1}, Dims{9, 8}}) {
+    Pattern p;
+    const ValueId x = conv(p, p.input({2, 3, 9, 8}), 16);
+    const int64_t size = tensor::element_count(gate);
+    const ValueId made = p.op("sigmoid", {p.op("matmul", {p.input({1, 5}), p.weight({5, size})})});
+    p.graph.add_output(conv(p, p.op("mul", {x, p.reshape(made, gate)}), 8), "y");
+    EXPECT_LE(count(optimized(p), "transpose"), 1u) << tensor::to_string(gate);  // of the result
+  }
+}
+
+/// The largest value over points or channels, as networks over clouds of points end: no transpose before it.
+TEST(Patterns, ReductionsThatDropTheirAxesAreChannelsLast) {
+  for (const bool line : {false, true}) {
+    for (const Ints& axes :
+         line ? std::vector<Ints>{{2}, {1}, {-1}} : std::vector<Ints>{{2, 3}, {1}, {-2, -1}}) {
+      for (const char* op : {"reduce_max", "reduce_sum", "reduce_l2"}) {
+        Pattern p;
+        const Dims x = line ? Dims{2, 3, 9} : Dims{2, 3, 5, 4};
+        const ValueId y = p.op("conv", {p.input(x), p.weight(line ? Dims{8, 3, 1} : Dims{8, 3, 1, 1})});
+        p.graph.add_output(p.op(op, {y, p.ints(axes)}, {{"keepdims", int64_t{0}}}), "y");
+        EXPECT_EQ(count(optimized(p), "transpose"), 0u) << op << tensor::to_string(axes);
+      }
+    }
+  }
+}
+
+/// Group norm as the exporters write it, between convolutions: one step, channels-last.
+TEST(Patterns, GroupNormsStayChannelsLast) {
+  std::mt19937 random(31);
+  const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
+  for (int trial = 0; trial < 40; ++trial) {
+    const size_t axes = static_cast<size_t>(1 + draw(2));
+    const int64_t groups = 1 + draw(3), channels = groups * (1 + draw(4)), batch = 1 + draw(1);
+    Pattern p;
+    Dims x{batch, 3}, one{channels, 3};
+    for (size_t i = 0; i < axes; ++i) x.push_back(2 + draw(5)), one.push_back(1);
+    const ValueId image = p.op("conv", {p.input(x), p.weight(one)});
+    const auto filled = [&](float value, int64_t n) {
+      const std::vector<float> values(static_cast<size_t>(n), value);
+      return p.graph.add_constant(Tensor::from<float>({n}, std::span<const float>(values)));
+    };
+    ValueId y;
+    if (draw(2) == 0) {
+      y = p.op("instance_norm", {image, p.weight({channels}), p.weight({channels})}, {{"epsilon", 1e-3}});
+    } else {
+      const ValueId grouped = p.reshape(image, {batch, groups, -1});
+      const ValueId normal =
+          p.op("instance_norm", {grouped, filled(1, groups), filled(0, groups)}, {{"epsilon", 1e-3}});
+      y = p.reshape(normal, p.dims(image));
+      Dims vector(axes + 1, 1);
+      vector[0] = channels;
+      if (draw(3) > 0) y = p.op("mul", {y, p.weight(vector)});
+      if (draw(3) > 0) y = p.op("add", {y, p.weight(vector)});
+    }
+    p.graph.add_output(p.op("conv", {p.op("swish", {y}, {{"alpha", 1.0}}), p.weight([&] {
+                                       Dims w = one;
+                                       w[1] = channels;
+                                       return w;
+                                     }())}),
+                       "y");
+    const ir::Graph after = optimized(p);
+    EXPECT_EQ(count(after, "group_norm_nhwc"), 1u) << trial;
+    EXPECT_LE(count(after, "transpose"), 2u) << trial;  // of the operand and of the result
+  }
+}
+
+/// Pointwise, depthwise and pointwise layers of any axes; only those of images have a kernel of their own.
+TEST(Patterns, SeparableLayersOfAnyAxesRun) {
+  for (const size_t axes : {1, 2, 3}) {
+    Dims x{2, 6}, one{16, 6}, deep{16, 1}, last{5, 16};
+    for (size_t i = 0; i < axes; ++i) x.push_back(6), one.push_back(1), deep.push_back(3), last.push_back(1);
+    Pattern p;
+    const ValueId expanded = p.op("relu", {p.op("conv", {p.input(x), p.weight(one, 0.3f)})});
+    const ValueId middle = p.op("relu", {p.op("conv", {expanded, p.weight(deep, 0.3f)},
+                                              {{"group", int64_t{16}}, {"pads", Ints(2 * axes, 1)}})});
+    p.graph.add_output(p.op("conv", {middle, p.weight(last, 0.3f)}), "y");
+    EXPECT_EQ(count(optimized(p), "separable_conv_nhwc"), axes == 2 ? 1u : 0u);
+  }
+}
+
+/// Zeros that a node of its own puts around what windows read.
+TEST(Patterns, PaddingIsPartOfTheWindow) {
+  std::mt19937 random(41);
+  const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
+  size_t absorbed = 0;
+  for (int trial = 0; trial < 80; ++trial) {
+    const size_t axes = static_cast<size_t>(1 + draw(2));
+    Pattern p;
+    Dims x{2, 3}, w{4, 3};
+    Ints pads(2 * (axes + 2), 0), own(2 * axes, 0), kernel;
+    for (size_t i = 0; i < axes; ++i) {
+      x.push_back(4 + draw(4)), w.push_back(1 + draw(2)), kernel.push_back(w.back());
+      pads[i + 2] = draw(2), pads[axes + 4 + i] = draw(2);
+      own[i] = draw(1), own[axes + i] = draw(1);
+    }
+    const bool of_channels = draw(5) == 0, of_ones = draw(5) == 0, is_pool = draw(2) == 0;
+    if (of_channels) pads[1] = 1, w[1] = 4;
+    std::vector<ValueId> in{p.input(x), p.ints(pads)};
+    if (draw(1) == 0 || of_ones) in.push_back(p.number(of_ones ? 1.0f : 0.0f));
+    const ValueId padded = p.op("pad", std::move(in));
+    ir::Attrs attrs{{"pads", own}};
+    if (is_pool) attrs.set("kernel_shape", kernel);
+    if (is_pool && draw(1) == 0) attrs.set("count_include_pad", int64_t{1});
+    if (is_pool && draw(1) == 0) attrs.set("pads", Ints(2 * axes, 0));
+    p.graph.add_output(
+        is_pool ? p.op("average_pool", {padded}, attrs) : p.op("conv", {padded, p.weight(w)}, attrs), "y");
+    const size_t left = count(optimized(p), "pad");
+    absorbed += left == 0;
+    const bool moves_nothing = std::all_of(pads.begin(), pads.end(), [](int64_t n) { return n == 0; });
+    EXPECT_GE(left, of_channels || (of_ones && !moves_nothing) ? 1u : 0u) << trial;
+    EXPECT_LE(left, is_pool || of_channels || of_ones ? 1u : 0u) << trial;
+  }
+  EXPECT_GE(absorbed, 40u);
+}
+
+/// Gates that exporters repeat to the image before they multiply by them: the product repeats them by itself.
+TEST(Patterns, RepeatedOperandsAreNotCopied) {
+  std::mt19937 random(43);
+  const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
+  for (int trial = 0; trial < 60; ++trial) {
+    Pattern p;
+    const Dims x{2, 5, 3, 4};
+    Dims a = x, b = x;
+    for (size_t i = 0; i < 4; ++i) {
+      if (draw(1) == 0) b[i] = 1;
+      if (draw(4) == 0) a[i] = 1;
+    }
+    if (b[0] == 1 && draw(1) == 0) b.erase(b.begin());
+    const ValueId repeated = p.op("expand", {p.input(b), p.ints(Ints(x.begin(), x.end()))});
+    ValueId other = p.input(a);
+    if (draw(2) == 0) other = p.op("expand", {other, p.ints(Ints(x.begin(), x.end()))});
+    p.graph.add_output(draw(1) == 0 ? p.op("mul", {repeated, other})
+                                    : p.op("where", {p.op("less", {other, repeated}), repeated, other}),
+                       "y");
+    const bool covers = a == x;
+    EXPECT_LE(count(optimized(p), "expand"), covers ? 0u : 2u) << trial;
+  }
 }
 
 }  // namespace
