@@ -41,7 +41,8 @@ class RankPart {
   RankPart(passes::Strategy strategy, int rank, passes::WeightOptions stored = {});
 
   /// `whole`: bound, in global shapes, not yet fused. Deterministic: the ranks' programs meet in the same
-  /// collectives. `placed`: what ranks split, by name; null: the weights, as the strategy says.
+  /// collectives. `placed`: what ranks split, by name, inputs and outputs too; null: the weights, as the
+  /// strategy says.
   passes::PipelinePart of(ir::Graph whole, const std::map<std::string, tensor::Shard>* placed = nullptr);
 
   /// On the CPU: weights in blocks of a graph that of() gave stay in packed form, once for all programs;
@@ -52,6 +53,8 @@ class RankPart {
   int stage() const { return place_.on("pp"); }
   int stages() const { return strategy_.pp; }
   const passes::WeightReport& stored() const { return report_; }
+  /// Of several tp ranks: how the outputs of the graph that of() gave last are placed.
+  const std::vector<tensor::Shard>& outputs() const { return outputs_; }
 
  private:
   void share_weights(ir::Graph& graph);
@@ -66,6 +69,7 @@ class RankPart {
   std::vector<std::shared_ptr<const void>> held_;  ///< packed matrices whose originals are gone
   std::set<const std::byte*> addresses_;           ///< by which kernels find them
   bool has_held_ = false;
+  std::vector<tensor::Shard> outputs_;
 };
 
 }  // namespace trireme::lower
