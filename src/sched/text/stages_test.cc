@@ -339,6 +339,15 @@ TEST(Stages, OfAJobFollowTheFirst) {
     const std::vector<int64_t> next{6};
     const auto row = session.step({{{.sequence = forked, .tokens = next}}});
     std::vector<float> logits(row.begin(), row.end());
+    const SamplingOptions likeliest{.temperature = 0};
+    for (int64_t i = 0; i < 3; ++i) {  // what the last stage drew is what the first one looks up next
+      DecodePiece piece{.sequence = forked, .sampling = &likeliest, .position = i};
+      if (i == 0) piece.tokens = next;
+      if (i > 0) piece.chosen = 0;
+      session.launch({&piece, 1});
+      const DecodeSession::Drawn drawn = session.collect();
+      logits.insert(logits.end(), {static_cast<float>(drawn.tokens[0]), drawn.log_probabilities[0]});
+    }
     TokenScheduler scheduler(session);
     GenerateRequest r{.prompt = {7, 8}, .max_tokens = 6, .stop = {}, .sampling = {.temperature = 0}};
     r.sampling.repetition_penalty = 1.3;  // what was seen is kept where it is drawn
