@@ -1,6 +1,6 @@
 # Every form of decoder against Transformers on a small random model: logits of whole sequences, 64 greedy tokens
-# decoded with pages, on one rank and on two; what is exported loads in Transformers again; what is not known is
-# refused by name.
+# decoded with pages, on one rank, on two by heads and by layers, and on four by both; what is exported loads in
+# Transformers again; what is not known is refused by name.
 # tier: oracles
 # timeout: 900
 import json
@@ -141,13 +141,13 @@ def greedy(name, model, directory, scratch):
                             pad_token_id=0)[0, p.shape[1]:].tolist() for p in prompts]
     lines = scratch / "prompts.jsonl"
     lines.write_text("".join(json.dumps({"prompt_ids": p[0].tolist()}) + "\n" for p in prompts))
-    for ranks in (1, 2):
+    for tp, pp in ((1, 1), (2, 1), (1, 2), (2, 2)):
         out = trireme("generate", directory, "--batch-file", lines, "--max-tokens", NEW, "--json", "--chunk", 32,
-                      "--tp", ranks)
+                      "--tp", tp, "--pp", pp)
         for want, line in zip(wants, out.splitlines(), strict=True):
             got = json.loads(line)["tokens"]
             first = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), len(want))
-            count(got == want, f"{name}, --tp {ranks}: tokens differ from the {first}th on")
+            count(got == want, f"{name}, --tp {tp} --pp {pp}: tokens differ from the {first}th on")
 
 
 def trained(name, model, directory, scratch):

@@ -70,11 +70,11 @@ def test_gguf(scratch):
             check(f"quantize {model.name} to {to}", done.returncode == 0, done.stderr.decode()[-500:])
             report = json.loads(done.stdout)
             check("sizes", file.stat().st_size > report["bytes_after"] > 0.9 * file.stat().st_size - 16384, report)
-            for ranks in (1, 2):
-                got = answers(file, "--batch-file", lines, "--ignore-eos", "--threads", 2, "--tp", ranks)
+            for spread in (("--tp", 1), ("--tp", 2), ("--pp", 2), ("--pp", 2, "--tp", 2)):
+                got = answers(file, "--batch-file", lines, "--ignore-eos", "--threads", 2, *spread)
                 for a, c in zip(got, cases):
                     want = c["greedy_tokens"][len(c["prompt_tokens"]):][:least]
-                    check(f"{file.name} --tp {ranks}", a["tokens"][:len(want)] == want, a["tokens"][:20])
+                    check(f"{file.name} {spread}", a["tokens"][:len(want)] == want, a["tokens"][:20])
     shown = subprocess.run([TRIREME, "inspect", given, "--dim", "seq=4"], capture_output=True, text=True)
     check("inspect shows the file's names", "blk.0.attn_q.weight" in shown.stdout, shown.stdout[:300])
     cut = scratch / "cut.gguf"
@@ -112,12 +112,12 @@ def test_stored_weights_take_their_file(scratch):
             subprocess.run([TRIREME, "quantize", scratch / "large", "--to", to, "-o", file], check=True,
                            stdout=subprocess.DEVNULL)
         size = file.stat().st_size
-        for ranks in (1, 2):
+        for axis, ranks in (("--tp", 1), ("--tp", 2), ("--pp", 2)):
             # Ranks pack side by side: how much of the file is in memory at once depends on who is where. A file that
             # nobody gave back would be there whole, beside what was packed.
             tries = 1 if ranks == 1 else 3
-            peak = min(peak_bytes("generate", model, *options, "--tp", ranks) for _ in range(tries)) - program
-            check(f"memory of {to} --tp {ranks}", peak < (1.05 if ranks == 1 else 1.5) * size + ranks * cache,
+            peak = min(peak_bytes("generate", model, *options, axis, ranks) for _ in range(tries)) - program
+            check(f"memory of {to} {axis} {ranks}", peak < (1.05 if ranks == 1 else 1.5) * size + ranks * cache,
                   f"{peak / 1e6:.0f} MB, the file has {size / 1e6:.0f}, pages {cache / 1e6:.0f}")
 
 

@@ -104,18 +104,20 @@ def training_has_the_bits_of_local_ranks():
 
 
 def decoding_ranks_may_be_processes():
-    """Two processes answer as one rank does, in f32 and with weights and products in few bits."""
+    """Processes answer as one rank does, in f32 and with weights and products in few bits: by heads, by layers."""
     model = "zoo:llama:layers=2,width=64,heads=4,kv_heads=2,inner=128,vocabulary=97"
     words = [_ranks.TRIREME, "generate", model, "--prompt-ids", "1,5,9", "--max-tokens", 12, "--ignore-eos", "--json",
              "--threads", 1]
     for more in ([], ["--weights", "int8", "--weight-group", 32], ["--precision", "bf16"]):
-        tokens = []
-        for ranks in (1, 2):
-            code, output = _ranks.run(ranks, [*words, *more, *(["--tp", ranks] if ranks > 1 else [])],
-                                      under_mpi=ranks > 1)
-            assert code == 0, f"{more} on {ranks}: {code}: {output}"
-            tokens.append(json.loads(output.strip().splitlines()[-1])["tokens"])
-        assert len(tokens[0]) == 12 and tokens[0] == tokens[1], f"{more}: {tokens}"
+        answers = {}
+        for tp, pp in ((1, 1), (2, 1), (1, 2), (2, 2)):
+            code, output = _ranks.run(tp * pp, [*words, *more, "--tp", tp, "--pp", pp], under_mpi=tp * pp > 1)
+            assert code == 0, f"{more} on tp {tp}, pp {pp}: {code}: {output}"
+            answer = json.loads(output.strip().splitlines()[-1])
+            answers[tp, pp] = answer["tokens"], answer["log_probability"]
+        assert len(answers[1, 1][0]) == 12, answers
+        assert answers[1, 2] == answers[1, 1] and answers[2, 2] == answers[2, 1], f"{more}: {answers}"
+        assert answers[2, 1][0] == answers[1, 1][0], f"{more}: {answers}"
 
 
 def main():

@@ -86,7 +86,7 @@ def case_same_answers():
     for options in (["--speculate", "lookup"], ["--speculate", "lookup", "--draft-tokens", "3", "--max-sequences", "8"],
                     ["--speculate", "draft", "--draft", Repository.small(), "--draft-tokens", "4"],
                     ["--speculate", "draft", "--draft", str(Repository.get() / "models/talk"), "--chunk", "20"],
-                    ["--speculate", "lookup", "--tp", "2"]):
+                    ["--speculate", "lookup", "--pp", "2"], ["--speculate", "lookup", "--tp", "2"]):
         with serve(*options) as server:
             got = answers(server, together=False)
             if "--tp" not in options:

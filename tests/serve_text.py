@@ -404,7 +404,7 @@ def case_forms_among_others():
         for t in threads:
             t.join()
         assert metric(call(server, "/metrics")[2], "vllm:num_preemptions_total") > 0
-    for option in ((), ("--tp", "2")):
+    for option in ((), ("--tp", "2"), ("--pp", "2")):
         with Forms.serve(*option) as server:
             for i, one in enumerate(asks):
                 alone = call(server, "/v1/completions", one)[2]["choices"][0]

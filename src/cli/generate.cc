@@ -263,6 +263,9 @@ void GenerateVerb::bench() {
   const LanguageOptions& l = o_.language;
   base::require(l.speculation.speculate == engine::Speculation::off,
                 "--bench measures steps on random tokens, of which --speculate guesses none");
+  base::require(l.ranks.read().pp == 1,
+                "--bench counts the work of ranks that share each step; stages of --pp ",
+                "take turns, each with work of its own");
   GenerateBench bench(model_.session(), {.sampling = l.sampling,
                                          .device = l.on.device,
                                          .precision = l.precision,

@@ -28,9 +28,7 @@ void LanguageOptions::fields(base::OptionList& f) {
   f.add("cpus", &cpus, "pin thread i to the i-th of these cores");
   f.add_choice("precision", &precision, {"f32", "bf16", "f16", "fp8"}, "operands of products");
   weights.fields(f);
-  f.add("tp", &ranks.tp,
-        "ranks that each hold a part of the large weights and of the heads: of this process, or of a job")
-      .at_least(0);
+  ranks.fields(f);
   cache.fields(f);
   f.add("adapter", &adapter, "directory of an adapter (LoRA) as PEFT writes it; may be given several times");
   speculation.fields(f);

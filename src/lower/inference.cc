@@ -94,11 +94,15 @@ passes::PipelinePart RankPart::of(ir::Graph whole, const std::map<std::string, t
     part = passes::cut_part(part.graph, *cut_, static_cast<size_t>(stage()));
   }
   if (strategy_.tp > 1) {
-    part.graph = passes::partition(part.graph, {.mesh = place_.mesh,
-                                                .coordinates = place_.coordinates,
-                                                .placed = placed == nullptr ? weights : *placed,
-                                                .untouched = {"pp"}});
-    passes::infer_shards(part.graph);
+    part.graph = passes::partition(
+        part.graph, {.mesh = place_.mesh,
+                     .coordinates = place_.coordinates,
+                     .placed = placed == nullptr ? weights : *placed,
+                     .outputs = placed == nullptr ? std::map<std::string, tensor::Shard>{} : *placed,
+                     .untouched = {"pp"}});
+    const std::vector<tensor::Shard> shards = passes::infer_shards(part.graph);
+    outputs_.clear();
+    for (const ir::ValueId id : part.graph.outputs()) outputs_.push_back(shards[ir::index(id)]);
     passes::fix_collective_order(part.graph);
     share_weights(part.graph);
   }

@@ -48,7 +48,8 @@ class RankPart {
   RankPart(passes::Strategy strategy, int rank);
 
   /// Returns this rank's part of `whole`, a bound graph in global shapes before fusion. All ranks get the
-  /// same collectives. `placed`: shards of values to split, by name; null: weights, as the strategy says.
+  /// same collectives. `placed`: shards of values to split, by name, inputs and outputs included; null:
+  /// weights, as the strategy says.
   passes::PipelinePart of(ir::Graph whole, const std::map<std::string, tensor::Shard>* placed = nullptr);
 
   /// On the CPU: packs the block-format weights of a graph that of() returned, once for all programs, and
@@ -59,6 +60,8 @@ class RankPart {
   int stage() const { return place_.on("pp"); }
   int stages() const { return strategy_.pp; }
   const passes::WeightReport& stored() const { return report_; }
+  /// Of several tp ranks: how the outputs of the graph that of() gave last are placed.
+  const std::vector<tensor::Shard>& outputs() const { return outputs_; }
 
  private:
   void share_weights(ir::Graph& graph);
@@ -72,6 +75,7 @@ class RankPart {
   std::vector<std::shared_ptr<const void>> held_;  ///< packed matrices whose originals are gone
   std::set<const std::byte*> addresses_;           ///< of the originals, keys of the packed ones
   bool has_held_ = false;
+  std::vector<tensor::Shard> outputs_;
 };
 
 }  // namespace trireme::lower

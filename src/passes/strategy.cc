@@ -33,8 +33,8 @@ void Strategy::check(Purpose purpose) const {
           "training on weights in 8 or 4 bits: they are for inference; the optimizer's stay f32");
     return;
   }
-  if (purpose == Purpose::decoding && (pp > 1 || dp > 1 || sequence))
-    base::fail_unsupported("ranks that decode together split weights and heads (tp); pp=", pp, ", dp=", dp,
+  if (purpose == Purpose::decoding && (dp > 1 || sequence))
+    base::fail_unsupported("ranks that decode together split heads (tp) and layers (pp); dp=", dp,
                            ", sequence=", sequence);
   base::require(dp == 1, "ranks of one model are tensor parallel and pipeline stages; dp=", dp,
                 " is for training, instances serve several batches at a time");

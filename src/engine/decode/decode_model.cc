@@ -1,11 +1,14 @@
 // A language model in the form for decoding.
 #include "engine/decode/decode_model.h"
 
+#include <set>
+
 #include "base/files/file.h"
 #include "base/machine/cpu_info.h"
 #include "engine/prepared_model.h"
 #include "ops/blocks/blocks.h"
 #include "passes/decode/adapters.h"
+#include "passes/decode/decode_stages.h"
 #include "passes/lists/lists.h"
 #include "passes/partition/shard_rules.h"
 #include "passes/precision/byte_products.h"
@@ -26,50 +29,116 @@ void release(const MappedFiles& files, const tensor::Tensor& read) {
   for (const auto& file : files) file->release_pages({read.raw(), static_cast<size_t>(read.bytes())});
 }
 
+/// How the ranks of one stage share it.
+passes::Strategy of_stage(passes::Strategy strategy) {
+  strategy.pp = 1;
+  strategy.cuts.clear();
+  return strategy;
+}
+
 }  // namespace
 
 DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options, const MappedFiles& files)
-    : strategy_(passes::choose_kv_ranks(graph, options.strategy)) {
+    : strategy_(passes::choose_kv_ranks(graph, options.strategy)), device_(options.device) {
   strategy_.check(passes::Purpose::decoding);
   passes::DecodeOptions o{.page_type = options.cache_type, .page_tokens = options.page_tokens};
   o.most_pages = (options.max_length + o.page_tokens - 1) / o.page_tokens;
-  form_ = passes::decode_form(graph, o);
+  passes::DecodeGraph form = passes::decode_form(graph, o);
   if (options.max_adapters > 0) {
-    if (strategy_.tp > 1)
-      base::fail_unsupported("adapters of a model that ranks hold together; tp=", strategy_.tp);
+    if (strategy_.world() > 1)
+      base::fail_unsupported("adapters of a model that ranks hold together; tp=", strategy_.tp,
+                             ", pp=", strategy_.pp);
     if (options.device != "cpu")
       base::fail_unsupported("adapters on device '", options.device, "'; the CPU has them");
-    passes::add_adapters(form_, options.max_adapters, options.max_adapter_rank);
+    passes::add_adapters(form, options.max_adapters, options.max_adapter_rank);
   }
-  widen_floats_for(form_.graph, strategy_, options.device);
-  passes::run_passes(passes::prepare_passes(), form_.graph);
-  if (options.device == "cpu" && strategy_.weights.weight_rows == ops::BlockRows::q8) {
-    passes::use_byte_products(form_.graph, [&](const tensor::Tensor& codes) { release(files, codes); });
+  if (strategy_.world() > 1) files_ = files;
+  if (strategy_.tp > 1) {
+    placed_ = places(graph, of_stage(strategy_));
+    const tensor::MeshShape mesh = strategy_.mesh();
+    for (size_t i = 0; mesh.extent("tp") > 1 && i < form.layers.size(); ++i) {
+      tensor::Shard by_heads;
+      by_heads.set(mesh.index_of("tp"), tensor::Placement::split(1));
+      placed_[passes::key_pages(i)] = placed_[passes::value_pages(i)] = by_heads;
+    }
   }
-  if (strategy_.tp == 1) {
-    if (strategy_.weights.stores()) weights_ = passes::store_weights(form_.graph, strategy_.weights);
-    if (options.device == "cpu") hold_blocks(files);
+  stages_.resize(static_cast<size_t>(stages()));
+  if (stages() == 1) {
+    stages_[0] = prepare(std::move(form), files);
     return;
   }
-  files_ = files;
-  placed_ = places(graph, strategy_);
+  cuts_ = passes::cut_decode_form(form, stages(), strategy_.cuts);
+  form_ = std::move(form);
+  if (strategy_.tp > 1) place_crossings();
+}
+
+/// What crosses stays the sum over ranks that it is made as, if it is one: the ranks of a stage go on as
+/// those of the whole model do, whose order of sums depends on where they add up.
+void DecodeModel::place_crossings() {
   const tensor::MeshShape mesh = strategy_.mesh();
-  for (size_t i = 0; mesh.extent("tp") > 1 && i < form_.layers.size(); ++i) {
-    tensor::Shard by_heads;
-    by_heads.set(mesh.index_of("tp"), tensor::Placement::split(1));
-    placed_[passes::key_pages(i)] = placed_[passes::value_pages(i)] = by_heads;
+  tensor::Shard by_sums;
+  for (const char* axis : {"tpr", "tp"}) {
+    if (mesh.extent(axis) > 1) by_sums.set(mesh.index_of(axis), tensor::Placement::partial_sum());
+  }
+  for (const passes::DecodeGraph& stage : cuts_) {
+    for (const std::string& name : stage.leaves) placed_[name] = by_sums;
   }
 }
 
-void DecodeModel::hold_blocks(const MappedFiles& files) {
-  ir::Graph& graph = form_.graph;
+const DecodeStage& DecodeModel::stage(int number) const {
+  base::check(number >= 0 && number < stages(), "stage ", number, " of ", stages());
+  const auto i = static_cast<size_t>(number);
+  if (stages() == 1) return *stages_[0];
+  return *making_.get<DecodeStage>(base::concat(number), [&] {
+    return stages_[i] = prepare(cuts_[i], files_);  // held: it is made once
+  });
+}
+
+std::shared_ptr<const DecodeStage> DecodeModel::prepare(passes::DecodeGraph form,
+                                                        const MappedFiles& files) const {
+  auto made = std::make_shared<DecodeStage>(DecodeStage{.form = std::move(form), .weights = {}});
+  ir::Graph& graph = made->form.graph;
+  widen_floats_for(graph, strategy_, device_);
+  passes::run_passes(passes::prepare_passes(), graph);
+  if (device_ == "cpu" && strategy_.weights.weight_rows == ops::BlockRows::q8) {
+    passes::use_byte_products(graph, [&](const tensor::Tensor& codes) { release(files, codes); });
+  }
+  if (strategy_.tp > 1) return made;
+  if (strategy_.weights.stores()) made->weights = passes::store_weights(graph, strategy_.weights);
+  if (device_ == "cpu") hold_blocks(*made, files);
+  return made;
+}
+
+KvLayout DecodeModel::kv_layout(int number) const {
+  const passes::DecodeGraph& form = stages() == 1 ? stage().form : cuts_.at(static_cast<size_t>(number));
+  const int64_t parts = strategy_.mesh().extent("tp");
+  KvLayout layout{.layers = {}, .type = form.options.page_type, .page_tokens = form.options.page_tokens};
+  for (const passes::DecodeLayer& l : form.layers) layout.layers.push_back({l.kv_heads / parts, l.dim});
+  return layout;
+}
+
+int64_t DecodeModel::weight_bytes() const {
+  int64_t bytes = 0;
+  std::set<const std::byte*> known;  // a tied weight is in several stages
+  for (int i = 0; i < stages(); ++i) {
+    for (const ir::Value& v : stage(i).form.graph.values()) {
+      if (v.data.defined() && (stages() == 1 || known.insert(v.data.raw()).second))
+        bytes += static_cast<int64_t>(v.data.bytes());
+    }
+  }
+  return bytes;
+}
+
+/// Weights in blocks that products alone read stay in packed form: what they were packed from is let go.
+void DecodeModel::hold_blocks(DecodeStage& stage, const MappedFiles& files) const {
+  ir::Graph& graph = stage.form.graph;
   const int threads = base::read_cpu_info().threads();
   for (const auto& [id, format] : ops::packed_weights(graph)) {
     const tensor::Tensor original = *graph.known(id);
     ops::HeldBlocks held = ops::hold_packed(original, *format, packs_, threads);
     release(files, original);
     graph.value(id).data = held.address;
-    held_.push_back(std::move(held.packed));
+    stage.held.push_back(std::move(held.packed));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/memory/shared_cache.h"
+#include "engine/decode/kv_pool.h"
 #include "passes/decode/decode.h"
 #include "passes/precision/weights.h"
 #include "passes/strategy.h"
@@ -28,7 +29,7 @@ struct DecodeOptions {
   std::vector<int> cpus = {};
   tensor::DType cache_type = tensor::DType::f32;  ///< of keys and values: f32, bf16 or f16
   int64_t page_tokens = 16;
-  /// Precision of products, how weights are stored, and the ranks that hold the model together, by tp:
+  /// Precision of products, how weights are stored, and the ranks that hold the model together, by tp and pp:
   /// threads of this process, which share its cores.
   passes::Strategy strategy = {};
   /// The ranks of a job of that shape instead: this is rank 0 of it, the others run follow_decoding().
@@ -48,35 +49,57 @@ struct DecodeOptions {
 
 using MappedFiles = std::vector<std::shared_ptr<const base::MappedFile>>;
 
-/// A model in the form for decoding, after the passes that do not depend on sizes. Immutable but for the
-/// cache of packed weights; sessions of one model share it.
+/// What the ranks of one pipeline stage compute, after the passes that do not depend on sizes; of a model
+/// without stages all of it.
+struct DecodeStage {
+  passes::DecodeGraph form;
+  passes::WeightReport weights;                        ///< of one rank a stage: how matrices are stored
+  std::vector<std::shared_ptr<const void>> held = {};  ///< packed matrices whose originals are gone
+};
+
+/// A model in the form for decoding. Immutable but for the cache of packed weights, and for stages, which are
+/// made when they are asked for; sessions of one model share it.
 class DecodeModel {
  public:
-  /// `graph`: input_ids [batch, seq] -> logits, see passes::decode_form(). Throws unsupported for others
-  /// and what Strategy::check() refuses. Of several ranks each stores its part of the weights.
+  /// `graph`: input_ids [batch, seq] -> logits, see passes::decode_form(). Throws unsupported for others,
+  /// what Strategy::check() refuses, and invalid_argument for more stages than the model has places between
+  /// layers. Of several ranks each stores its part of the weights.
   /// `files`: mapped ones that weights look into; what is packed here in another form gives their pages back.
   explicit DecodeModel(const ir::Graph& graph, const DecodeOptions& options = {},
                        const MappedFiles& files = {});
-  const passes::DecodeGraph& form() const { return form_; }
-  const passes::WeightReport& weights() const { return weights_; }
-  /// Key heads over as many of its ranks as there are.
+  /// The whole model; where it has stages, as it was loaded: they store weights, pack and fold.
+  const passes::DecodeGraph& form() const { return stages() == 1 ? stage().form : form_; }
+  const passes::WeightReport& weights() const { return stage().weights; }
+  /// How many ranks hold it, key heads over as many of them as there are.
   const passes::Strategy& strategy() const { return strategy_; }
-  /// What they split: weights, keys and values, by name.
+  int stages() const { return strategy_.pp; }
+  /// The part of a stage, with no weights but its own: widened, stored and packed when it is first asked for,
+  /// and kept as long as this. From any thread.
+  const DecodeStage& stage(int number = 0) const;
+  /// Keys and values of one token on each rank of a stage.
+  KvLayout kv_layout(int stage) const;
+  /// Bytes of the weights of all stages as they are stored, on as many ranks as hold them.
+  int64_t weight_bytes() const;
+  /// What ranks of a stage split: weights, keys and values, and what leaves, as far as it is made as sums, by
+  /// name.
   const std::map<std::string, tensor::Shard>& placed() const { return placed_; }
   base::SharedCache& packs() const { return packs_; }
   /// Of several ranks: the files that weights look into.
   const MappedFiles& files() const { return files_; }
 
  private:
-  /// Weights in blocks that products alone read stay in packed form: what they were packed from is let go.
-  void hold_blocks(const MappedFiles& files);
-  passes::DecodeGraph form_;
-  passes::WeightReport weights_;
+  std::shared_ptr<const DecodeStage> prepare(passes::DecodeGraph form, const MappedFiles& files) const;
+  void hold_blocks(DecodeStage& stage, const MappedFiles& files) const;
+  void place_crossings();
+
   passes::Strategy strategy_;
+  std::string device_;
+  passes::DecodeGraph form_;               ///< of several stages: the whole
+  std::vector<passes::DecodeGraph> cuts_;  ///< and its parts
   std::map<std::string, tensor::Shard> placed_;
-  mutable base::SharedCache packs_;
+  mutable base::SharedCache packs_, making_;  ///< `making_` is the lock of stages_
+  mutable std::vector<std::shared_ptr<const DecodeStage>> stages_;
   MappedFiles files_;
-  std::vector<std::shared_ptr<const void>> held_;  ///< packed matrices whose originals are gone
 };
 
 }  // namespace trireme::engine

@@ -29,15 +29,20 @@ struct DrawnPlaces {
   }
 };
 
-}  // namespace
-
-KvLayout kv_layout(const DecodeModel& model) {
-  const passes::DecodeGraph& form = model.form();
-  const int64_t parts = model.strategy().mesh().extent("tp");
-  KvLayout layout{.layers = {}, .type = form.options.page_type, .page_tokens = form.options.page_tokens};
-  for (const passes::DecodeLayer& l : form.layers) layout.layers.push_back({l.kv_heads / parts, l.dim});
-  return layout;
+/// The stage of this rank.
+int stage_of(const comm::Mesh* mesh) {
+  return mesh == nullptr ? 0 : mesh->coordinates()[mesh->shape().index_of("pp")];
 }
+
+/// A rank among those of its stage, which are neighbours.
+std::optional<lower::RankPart> part_of(const passes::Strategy& strategy, comm::Mesh* mesh) {
+  if (strategy.tp == 1) return std::nullopt;
+  passes::Strategy stage = strategy;
+  stage.pp = 1;
+  return lower::RankPart(std::move(stage), mesh->world().rank() % strategy.tp);
+}
+
+}  // namespace
 
 int64_t rounded_size(int64_t n) {
   int64_t power = 1;
@@ -50,6 +55,11 @@ struct DecodeRank::Compiled {
   std::shared_ptr<const compile::Program> program;
   std::unique_ptr<runtime::Executor> executor;
   void* arena = nullptr;
+  /// By input: the number of a DecodeInput or DrawInput, or kDrawInputs + i for value i that arrives.
+  std::vector<size_t> operands;
+  CrossingPlaces arriving, leaving;
+  std::vector<const void*> in;  ///< addresses of a run, in the program's order
+  std::vector<void*> out;
 };
 
 DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options, int64_t pages,
@@ -62,16 +72,15 @@ DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOpt
       stream_(device_->open_stream(threads_)),
       on_(runtime::bind_device(*device_, threads_, model_->packs(), options.graphs, mesh)),
       arena_(*device_),
-      form_(model_->form()),
-      most_sequences_(rounded_size(options.max_sequences)),
+      steps_(model_->stage(stage_of(mesh)).form, pages, rounded_size(options.max_sequences)),
       compiled_(options.max_programs) {
-  if (mesh != nullptr) part_.emplace(model_->strategy(), mesh->world().rank());
-  pool_ = std::make_unique<KvPool>(*device_, kv_layout(*model_), pages);
-  if (form_.adapters.slots > 0)
-    states_.adapters = std::make_unique<AdapterStates>(*device_, form_.adapters, *stream_);
-  passes::set_pages(form_, pages);
-  drawn_ =
-      std::make_unique<runtime::LateResults>(*device_, threads_, DrawnPlaces(most_sequences_, form_).bytes);
+  group_.part = part_of(model_->strategy(), mesh);
+  if (model_->stages() > 1) group_.links = std::make_unique<StageLinks>(*mesh, *device_, on_);
+  pool_ = std::make_unique<KvPool>(*device_, model_->kv_layout(stage_of(mesh)), pages);
+  if (form().adapters.slots > 0)
+    states_.adapters = std::make_unique<AdapterStates>(*device_, form().adapters, *stream_);
+  drawn_ = std::make_unique<runtime::LateResults>(*device_, threads_,
+                                                  DrawnPlaces(steps_.most_sequences(), form()).bytes);
 }
 
 DecodeRank::~DecodeRank() {
@@ -85,22 +94,23 @@ DecodeRank::~DecodeRank() {
 int32_t* DecodeRank::seen() {
   if (states_.seen == nullptr) {
     finish();
-    states_.seen =
-        device_->allocate(most_sequences_ * form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
+    states_.seen = device_->allocate(steps_.most_sequences() * form().vocabulary *
+                                     static_cast<int64_t>(sizeof(int32_t)));
   }
   return static_cast<int32_t*>(states_.seen.get());
 }
 
 void DecodeRank::set_seen(int64_t place, const std::vector<int32_t>& counts) {
-  stream_->upload(seen() + place * form_.vocabulary, counts.data(),
-                  form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
+  if (!form().draws()) return;
+  stream_->upload(seen() + place * form().vocabulary, counts.data(),
+                  form().vocabulary * static_cast<int64_t>(sizeof(int32_t)));
   finish();
 }
 
 void DecodeRank::copy_seen(int64_t from, int64_t to) {
   if (states_.seen == nullptr) return;
-  stream_->copy(seen() + to * form_.vocabulary, seen() + from * form_.vocabulary,
-                form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
+  stream_->copy(seen() + to * form().vocabulary, seen() + from * form().vocabulary,
+                form().vocabulary * static_cast<int64_t>(sizeof(int32_t)));
 }
 
 void DecodeRank::use_adapter(const LoadedAdapter& adapter) {
@@ -115,41 +125,47 @@ std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
     if (name == passes::kSeenTokens) states.push_back(seen());
     if (void* adapters = states_.adapters ? states_.adapters->find(name) : nullptr)
       states.push_back(adapters);
-    for (size_t i = 0; i < form_.layers.size(); ++i) {
-      if (name == passes::key_pages(i)) states.push_back(pool_->keys(i));
-      if (name == passes::value_pages(i)) states.push_back(pool_->values(i));
+    for (size_t i = 0; i < form().layers.size(); ++i) {
+      if (name == passes::key_pages(form().layers[i].number)) states.push_back(pool_->keys(i));
+      if (name == passes::value_pages(form().layers[i].number)) states.push_back(pool_->values(i));
     }
   }
   base::check(states.size() == program.states.size(), "a decoding program has states of its own");
   return states;
 }
 
-std::vector<tensor::Dims> DecodeRank::operand_shapes(DecodeResult result, const DecodeBucket& b) const {
-  const int64_t n = b.tokens, s = b.sequences;
-  std::vector<tensor::Dims> shapes{{1, n}, {1, n}, {n}, {s, form_.options.most_pages}, {s}, {s + 1}, {s}};
-  if (form_.adapters.slots > 0) shapes.push_back({n});
-  if (result == DecodeResult::logits) return shapes;
-  const bool has_penalties = passes::includes(result, DecodeResult::penalized);
-  shapes.insert(shapes.end(), {{most_sequences_}, {n}, {s, has_penalties ? 7 : 4}, {s, 2}});
-  if (has_penalties) shapes.push_back({s});
-  if (passes::includes(result, DecodeResult::edited)) {
-    const int64_t words = (form_.vocabulary + 31) / 32;
-    shapes.insert(shapes.end(), {{s, words}, {s, passes::kMostBiases}, {s, passes::kMostBiases}});
+/// This rank's part of its stage. Stages agree on what crosses as a sum over their ranks.
+ir::Graph DecodeRank::split(ir::Graph bound) {
+  if (group_.links == nullptr) return group_.part->of(std::move(bound), &model_->placed()).graph;
+  std::map<std::string, tensor::Shard> placed = model_->placed();
+  const tensor::MeshShape& mesh = group_.part->place().mesh;
+  const size_t axes[] = {mesh.index_of("tpr"), mesh.index_of("tp")};
+  for (const std::string& name : form().arrives) placed[name] = {};  // as the stage before says
+  const std::vector<int64_t> heard = group_.links->hear(form().arrives.size() * std::size(axes));
+  for (size_t i = 0; i < heard.size(); ++i) {
+    if (heard[i] != 0)
+      placed[form().arrives[i / std::size(axes)]].set(axes[i % std::size(axes)],
+                                                      tensor::Placement::partial_sum());
   }
-  if (passes::includes(result, DecodeResult::listed)) shapes.push_back({s, 1});
-  return shapes;
+  ir::Graph part = group_.part->of(std::move(bound), &placed).graph;
+  std::vector<int64_t> said;
+  for (size_t i = 0; i < form().leaves.size(); ++i) {
+    for (const size_t axis : axes) said.push_back(group_.part->outputs()[i].on(axis).is_partial() ? 1 : 0);
+  }
+  group_.links->tell(std::move(said));
+  return part;
 }
 
 std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
-  if (key.result != DecodeResult::logits && !draws_.contains(key.result))
-    draws_.emplace(key.result, passes::draw_form(form_, key.result, most_sequences_));
-  const ir::Graph& graph = key.result == DecodeResult::logits ? form_.graph : draws_.at(key.result);
-  const auto shapes = operand_shapes(key.result, key.bucket);
-  ir::Graph bound = passes::bind_shapes(graph, shapes);
-  if (part_) {
-    bound = part_->of(std::move(bound), &model_->placed()).graph;
+  const ir::Graph& graph = steps_.graph(key.result);
+  auto made = std::make_shared<Compiled>();
+  made->operands = steps_.operands(graph);
+  ir::Graph bound = passes::bind_shapes(
+      graph, steps_.input_shapes(key.result, {key.bucket.tokens, key.bucket.sequences}, graph));
+  if (group_.part) {
+    bound = split(std::move(bound));
     const bool is_cpu = device_->kind() == tensor::DeviceKind::cpu;
-    const bool is_first = is_cpu && part_->hold_packed(bound, model_->packs(), threads_.size());
+    const bool is_first = is_cpu && group_.part->hold_packed(bound, model_->packs(), threads_.size());
     // What was cut or packed is not read again; what is read where it lies comes back.
     for (const auto& file : model_->files()) {
       if (is_first) file->release_pages();
@@ -161,16 +177,23 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
                                                   .threads = threads_.size()},
                                       .passes = {.off = {"projections"}},
                                       .strategy = model_->strategy()};
-  auto made = std::make_shared<Compiled>();
   made->program = lower::bind_weights(
       lower::lower_inference(std::move(bound), target, model_->packs(), graph).program, model_->packs());
+  const compile::Program& p = *made->program;
   runtime::DeviceBinding on = on_;
-  if (on.device != nullptr && key.result != DecodeResult::logits) {
-    for (const size_t input : passes::inputs_of(key.result, form_.adapters.slots > 0))
-      on.inputs_there.push_back(input == passes::kDrawChosen);
-    on.outputs_there.assign(graph.outputs().size(), true);
+  base::check(p.inputs.size() == made->operands.size(), "a decoding program has inputs of its own");
+  const bool is_there = key.result != DecodeResult::logits || !form().draws();
+  for (size_t i = 0; i < p.inputs.size(); ++i) {
+    const bool arrives = made->operands[i] >= passes::kDrawInputs;
+    if (arrives) made->arriving.add(p.slot(p.inputs[i]).bytes);
+    on.inputs_there.push_back(arrives || made->operands[i] == passes::kDrawChosen);
   }
-  made->executor = std::make_unique<runtime::Executor>(made->program, states_of(*made->program), mesh_, on);
+  for (size_t i = 0; i < p.outputs.size() && !form().draws(); ++i)
+    made->leaving.add(p.slot(p.outputs[i]).bytes);
+  on.outputs_there.assign(p.outputs.size(), is_there);
+  made->in.resize(p.inputs.size());
+  made->out.resize(p.outputs.size());
+  made->executor = std::make_unique<runtime::Executor>(made->program, states_of(p), mesh_, on);
   return made;
 }
 
@@ -199,41 +222,75 @@ const compile::Program* DecodeRank::program(DecodeResult result, const DecodeBuc
   return found == nullptr ? nullptr : (*found)->program.get();
 }
 
+/// Waits for what comes from the stage before. Tokens that the step before drew are those of the other slot.
+void DecodeRank::take_inputs(Compiled& program, const std::vector<Tensor>& inputs, size_t slot) {
+  const std::byte* arrived = group_.links == nullptr ? nullptr : group_.links->arrive(program.arriving.bytes);
+  for (size_t i = 0; i < program.operands.size(); ++i) {
+    const size_t operand = program.operands[i];
+    if (operand >= passes::kDrawInputs) {
+      program.in[i] = arrived + program.arriving.begins[operand - passes::kDrawInputs];
+    } else {
+      program.in[i] = operand == passes::kDrawChosen ? drawn_->there(1 - slot) : inputs[operand].raw();
+    }
+  }
+  if (form().draws()) return;
+  std::byte* to = group_.links->leaving(program.leaving.bytes);
+  for (size_t i = 0; i < program.out.size(); ++i) program.out[i] = to + program.leaving.begins[i];
+}
+
+/// Hands on what the next stage waits for.
+void DecodeRank::leave(Compiled& program) {
+  if (form().draws()) return;
+  group_.links->leave(program.leaving.bytes, *stream_);
+  program.executor->check();
+}
+
 void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor* logits,
                      runtime::Trace* trace) {
   const std::shared_ptr<Compiled> program = prepared({DecodeResult::logits, bucket});
   finish();
-  const void* in[passes::kDecodeInputs];
-  size_t count = 0;
-  for (size_t i = 0; i < passes::kDecodeInputs; ++i) {
-    if (i != passes::kDecodeAdapters || form_.adapters.slots > 0) in[count++] = inputs[i].raw();
-  }
-  if (logits == nullptr && !unread_.defined())
-    unread_ = Tensor::empty(tensor::DType::f32, {most_sequences_, form_.vocabulary});
-  void* out[] = {logits != nullptr ? logits->mutable_raw() : unread_.mutable_raw()};
-  program->executor->run(in, out, *stream_, trace);
+  take_inputs(*program, inputs, 0);
+  const bool is_wanted_here = logits != nullptr && group_.links == nullptr;
+  if (form().draws() && !is_wanted_here && !group_.unread.defined())
+    group_.unread = Tensor::empty(tensor::DType::f32, {steps_.most_sequences(), form().vocabulary});
+  if (form().draws()) program->out[0] = is_wanted_here ? logits->mutable_raw() : group_.unread.mutable_raw();
+  program->executor->run(program->in, program->out, *stream_, trace);
+  leave(*program);
+  // Of the ranks of a stage the first one has the caller.
+  if (group_.links == nullptr || mesh_->world().rank() % model_->strategy().tp != 0) return;
+  const int64_t bytes = bucket.sequences * form().vocabulary * static_cast<int64_t>(sizeof(float));
+  Tensor& at = logits != nullptr ? *logits : group_.unread;
+  if (group_.links->is_first() || group_.links->is_last())
+    group_.links->return_results({at.mutable_raw(), static_cast<size_t>(bytes)}, "logits");
 }
 
 void DecodeRank::launch(DecodeResult result, const DecodeBucket& bucket, const std::vector<Tensor>& inputs,
                         size_t slot) {
   const std::shared_ptr<Compiled> program = prepared({result, bucket});
-  const void* in[passes::kDrawInputs];
-  size_t count = 0;
-  for (size_t i : passes::inputs_of(result, form_.adapters.slots > 0))
-    in[count++] = i == passes::kDrawChosen ? drawn_->there(1 - slot) : inputs[i].raw();
-  const DrawnPlaces at(most_sequences_, form_);
-  std::byte* to = drawn_->there(slot);
-  void* out[] = {to, to + at.log_probabilities, to + at.likeliest, to + at.likeliest_logarithms,
-                 to + at.wanted_logarithms};
-  program->executor->launch(in, out, *stream_, slot);
+  take_inputs(*program, inputs, slot);
+  if (form().draws()) {
+    const DrawnPlaces at(steps_.most_sequences(), form());
+    std::byte* to = drawn_->there(slot);
+    std::byte* const places[] = {to, to + at.log_probabilities, to + at.likeliest,
+                                 to + at.likeliest_logarithms, to + at.wanted_logarithms};
+    std::copy_n(places, program->out.size(), program->out.begin());
+  }
+  program->executor->launch(program->in, program->out, *stream_, slot);
+  leave(*program);
   drawn_->mark(slot, *stream_);
   launched_[slot] = program;
+  if (group_.links == nullptr) return;
+  if (form().draws()) {
+    finish();
+    program->executor->check();
+  }
+  group_.links->return_drawn(*drawn_, slot, DrawnPlaces(steps_.most_sequences(), form()).bytes, *stream_);
 }
 
 DecodeRank::Drawn DecodeRank::collect(size_t slot) {
   const std::byte* from = drawn_->fetch(slot);
   if (launched_[slot] != nullptr) launched_[slot]->executor->check();
-  const DrawnPlaces at(most_sequences_, form_);
+  const DrawnPlaces at(steps_.most_sequences(), form());
   return {reinterpret_cast<const int64_t*>(from), reinterpret_cast<const float*>(from + at.log_probabilities),
           reinterpret_cast<const int64_t*>(from + at.likeliest),
           reinterpret_cast<const float*>(from + at.likeliest_logarithms),

@@ -1,7 +1,6 @@
 // The part of a decoding session that owns a device: pages, programs by size, results on their way.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,8 +11,10 @@
 #include "engine/arena.h"
 #include "engine/decode/adapter_states.h"
 #include "engine/decode/kv_pool.h"
+#include "engine/decode/stage_links.h"
 #include "lower/inference.h"
 #include "lower/program_cache.h"
+#include "passes/decode/decode_steps.h"
 #include "runtime/executor.h"
 #include "runtime/late_results.h"
 
@@ -28,11 +29,8 @@ struct DecodeBucket {
 /// The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: at most a third of a step is padding.
 int64_t rounded_size(int64_t n);
 
-/// Keys and values of one token on one rank.
-KvLayout kv_layout(const DecodeModel& model);
-
-/// One owner thread. All ranks of a model make the same calls in the same order, and each draws the same
-/// tokens.
+/// One owner thread. All ranks of a model make the same calls in the same order. Those of the last stage
+/// draw, each the same tokens, and those of the first one have them afterwards.
 class DecodeRank {
  public:
   /// `options`: threads, cpus and device are this rank's own. `mesh`: the ranks of the model's strategy,
@@ -49,8 +47,8 @@ class DecodeRank {
   /// The program that prepare() made, or null. Changes nothing: ranks keep the same programs.
   const compile::Program* program(passes::DecodeResult result, const DecodeBucket& bucket) const;
 
-  /// Extents of a step's operands, in the order of passes::inputs_of().
-  std::vector<tensor::Dims> operand_shapes(passes::DecodeResult result, const DecodeBucket& bucket) const;
+  /// What its steps take.
+  const passes::DecodeSteps& steps() const { return steps_; }
   /// Runs a step that was prepared to its end; the first rank's logits [sequences, vocabulary] to `logits`,
   /// null on others. `inputs`: of the largest bucket, in the order of passes::DecodeInput and DrawInput.
   void run(const DecodeBucket& bucket, const std::vector<tensor::Tensor>& inputs, tensor::Tensor* logits,
@@ -89,7 +87,11 @@ class DecodeRank {
   std::shared_ptr<Compiled> compiled(const Key& key);
   std::shared_ptr<Compiled> prepared(const Key& key);
   std::shared_ptr<Compiled> build(const Key& key);
+  ir::Graph split(ir::Graph bound);
+  void take_inputs(Compiled& program, const std::vector<tensor::Tensor>& inputs, size_t slot);
+  void leave(Compiled& program);
   std::vector<void*> states_of(const compile::Program& program);
+  const passes::DecodeGraph& form() const { return steps_.form(); }
   int32_t* seen();
 
   std::shared_ptr<const DecodeModel> model_;
@@ -101,18 +103,19 @@ class DecodeRank {
   runtime::DeviceBinding on_;
   Arena arena_;
   std::unique_ptr<KvPool> pool_;
-  passes::DecodeGraph form_;                         // over this pool
-  std::map<passes::DecodeResult, ir::Graph> draws_;  // made when first asked for
-  int64_t most_sequences_;
+  passes::DecodeSteps steps_;  // of its stage, over this pool
   std::unique_ptr<runtime::LateResults> drawn_;
   std::shared_ptr<Compiled> launched_[2];  // by slot
   struct {
     std::shared_ptr<void> seen;               // [most sequences, vocabulary] i32, made when first asked for
     std::unique_ptr<AdapterStates> adapters;  // null: there is no room for any
   } states_;
-  std::optional<lower::RankPart> part_;  // of several ranks
+  struct {
+    std::optional<lower::RankPart> part;  // of several ranks of a stage
+    std::unique_ptr<StageLinks> links;    // null: there are no stages
+    tensor::Tensor unread;                // logits on other ranks than the first
+  } group_;
   lower::ProgramCache<Key, std::shared_ptr<Compiled>> compiled_;
-  tensor::Tensor unread_;  // the same logits on other ranks than the first
 };
 
 }  // namespace trireme::engine

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/files/file.h"
 #include "base/machine/memory.h"
 #include "runtime/open_device.h"
 
@@ -28,10 +29,12 @@ DecodeOptions options_of(const DecodeOptions& all, int rank, int ranks) {
   return own;
 }
 
-/// Pages for all sequences at their longest, or as many as the budget of a rank allows. `ranks`: that share
-/// this machine's memory.
-int64_t pages_of(const DecodeOptions& options, const DecodeModel& model, int ranks) {
-  const KvLayout layout = kv_layout(model);
+/// Pages for all sequences at their longest, or as many as the budget of a rank of this stage allows.
+/// `ranks`: that share this machine's memory.
+int64_t pages_of(const DecodeOptions& options, const DecodeModel& model, int stage, int ranks) {
+  const KvLayout layout = model.kv_layout(stage);
+  const int64_t most = options.max_sequences * model.form().options.most_pages;
+  if (layout.layers.empty()) return most;
   const int64_t of_device = runtime::open_device(options.device)->memory_bytes();
   const int64_t memory = of_device > 0 ? of_device : base::memory_limit_bytes() / ranks;
   const int64_t budget = options.cache_bytes > 0
@@ -42,15 +45,20 @@ int64_t pages_of(const DecodeOptions& options, const DecodeModel& model, int ran
     base::fail(base::ErrorCode::exhausted, "keys and values have ", budget, " bytes, one page of ",
                layout.page_tokens, " tokens takes ", layout.page_bytes());
   }
-  return std::min(options.max_sequences * model.form().options.most_pages, fit);
+  return std::min(most, fit);
 }
 
 /// This rank's part, with as many pages as all ranks can hold. Collective.
 std::unique_ptr<DecodeRank> open_rank(const std::shared_ptr<const DecodeModel>& model,
                                       const DecodeOptions& own, comm::Mesh& mesh) {
   const int here = own.mesh == nullptr ? mesh.world().size() : 1;
-  if (own.mesh != nullptr) require_same_model(mesh.world(), model->form().graph);
-  std::array<int64_t, 1> fewest{-pages_of(own, *model, here)};
+  if (own.mesh != nullptr) {
+    require_same_model(mesh.world(), model->form().graph);
+    // Of other stages nothing is read again.
+    for (const auto& file : model->files()) file->release_pages();
+  }
+  const int stage = mesh.coordinates()[mesh.shape().index_of("pp")];
+  std::array<int64_t, 1> fewest{-pages_of(own, *model, stage, here)};
   mesh.world().all_reduce(comm::as_bytes(std::span<int64_t>(fewest)), {DType::i64, comm::ReduceOp::max},
                           "pages");
   return std::make_unique<DecodeRank>(model, own, -fewest[0], &mesh);
@@ -65,7 +73,8 @@ struct StepOperands {
   size_t bytes = 0;
 
   StepOperands(const DecodeRank& rank, DecodeResult result, const DecodeBucket& bucket)
-      : inputs(passes::inputs_of(result)), shapes(rank.operand_shapes(result, bucket)) {
+      : inputs(passes::inputs_of(result)),
+        shapes(rank.steps().operand_shapes(result, {bucket.tokens, bucket.sequences})) {
     for (size_t i = 0; i < shapes.size(); ++i) {
       types.push_back(type_of(inputs[i]));
       begins.push_back(bytes);
@@ -169,7 +178,7 @@ struct DecodeRanks::Order {
 DecodeRanks::DecodeRanks(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options)
     : model_(std::move(model)), options_(options) {
   if (size() == 1) {
-    alone_ = std::make_unique<DecodeRank>(model_, options_, pages_of(options_, *model_, 1));
+    alone_ = std::make_unique<DecodeRank>(model_, options_, pages_of(options_, *model_, 0, 1));
     return;
   }
   RankHome home{.shape = model_->strategy().mesh(), .mesh = options_.mesh, .graph = &model_->form().graph};

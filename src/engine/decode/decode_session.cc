@@ -14,227 +14,23 @@ using passes::DecodeResult;
 using tensor::DType;
 using tensor::Tensor;
 
-/// What is known of texts with an adapter is a tree of its own.
-int32_t tree_of(const LoadedAdapter* adapter) { return adapter == nullptr ? 0 : 1 + adapter->number(); }
-
-}  // namespace
-
-DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options)
-    : model_(std::move(model)), options_(options) {
-  const passes::DecodeGraph& form = model_->form();
-  base::require(options.max_sequences > 0 && options.max_tokens > 0, "a session of ", options.max_sequences,
-                " sequences and ", options.max_tokens, " tokens a step");
-  const int64_t most_pages = form.options.most_pages;
-  max_length_ = most_pages * form.options.page_tokens;
-  if (form.positions > 0) max_length_ = std::min(max_length_, form.positions);
-  if (options.max_length > 0) max_length_ = std::min(max_length_, options.max_length);
-  ranks_ = std::make_unique<DecodeRanks>(model_, options);
-  prefixes_ = std::make_unique<PrefixPages>(ranks_->first().pool());
-  const bool is_cpu = runtime::kind_of_device(options.device) == tensor::DeviceKind::cpu;
-  depth_ = options.run_ahead && !is_cpu && ranks_->size() == 1 ? 2 : 1;
-  sequences_.resize(static_cast<size_t>(options.max_sequences));
-  for (Sequence& s : sequences_) s.pages.reserve(static_cast<size_t>(most_pages));
-  const Bucket most = bucket(options.max_tokens, options.max_sequences);
-  const auto make = [&](size_t input, DType type, const tensor::Dims& dims) {
-    inputs_.resize(std::max(inputs_.size(), input + 1));
-    inputs_[input] = Tensor::zeros(type, dims);
-  };
-  make(passes::kDecodeIds, DType::i64, {most.tokens});
-  make(passes::kDecodePositions, DType::i64, {most.tokens});
-  make(passes::kDecodeSlots, DType::i32, {most.tokens});
-  make(passes::kDecodeTable, DType::i32, {most.sequences, most_pages});
-  make(passes::kDecodeLengths, DType::i32, {most.sequences});
-  make(passes::kDecodeStarts, DType::i32, {most.sequences + 1});
-  make(passes::kDecodeLast, DType::i64, {most.sequences});
-  make(passes::kDecodeAdapters, DType::i32, {most.tokens});
-  make(passes::kDrawChosen, DType::i64, {most.sequences});  // the device has it
-  make(passes::kDrawFrom, DType::i32, {most.tokens});
-  make(passes::kDrawSettings, DType::f32, {most.sequences, SamplingOptions::kNumbers});
-  make(passes::kDrawCounters, DType::i64, {most.sequences, 2});
-  make(passes::kDrawPlaces, DType::i32, {most.sequences});
-  make(passes::kDrawAllowed, DType::i32, {most.sequences, (form.vocabulary + 31) / 32});
-  make(passes::kDrawBiasIds, DType::i32, {most.sequences, passes::kMostBiases});
-  make(passes::kDrawBiases, DType::f32, {most.sequences, passes::kMostBiases});
-  make(passes::kDrawWanted, DType::i64, {most.sequences, 1});
-  logits_ = Tensor::empty(DType::f32, {most.sequences, form.vocabulary});
-}
-
-DecodeSession::~DecodeSession() = default;
-
-const DecodeSession::Sequence& DecodeSession::sequence(SequenceId id) const {
-  base::check(
-      id >= 0 && static_cast<size_t>(id) < sequences_.size() && sequences_[static_cast<size_t>(id)].is_open,
-      "there is no open sequence ", id);
-  return sequences_[static_cast<size_t>(id)];
-}
-
-SequenceId DecodeSession::open(const LoadedAdapter* adapter) {
-  if (adapter != nullptr) ranks_->first().use_adapter(*adapter);
-  for (size_t i = 0; i < sequences_.size(); ++i) {
-    if (sequences_[i].is_open) continue;
-    sequences_[i].is_open = true;
-    sequences_[i].length = 0;
-    sequences_[i].adapter = adapter == nullptr ? -1 : adapter->slot();
-    sequences_[i].tree = tree_of(adapter);
-    return static_cast<SequenceId>(i);
-  }
-  base::fail(base::ErrorCode::exhausted, "no more sequences can be open at a time than ", sequences_.size());
-}
-
-/// Known pages of the prompt's beginning, but for its last token, whose logits are wanted.
-std::span<const int32_t> DecodeSession::shared_pages(std::span<const int64_t> prompt,
-                                                     const LoadedAdapter* adapter) {
-  if (!options_.share_prefixes || prompt.empty()) return {};
-  return prefixes_->find(prompt.first(prompt.size() - 1), tree_of(adapter));
-}
-
-SequenceId DecodeSession::open(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
-  const SequenceId id = open(adapter);
-  Sequence& made = sequence(id);
-  for (int32_t page : shared_pages(prompt, adapter)) {
-    ranks_->first().pool().share(page);
-    made.pages.push_back(page);
-  }
-  made.length = static_cast<int64_t>(made.pages.size()) * options_.page_tokens;
-  return id;
-}
-
-DecodeSession::Beginning DecodeSession::look(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
-  const std::span<const int32_t> pages = shared_pages(prompt, adapter);
-  Beginning found{static_cast<int64_t>(pages.size()) * options_.page_tokens, free_pages()};
-  for (int32_t page : pages) found.free_pages -= pool().holders(page) == 1 ? 1 : 0;
-  return found;
-}
-
-void DecodeSession::keep(SequenceId id, std::span<const int64_t> tokens) {
-  const Sequence& s = sequence(id);
-  base::check(static_cast<int64_t>(tokens.size()) <= s.length, "sequence ", id, " ran ", s.length,
-              " tokens, not ", tokens.size());
-  if (options_.share_prefixes) prefixes_->keep(tokens, s.pages, s.tree);
-}
-
-int32_t DecodeSession::take_page() {
-  if (pool().free_pages() == 0) prefixes_->give_up(1);
-  return ranks_->first().pool().take();
-}
-
-SequenceId DecodeSession::fork(SequenceId from) {
-  const SequenceId id = open();
-  const Sequence& old = sequence(from);
-  Sequence& made = sequence(id);
-  const size_t full = static_cast<size_t>(old.length / options_.page_tokens);
-  try {
-    for (size_t i = 0; i < old.pages.size(); ++i) {
-      made.pages.push_back(i < full ? old.pages[i] : take_page());
-      if (i < full) ranks_->first().pool().share(old.pages[i]);
-      if (i >= full) ranks_->copy_page(old.pages[i], made.pages[i]);
-    }
-  } catch (const base::Error&) {
-    close(id);
-    throw;
-  }
-  ranks_->copy_seen(from, id);
-  made.length = old.length;
-  made.adapter = old.adapter;
-  made.tree = old.tree;
-  return id;
-}
-
-void DecodeSession::close(SequenceId id) {
-  Sequence& s = sequence(id);
-  for (int32_t page : s.pages) ranks_->first().pool().release(page);
-  s.pages.clear();
-  s.is_open = false;
-}
-
-void DecodeSession::shrink(SequenceId id, int64_t length) {
-  Sequence& s = sequence(id);
-  base::check(length >= 0 && length <= s.length, "sequence ", id, " has ", s.length, " tokens, not ", length);
-  s.length = length;
-  const int64_t page = options_.page_tokens;
-  for (const auto needed = static_cast<size_t>((length + page - 1) / page); s.pages.size() > needed;) {
-    ranks_->first().pool().release(s.pages.back());
-    s.pages.pop_back();
-  }
-}
-
-int64_t DecodeSession::pages_for(SequenceId id, int64_t tokens) const {
-  const Sequence& s = sequence(id);
-  const int64_t page = options_.page_tokens;
-  return (s.length + tokens + page - 1) / page - static_cast<int64_t>(s.pages.size());
-}
-
-DecodeSession::Bucket DecodeSession::bucket(int64_t tokens, int64_t sequences) const {
-  return {rounded_size(tokens), rounded_size(sequences)};
-}
-
-void DecodeSession::check(std::span<const DecodePiece> pieces) const {
-  int64_t tokens = 0, pages = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const DecodePiece& piece = pieces[i];
-    const int64_t fresh = piece.size();
-    const Sequence& s = sequence(piece.sequence);
-    if (fresh == 0) base::fail_invalid("a piece of no tokens of sequence ", piece.sequence);
-    for (size_t j = 0; j < i; ++j) {
-      if (pieces[j].sequence == piece.sequence)
-        base::fail_invalid("two pieces of one step are of sequence ", piece.sequence);
-    }
-    if (s.length + fresh > max_length_) {
-      base::fail_invalid("a sequence becomes longer than the model and the session allow; tokens: ",
-                         s.length + fresh, ", at most ", max_length_);
-    }
-    if (piece.chosen >= 0 &&
-        (launched_ == 0 || static_cast<size_t>(piece.chosen) >= steps_[(launched_ - 1) % 2].rows))
-      base::fail_invalid("the step before has no row ", piece.chosen);
-    base::check(piece.biases.size() <= static_cast<size_t>(passes::kMostBiases), piece.biases.size(),
-                " biases of one sequence");
-    base::check(piece.scored.empty() || piece.scored.size() + 1 >= piece.tokens.size(), "a token behind ",
-                "each but the last is scored");
-    const bool draws_alone = piece.scored.empty() && piece.chosen < 0 && piece.sampling != nullptr &&
-                             !piece.sampling->has_penalties();
-    base::check(!piece.draws_each || draws_alone, "a piece that draws behind each token is scored, has its ",
-                "token from a step under way, or counts tokens that may be taken back");
-    base::check(piece.allowed_behind.empty() ||
-                    (piece.draws_each && !piece.allowed.empty() && piece.tokens.size() > 1 &&
-                     piece.allowed_behind.size() % (piece.tokens.size() - 1) == 0),
-                "masks of draws that a piece does not have");
-    for (int64_t id : piece.tokens) {
-      if (id < 0 || id >= vocabulary())
-        base::fail_invalid("token ", id, " is not in the vocabulary of ", vocabulary());
-    }
-    tokens += fresh;
-    pages += pages_for(piece.sequence, fresh);
-  }
-  if (pieces.empty() || tokens > options_.max_tokens)
-    base::fail_invalid("a step takes 1 to ", options_.max_tokens, " tokens, not ", tokens);
-  if (pages > pool().free_pages() && pages > free_pages()) {
-    base::fail(base::ErrorCode::exhausted, "keys and values of this step need ", pages, " pages, free are ",
-               free_pages(), " of ", pool().pages());
-  }
-}
-
-void DecodeSession::take_pages(std::span<const DecodePiece> pieces) {
-  for (const DecodePiece& piece : pieces) {
-    const int64_t more = pages_for(piece.sequence, piece.size());
-    for (int64_t i = 0; i < more; ++i) sequence(piece.sequence).pages.push_back(take_page());
-  }
-}
-
-void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& bucket) {
-  auto* ids = inputs_[passes::kDecodeIds].mutable_data<int64_t>().data();
-  auto* positions = inputs_[passes::kDecodePositions].mutable_data<int64_t>().data();
-  auto* from = inputs_[passes::kDrawFrom].mutable_data<int32_t>().data();
-  auto* slots = inputs_[passes::kDecodeSlots].mutable_data<int32_t>().data();
-  auto* table = inputs_[passes::kDecodeTable].mutable_data<int32_t>().data();
-  auto* lengths = inputs_[passes::kDecodeLengths].mutable_data<int32_t>().data();
-  auto* starts = inputs_[passes::kDecodeStarts].mutable_data<int32_t>().data();
-  auto* last = inputs_[passes::kDecodeLast].mutable_data<int64_t>().data();
-  auto* adapters = inputs_[passes::kDecodeAdapters].mutable_data<int32_t>().data();
-  const int64_t most_pages = inputs_[passes::kDecodeTable].dims()[1], page_tokens = options_.page_tokens;
+/// The tokens of a step, where they stand in their sequences and pages, and which rows of it give logits.
+void fill_tokens(std::span<const DecodePiece> pieces, const Sequences& sequences, int64_t page_tokens,
+                 const DecodeBucket& bucket, std::vector<Tensor>& inputs) {
+  auto* ids = inputs[passes::kDecodeIds].mutable_data<int64_t>().data();
+  auto* positions = inputs[passes::kDecodePositions].mutable_data<int64_t>().data();
+  auto* from = inputs[passes::kDrawFrom].mutable_data<int32_t>().data();
+  auto* slots = inputs[passes::kDecodeSlots].mutable_data<int32_t>().data();
+  auto* table = inputs[passes::kDecodeTable].mutable_data<int32_t>().data();
+  auto* lengths = inputs[passes::kDecodeLengths].mutable_data<int32_t>().data();
+  auto* starts = inputs[passes::kDecodeStarts].mutable_data<int32_t>().data();
+  auto* last = inputs[passes::kDecodeLast].mutable_data<int64_t>().data();
+  auto* adapters = inputs[passes::kDecodeAdapters].mutable_data<int32_t>().data();
+  const int64_t most_pages = inputs[passes::kDecodeTable].dims()[1];
   int64_t token = 0, row = 0;
   starts[0] = 0;
   for (const DecodePiece& piece : pieces) {
-    const Sequence& s = sequence(piece.sequence);
+    const Sequences::Sequence& s = sequences.at(piece.sequence);
     int64_t position = s.length;
     for (int64_t i = 0; i < piece.size(); ++i, ++token, ++position) {
       const int32_t page = s.pages[static_cast<size_t>(position / page_tokens)];
@@ -271,8 +67,112 @@ void DecodeSession::fill(std::span<const DecodePiece> pieces, const Bucket& buck
   }
 }
 
-void DecodeSession::grow(std::span<const DecodePiece> pieces) {
-  for (const DecodePiece& piece : pieces) sequence(piece.sequence).length += piece.size();
+}  // namespace
+
+DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options)
+    : model_(std::move(model)), options_(options) {
+  const passes::DecodeGraph& form = model_->form();
+  base::require(options.max_sequences > 0 && options.max_tokens > 0, "a session of ", options.max_sequences,
+                " sequences and ", options.max_tokens, " tokens a step");
+  const int64_t most_pages = form.options.most_pages;
+  max_length_ = most_pages * form.options.page_tokens;
+  if (form.positions > 0) max_length_ = std::min(max_length_, form.positions);
+  if (options.max_length > 0) max_length_ = std::min(max_length_, options.max_length);
+  ranks_ = std::make_unique<DecodeRanks>(model_, options);
+  sequences_ = std::make_unique<Sequences>(ranks_->first().pool(), options, most_pages);
+  const bool is_cpu = runtime::kind_of_device(options.device) == tensor::DeviceKind::cpu;
+  depth_ = options.run_ahead && !is_cpu && ranks_->size() == 1 ? 2 : 1;
+  const Bucket most = bucket(options.max_tokens, options.max_sequences);
+  const auto make = [&](size_t input, DType type, const tensor::Dims& dims) {
+    inputs_.resize(std::max(inputs_.size(), input + 1));
+    inputs_[input] = Tensor::zeros(type, dims);
+  };
+  make(passes::kDecodeIds, DType::i64, {most.tokens});
+  make(passes::kDecodePositions, DType::i64, {most.tokens});
+  make(passes::kDecodeSlots, DType::i32, {most.tokens});
+  make(passes::kDecodeTable, DType::i32, {most.sequences, most_pages});
+  make(passes::kDecodeLengths, DType::i32, {most.sequences});
+  make(passes::kDecodeStarts, DType::i32, {most.sequences + 1});
+  make(passes::kDecodeLast, DType::i64, {most.sequences});
+  make(passes::kDecodeAdapters, DType::i32, {most.tokens});
+  make(passes::kDrawChosen, DType::i64, {most.sequences});  // the device has it
+  make(passes::kDrawFrom, DType::i32, {most.tokens});
+  make(passes::kDrawSettings, DType::f32, {most.sequences, SamplingOptions::kNumbers});
+  make(passes::kDrawCounters, DType::i64, {most.sequences, 2});
+  make(passes::kDrawPlaces, DType::i32, {most.sequences});
+  make(passes::kDrawAllowed, DType::i32, {most.sequences, (form.vocabulary + 31) / 32});
+  make(passes::kDrawBiasIds, DType::i32, {most.sequences, passes::kMostBiases});
+  make(passes::kDrawBiases, DType::f32, {most.sequences, passes::kMostBiases});
+  make(passes::kDrawWanted, DType::i64, {most.sequences, 1});
+  logits_ = Tensor::empty(DType::f32, {most.sequences, form.vocabulary});
+}
+
+DecodeSession::~DecodeSession() = default;
+
+SequenceId DecodeSession::open(const LoadedAdapter* adapter) {
+  if (adapter != nullptr) ranks_->first().use_adapter(*adapter);
+  return sequences_->open(adapter);
+}
+
+SequenceId DecodeSession::open(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
+  if (adapter != nullptr) ranks_->first().use_adapter(*adapter);
+  return sequences_->open(prompt, adapter);
+}
+
+SequenceId DecodeSession::fork(SequenceId from) {
+  const SequenceId id =
+      sequences_->fork(from, [&](int32_t page, int32_t to) { ranks_->copy_page(page, to); });
+  ranks_->copy_seen(from, id);
+  return id;
+}
+
+DecodeSession::Bucket DecodeSession::bucket(int64_t tokens, int64_t sequences) const {
+  return {rounded_size(tokens), rounded_size(sequences)};
+}
+
+void DecodeSession::check(std::span<const DecodePiece> pieces) const {
+  int64_t tokens = 0, pages = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const DecodePiece& piece = pieces[i];
+    const int64_t fresh = piece.size();
+    const Sequences::Sequence& s = sequences_->at(piece.sequence);
+    if (fresh == 0) base::fail_invalid("a piece of no tokens of sequence ", piece.sequence);
+    for (size_t j = 0; j < i; ++j) {
+      if (pieces[j].sequence == piece.sequence)
+        base::fail_invalid("two pieces of one step are of sequence ", piece.sequence);
+    }
+    if (s.length + fresh > max_length_) {
+      base::fail_invalid("a sequence becomes longer than the model and the session allow; tokens: ",
+                         s.length + fresh, ", at most ", max_length_);
+    }
+    if (piece.chosen >= 0 && (steps_.launched == 0 || static_cast<size_t>(piece.chosen) >=
+                                                          steps_.of_slot[(steps_.launched - 1) % 2].rows))
+      base::fail_invalid("the step before has no row ", piece.chosen);
+    base::check(piece.biases.size() <= static_cast<size_t>(passes::kMostBiases), piece.biases.size(),
+                " biases of one sequence");
+    base::check(piece.scored.empty() || piece.scored.size() + 1 >= piece.tokens.size(), "a token behind ",
+                "each but the last is scored");
+    const bool draws_alone = piece.scored.empty() && piece.chosen < 0 && piece.sampling != nullptr &&
+                             !piece.sampling->has_penalties();
+    base::check(!piece.draws_each || draws_alone, "a piece that draws behind each token is scored, has its ",
+                "token from a step under way, or counts tokens that may be taken back");
+    base::check(piece.allowed_behind.empty() ||
+                    (piece.draws_each && !piece.allowed.empty() && piece.tokens.size() > 1 &&
+                     piece.allowed_behind.size() % (piece.tokens.size() - 1) == 0),
+                "masks of draws that a piece does not have");
+    for (int64_t id : piece.tokens) {
+      if (id < 0 || id >= vocabulary())
+        base::fail_invalid("token ", id, " is not in the vocabulary of ", vocabulary());
+    }
+    tokens += fresh;
+    pages += pages_for(piece.sequence, fresh);
+  }
+  if (pieces.empty() || tokens > options_.max_tokens)
+    base::fail_invalid("a step takes 1 to ", options_.max_tokens, " tokens, not ", tokens);
+  if (pages > pool().free_pages() && pages > free_pages()) {
+    base::fail(base::ErrorCode::exhausted, "keys and values of this step need ", pages, " pages, free are ",
+               free_pages(), " of ", pool().pages());
+  }
 }
 
 const compile::Program& DecodeSession::prepare(const Bucket& bucket, DecodeResult result) {
@@ -393,15 +293,15 @@ std::span<const float> DecodeSession::step(std::span<const DecodePiece> pieces, 
     base::check(piece.chosen < 0, "a step to its logits is given its tokens");
   const Bucket size = bucket(tokens_of(pieces), static_cast<int64_t>(pieces.size()));
   prepare(size);
-  take_pages(pieces);
-  fill(pieces, size);
+  for (const DecodePiece& piece : pieces) sequences_->take_pages(piece.sequence, piece.size());
+  fill_tokens(pieces, *sequences_, options_.page_tokens, size, inputs_);
   ranks_->run(size, inputs_, logits_, trace);
-  grow(pieces);
+  for (const DecodePiece& piece : pieces) sequences_->grow(piece.sequence, piece.size());
   return logits_.data<float>().first(pieces.size() * static_cast<size_t>(vocabulary()));
 }
 
 void DecodeSession::launch(std::span<const DecodePiece> pieces) {
-  base::check(launched_ - collected_ < depth_, "a step is launched before the oldest of ", depth_,
+  base::check(steps_.launched - steps_.collected < depth_, "a step is launched before the oldest of ", depth_,
               " is collected");
   check(pieces);
   const DecodeResult result = result_of(pieces);
@@ -410,24 +310,24 @@ void DecodeSession::launch(std::span<const DecodePiece> pieces) {
   base::check(count <= options_.max_sequences, count, " rows of a step of ", options_.max_sequences);
   const Bucket size = bucket(tokens_of(pieces), count);
   prepare(size, result);
-  take_pages(pieces);
-  fill(pieces, size);
+  for (const DecodePiece& piece : pieces) sequences_->take_pages(piece.sequence, piece.size());
+  fill_tokens(pieces, *sequences_, options_.page_tokens, size, inputs_);
   fill_draws(rows, size.sequences, result, inputs_);
   if (passes::includes(result, DecodeResult::edited)) fill_edits(rows, size.sequences, inputs_);
   const bool lists = passes::includes(result, DecodeResult::listed);
   if (lists) fill_wanted(pieces, size.sequences, inputs_[passes::kDrawWanted]);
-  const auto slot = static_cast<size_t>(launched_ % 2);
+  const auto slot = static_cast<size_t>(steps_.launched % 2);
   ranks_->launch(result, size, inputs_, slot);
-  steps_[slot] = {rows.size(), lists};
-  ++launched_;
-  grow(pieces);
+  steps_.of_slot[slot] = {rows.size(), lists};
+  ++steps_.launched;
+  for (const DecodePiece& piece : pieces) sequences_->grow(piece.sequence, piece.size());
 }
 
 DecodeSession::Drawn DecodeSession::collect() {
-  base::check(collected_ < launched_, "no step is under way");
-  const auto slot = static_cast<size_t>(collected_++ % 2);
+  base::check(steps_.collected < steps_.launched, "no step is under way");
+  const auto slot = static_cast<size_t>(steps_.collected++ % 2);
   const DecodeRank::Drawn drawn = ranks_->first().collect(slot);
-  const auto& [rows, lists] = steps_[slot];
+  const auto& [rows, lists] = steps_.of_slot[slot];
   const size_t listed = lists ? static_cast<size_t>(passes::listed_tokens(model_->form())) : 0;
   return {.tokens = {drawn.tokens, rows},
           .log_probabilities = {drawn.log_probabilities, rows},
@@ -438,7 +338,7 @@ DecodeSession::Drawn DecodeSession::collect() {
 }
 
 void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt, std::span<const int64_t> answer) {
-  sequence(id);
+  sequences_->at(id);
   seen_.assign(static_cast<size_t>(vocabulary()), 0);  // as count_tokens keeps it
   for (int64_t token : prompt) seen_.at(static_cast<size_t>(token)) = 1;
   for (int64_t token : answer) seen_.at(static_cast<size_t>(token)) += 2;

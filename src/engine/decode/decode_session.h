@@ -7,15 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/decode/adapter_slots.h"
 #include "engine/decode/decode_ranks.h"
 #include "engine/decode/draw_form.h"
-#include "engine/decode/prefix_pages.h"
 #include "engine/decode/sampling.h"
+#include "engine/decode/sequences.h"
 
 namespace trireme::engine {
-
-using SequenceId = int32_t;
 
 /// New tokens of one sequence in a step: a prompt, a part of it, or the token chosen last.
 struct DecodePiece {
@@ -71,25 +68,24 @@ class DecodeSession {
   /// known from keep(), and has its length then; at least one token of the prompt is left to run. The logits
   /// are the same as if all had run, on the CPU to the bit. Beginnings are known by adapter.
   SequenceId open(std::span<const int64_t> prompt, const LoadedAdapter* adapter = nullptr);
-  /// How many tokens of `prompt` open() would find, and which pages would be free then.
-  struct Beginning {
-    int64_t tokens = 0, free_pages = 0;
-  };
-  Beginning look(std::span<const int64_t> prompt, const LoadedAdapter* adapter = nullptr);
+  using Beginning = Sequences::Beginning;
+  Beginning look(std::span<const int64_t> prompt, const LoadedAdapter* adapter = nullptr) {
+    return sequences_->look(prompt, adapter);
+  }
   /// Remembers the full pages of a sequence for others that begin so; `tokens`: what it ran, or the first of
   /// it. Does nothing without DecodeOptions::share_prefixes.
-  void keep(SequenceId id, std::span<const int64_t> tokens);
+  void keep(SequenceId id, std::span<const int64_t> tokens) { sequences_->keep(id, tokens); }
   /// Pages that are free, or only remembered.
-  int64_t free_pages() const { return pool().free_pages() + prefixes_->spare(); }
+  int64_t free_pages() const { return sequences_->free_pages(); }
   /// A sequence with the tokens of another, whose full pages both hold. Throws exhausted.
   SequenceId fork(SequenceId from);
   /// Gives its pages back.
-  void close(SequenceId id);
+  void close(SequenceId id) { sequences_->close(id); }
   /// Takes tokens back from the end of a sequence that others do not share: it has `length` of them then.
-  void shrink(SequenceId id, int64_t length);
-  int64_t length(SequenceId id) const { return sequence(id).length; }
+  void shrink(SequenceId id, int64_t length) { sequences_->shrink(id, length); }
+  int64_t length(SequenceId id) const { return sequences_->at(id).length; }
   /// Pages that `tokens` more would take.
-  int64_t pages_for(SequenceId id, int64_t tokens) const;
+  int64_t pages_for(SequenceId id, int64_t tokens) const { return sequences_->pages_for(id, tokens); }
   const KvPool& pool() const { return ranks_->first().pool(); }
   int64_t max_length() const { return max_length_; }
   int64_t vocabulary() const { return model_->form().vocabulary; }
@@ -138,37 +134,24 @@ class DecodeSession {
   DecodeRanks& ranks() { return *ranks_; }
 
  private:
-  struct Sequence {
-    bool is_open = false;
-    int64_t length = 0;
-    std::vector<int32_t> pages;  // room for the longest sequence
-    int32_t adapter = -1;        // slot; -1: none
-    int32_t tree = 0;            // of the pages of known beginnings
-  };
-  const Sequence& sequence(SequenceId id) const;
-  Sequence& sequence(SequenceId id) { return const_cast<Sequence&>(std::as_const(*this).sequence(id)); }
-  int32_t take_page();
-  std::span<const int32_t> shared_pages(std::span<const int64_t> prompt, const LoadedAdapter* adapter);
   void check(std::span<const DecodePiece> pieces) const;
-  void take_pages(std::span<const DecodePiece> pieces);
-  void fill(std::span<const DecodePiece> pieces, const Bucket& bucket);
-  void grow(std::span<const DecodePiece> pieces);
 
   std::shared_ptr<const DecodeModel> model_;
   DecodeOptions options_;
   std::unique_ptr<DecodeRanks> ranks_;
-  std::unique_ptr<PrefixPages> prefixes_;
+  std::unique_ptr<Sequences> sequences_;  // over the first rank's pages
   int64_t max_length_ = 0;
   int depth_ = 1;
-  std::vector<Sequence> sequences_;
   std::vector<tensor::Tensor> inputs_;  // of the largest bucket, in the order of DecodeInput and DrawInput
   tensor::Tensor logits_;               // [max_sequences, vocabulary]
   std::vector<int32_t> seen_;           // [vocabulary], of the prompt that see() is told of
-  int64_t launched_ = 0, collected_ = 0;
   struct {
-    size_t rows = 0;
-    bool lists = false;
-  } steps_[2];  // under way, by slot
+    int64_t launched = 0, collected = 0;
+    struct {
+      size_t rows = 0;
+      bool lists = false;
+    } of_slot[2];
+  } steps_;  // under way
 };
 
 }  // namespace trireme::engine

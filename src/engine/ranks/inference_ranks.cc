@@ -8,9 +8,14 @@
 namespace trireme::engine {
 
 void InferenceRanks::fields(base::OptionList& f) {
-  f.add("tp", &tp, "ranks that each hold a part of the large weights; 0: as --strategy says, else 1")
+  f.add("tp", &tp,
+        "ranks that each hold a part of the large weights, and of the heads of a language model: of this "
+        "process, or of a job; 0: as --strategy says, else 1")
       .at_least(0);
-  f.add("pp", &pp, "ranks that each hold some of the layers; 0: as --strategy says, else 1").at_least(0);
+  f.add("pp", &pp,
+        "stages of ranks that each hold some of the layers, with the keys and values of a language model's; "
+        "0: as --strategy says, else 1")
+      .at_least(0);
   f.add("strategy", &strategy,
         "file with the keys of the section `parallel` of a training: tp, pp, rules, cuts, …");
 }

@@ -104,9 +104,9 @@ void activate(const RecurrentPlan& p, const Gate& gate, float* y, int64_t n) {
   }
   const auto vectors = [&](cpu::UnaryOp op) { cpu::unary_tile(op)(y, y, static_cast<size_t>(n), {}); };
   switch (gate.kind) {
-    case GateKind::sigmoid: return vectors(cpu::UnaryOp::sigmoid);
-    case GateKind::tanh: return vectors(cpu::UnaryOp::tanh);
-    case GateKind::relu: return vectors(cpu::UnaryOp::relu);
+    case GateKind::sigmoid: return vectors(cpu::UnaryOp::sigmoid_);
+    case GateKind::tanh: return vectors(cpu::UnaryOp::tanh_);
+    case GateKind::relu: return vectors(cpu::UnaryOp::relu_);
     default:
       for (int64_t j = 0; j < n; ++j) y[j] = static_cast<float>(apply(gate, double(y[j])));
   }

@@ -95,7 +95,7 @@ class DecodeRewriter {
     if (extent(node, 2, 3) != dim || extent(node, 0, 3) != dim)
       base::fail_unsupported("decoding of attention '", node.from, "' whose values have another width");
     const size_t layer = form_.layers.size();
-    form_.layers.push_back({kv_heads, dim});
+    form_.layers.push_back({kv_heads, dim, layer});
     const tensor::TensorType pages{
         form_.options.page_type, Shape::of({form_.options.pages, kv_heads, form_.options.page_tokens, dim})};
     const ValueId keys = graph().add_state(key_pages(layer), pages);
@@ -298,21 +298,12 @@ std::vector<ValueId> list(Rewriter& rw, ir::Graph& graph, ValueId logits, Dim se
   return {best[1], best[0], rw.add("gather_elements", {logs, wanted}, {{"axis", int64_t{1}}}, "draw")};
 }
 
-}  // namespace
-
-ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences) {
-  ir::Graph graph = form.graph;
-  const ValueId ids = graph.inputs()[kDecodeIds], logits = graph.outputs()[0];
-  const Dim tokens = graph.type(ids).shape[1], sequences = Dim::symbol("sequences");
-  const bool has_penalties = includes(result, DecodeResult::penalized);
+/// Tokens of the step before, where `from` says so, in place of ids.
+void take_chosen(ir::Graph& graph, int64_t most_sequences) {
+  const ValueId ids = graph.inputs()[kDecodeIds];
   const ValueId chosen = graph.add_input("chosen", {DType::i64, Shape{Dim(most_sequences)}});
-  const ValueId from = graph.add_input("from", {DType::i32, Shape{tokens}});
-  const ValueId settings = graph.add_input(
-      "settings",
-      {DType::f32, Shape{sequences, Dim(has_penalties ? ops::kSampleSettings : ops::kPlainSettings)}});
-  const ValueId counters = graph.add_input("counters", {DType::i64, Shape{sequences, Dim(2)}});
-  Rewriter rw(graph);
-  const ValueId taken = rw.add("take_tokens", {ids, chosen, from}, {}, "take_tokens");
+  const ValueId from = graph.add_input("from", {DType::i32, Shape{graph.type(ids).shape[1]}});
+  const ValueId taken = Rewriter(graph).add("take_tokens", {ids, chosen, from}, {}, "take_tokens");
   const ir::NodeId taker = graph.value(taken).producer;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const auto id = ir::NodeId(static_cast<uint32_t>(n));
@@ -320,6 +311,18 @@ ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_s
       if (graph.node(id).op != nullptr && graph.node(id).in[i] == ids) graph.set_operand(id, i, taken);
     }
   }
+}
+
+/// Draws in place of logits.
+void draw(ir::Graph& graph, const DecodeGraph& form, DecodeResult result, int64_t most_sequences) {
+  const ValueId logits = graph.outputs()[0];
+  const Dim sequences = Dim::symbol("sequences");
+  const bool has_penalties = includes(result, DecodeResult::penalized);
+  const ValueId settings = graph.add_input(
+      "settings",
+      {DType::f32, Shape{sequences, Dim(has_penalties ? ops::kSampleSettings : ops::kPlainSettings)}});
+  const ValueId counters = graph.add_input("counters", {DType::i64, Shape{sequences, Dim(2)}});
+  Rewriter rw(graph);
   const std::vector<int64_t> rows{-1, form.vocabulary};
   const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({2}, std::span(rows)));
   std::vector<ValueId> in{rw.add("reshape", {logits, shape}, {}, "draw"), settings, counters};
@@ -337,9 +340,31 @@ ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_s
     names.insert(names.end(), {"likeliest", "likeliest_logarithms", "wanted_logarithms"});
   }
   graph.set_outputs(drawn, names);
+}
+
+}  // namespace
+
+ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences) {
+  ir::Graph graph = form.graph;
+  if (form.takes_tokens()) take_chosen(graph, most_sequences);
+  if (form.draws()) draw(graph, form, result, most_sequences);
   graph.sort();
   graph.infer_all();
   return graph;
+}
+
+size_t operand_called(std::string_view name) {
+  static constexpr std::pair<std::string_view, size_t> kNames[] = {
+      {"positions", kDecodePositions}, {"slots", kDecodeSlots},     {"table", kDecodeTable},
+      {"lengths", kDecodeLengths},     {"starts", kDecodeStarts},   {"last", kDecodeLast},
+      {"adapters", kDecodeAdapters},   {"chosen", kDrawChosen},     {"from", kDrawFrom},
+      {"settings", kDrawSettings},     {"counters", kDrawCounters}, {"places", kDrawPlaces},
+      {"allowed", kDrawAllowed},       {"bias_ids", kDrawBiasIds},  {"biases", kDrawBiases},
+      {"wanted", kDrawWanted}};
+  for (const auto& [known, operand] : kNames) {
+    if (known == name) return operand;
+  }
+  base::fail(base::ErrorCode::internal, "a step of decoding has no operand '", name, "'");
 }
 
 void set_pages(DecodeGraph& form, int64_t pages) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
@@ -21,6 +22,7 @@ struct DecodeOptions {
 /// page_tokens, dim] each.
 struct DecodeLayer {
   int64_t kv_heads = 1, dim = 1;
+  size_t number = 0;  ///< i, of the whole model
 };
 
 /// A product that adapters may add to: "model.layers.0.self_attn.q_proj", rows of `in` to rows of `out`.
@@ -43,6 +45,13 @@ struct DecodeGraph {
   int64_t positions = 0;  ///< tokens that the model's table of positions allows; 0: it has none
   int64_t vocabulary = 0;
   DecodeOptions options;
+  /// Of a stage of a pipeline, see passes/decode/decode_stages.h: what arrives and what leaves, by names of
+  /// inputs and outputs. A graph to which nothing comes takes the tokens; one from which nothing leaves
+  /// draws.
+  std::vector<std::string> arrives = {}, leaves = {};
+
+  bool takes_tokens() const { return arrives.empty(); }
+  bool draws() const { return leaves.empty(); }
 };
 
 /// Names of the states of layer i.
@@ -108,8 +117,12 @@ inline int64_t listed_tokens(const DecodeGraph& form) { return std::min(kMostLis
 /// The inputs of a step's graph, in its order: numbers of DecodeInput and DrawInput.
 std::vector<size_t> inputs_of(DecodeResult result, bool has_adapters = false);
 
+/// Which operand an input behind the ids is: a number of DecodeInput or DrawInput. Throws internal for a name
+/// that no operand has.
+size_t operand_called(std::string_view name);
+
 /// `form` with draws instead of logits, after passes or before. `most_sequences`: of any step; also the
-/// places of what is seen.
+/// places of what is seen. Of a stage: takes drawn tokens if it takes tokens, draws if it draws.
 ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences);
 
 }  // namespace trireme::passes

@@ -15,7 +15,8 @@ struct Partitioning {
   std::vector<int> coordinates;  ///< of the rank
   /// Of inputs, params, states by name; those not named are replicated. Constants are.
   std::map<std::string, tensor::Shard> placed = {};
-  /// Of outputs by name; those not named become replicated.
+  /// Of outputs by name; those not named become replicated. Partial: those that are made
+  /// as partial sums stay so.
   std::map<std::string, tensor::Shard> outputs = {};
   /// Axes that the pass leaves alone: values are not looked at along them (dp, which
   /// passes/partition/data_parallel places).

@@ -66,7 +66,9 @@ Wishes find_wishes(const ir::Graph& graph, const Partitioning& how, const AxisRa
   }
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     const auto at = how.outputs.find(graph.output_names()[i]);
-    wishes[index(graph.outputs()[i])] = at == how.outputs.end() ? Placement{} : at->second.on(rank.axis);
+    const Placement wish = at == how.outputs.end() ? Placement{} : at->second.on(rank.axis);
+    // What may stay a partial sum is made as if nodes read it.
+    if (!wish.is_partial()) wishes[index(graph.outputs()[i])] = wish;
     ++readers[index(graph.outputs()[i])];
   }
   for (const ir::Node& node : graph.nodes()) {

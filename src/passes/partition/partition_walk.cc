@@ -185,7 +185,8 @@ class AxisWalk {
       const ValueId id = from_.outputs()[i];
       const Node* producer = from_.producer(id);
       const Half half = producer == nullptr ? Half::forward : halves_[index(from_.value(id).producer)];
-      values_.to().add_output(values_.to_placement(id, wanted, half, name), name);
+      const bool stays = wanted.is_partial() && !values_.made(id).is_partial();
+      values_.to().add_output(values_.to_placement(id, stays ? Placement{} : wanted, half, name), name);
     }
   }
 

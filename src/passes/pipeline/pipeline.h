@@ -30,19 +30,22 @@ struct PipelineCut {
 /// or of its weights' names, "h.6", or a pattern with '*'). Else by cost: the longest part is as short as it
 /// can be with cuts that one value crosses, residual streams and inputs of matrices first; among those with
 /// fewest bytes. Throws invalid_argument for names that are not there or not in order, and for more parts
-/// than weighted nodes.
+/// than weighted nodes or places to cut.
 PipelineCut plan_pipeline_cut(const ir::Graph& graph, size_t parts,
                               const std::vector<std::string>& names = {});
+/// The same by cost, cut only at residual streams and inputs of matrices, however long a part becomes: what
+/// later passes fuse is the same in the parts as in the whole.
+PipelineCut plan_stream_cut(const ir::Graph& graph, size_t parts);
 
 /// A line for the schedule with the bubble it has if a backward takes two forwards, and one for each part:
 /// where it begins, its share of the work, what it passes on.
 std::string to_text(const PipelineCut& cut, const PipelineOrder& order);
 
-/// One part as a graph of its own. Its inputs are those of the model that it reads, then the values that
-/// cross from the part before: "cut0.0", "cut0.1", …; its outputs the values that cross to the next one, or
-/// those of the model in the last part. A value that skips a part is handed through it. What depends on
-/// inputs alone (masks, positions) or on weights alone is computed again in every part that reads it. State
-/// updates are in the part that computes their new content.
+/// One part as a graph of its own; extents may be symbols where the cut was planned with numbers. Its inputs
+/// are those of the model that it reads, then the values that cross from the part before: "cut0.0", "cut0.1",
+/// …; its outputs the values that cross to the next one, or those of the model in the last part. A value that
+/// skips a part is handed through it. What depends on inputs alone (masks, positions) or on weights alone is
+/// computed again in every part that reads it. State updates are in the part that computes their new content.
 struct PipelinePart {
   ir::Graph graph;
   std::vector<std::string> in, out;  ///< names of the crossing values

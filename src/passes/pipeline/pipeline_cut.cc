@@ -51,9 +51,18 @@ class CutPlanner {
       const auto j = static_cast<size_t>(next - spine_.weighted.begin());
       base::require(j > (begins.empty() ? 0 : begins.back()), "the cut at layer '", name,
                     "' leaves a part without weights: name cuts in the order of the layers");
+      base::require(spine_.crossing(windows_[j]).level != CutLevel::never, "the cut at layer '", name,
+                    "' parts a state from what is computed of it");
       begins.push_back(j);
     }
     return finished(begins);
+  }
+
+  PipelineCut by_streams(size_t parts) const {
+    const std::vector<size_t> even = shortest(parts, CutLevel::stream, kInfinity);
+    base::require(even.size() + 1 == parts, "the model has too few places between layers for ", parts,
+                  " pipeline parts");
+    return finished(shortest(parts, CutLevel::stream, longest(even) * 1.02));
   }
 
   PipelineCut by_cost(size_t parts) const {
@@ -71,6 +80,8 @@ class CutPlanner {
       }
       if (length <= best * kSlack) break;
     }
+    base::require(chosen.size() + 1 == parts, "the model has too few places to cut for ", parts,
+                  " pipeline parts");
     return finished(chosen);
   }
 
@@ -166,6 +177,12 @@ PipelineCut plan_pipeline_cut(const ir::Graph& graph, size_t parts, const std::v
                 " layers with weights, too few for ", parts, " pipeline parts");
   const CutPlanner planner(spine);
   return names.empty() ? planner.by_cost(parts) : planner.by_names(names);
+}
+
+PipelineCut plan_stream_cut(const ir::Graph& graph, size_t parts) {
+  if (parts == 1) return plan_pipeline_cut(graph, 1);
+  const Spine spine(graph);
+  return CutPlanner(spine).by_streams(parts);
 }
 
 std::string to_text(const PipelineCut& cut, const PipelineOrder& order) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "ir/updates.h"
+
 namespace trireme::passes {
 
 using ir::Node;
@@ -74,7 +76,31 @@ std::vector<ValueId> Spine::weights_of(const Node& node) const {
   return out;
 }
 
+namespace {
+
+/// Bytes of a value; extents that are not known yet count as 1.
+int64_t known_bytes(const tensor::TensorType& type) {
+  int64_t elements = 1;
+  for (const tensor::Dim& d : type.shape.dims()) elements *= d.is_static() ? d.value() : 1;
+  return tensor::bytes_of(type.dtype, elements);
+}
+
+}  // namespace
+
+/// By value: whether it is the new content of a state.
+std::vector<char> Spine::find_contents() const {
+  std::vector<char> is_content(graph.values().size(), 0);
+  for (const Node& node : graph.nodes()) {
+    if (!node.op->schema.updates_state()) continue;
+    for (const ir::StateUpdate& u : ir::updates_of(node)) {
+      if (node.out[u.result] != ir::kNoValue) is_content[index(node.out[u.result])] = 1;
+    }
+  }
+  return is_content;
+}
+
 void Spine::find_crossings() {
+  const std::vector<char> is_content = find_contents();
   // Positions at which each activation is produced, and read by the spine.
   const size_t count = nodes.size();
   std::vector<std::vector<size_t>> reads(graph.values().size());
@@ -93,7 +119,10 @@ void Spine::find_crossings() {
     std::erase_if(alive, [&](ValueId id) { return reads[index(id)].back() < p; });
     Crossing& here = crossings_[p];
     here.values = alive.size();
-    for (ValueId id : alive) here.bytes += tensor::bytes_of(graph.type(id));
+    for (ValueId id : alive) {
+      here.bytes += known_bytes(graph.type(id));
+      if (is_content[index(id)]) here.level = CutLevel::never;
+    }
     if (alive.size() == 1) {
       const auto& at = reads[index(alive[0])];
       const auto later = at.end() - std::lower_bound(at.begin(), at.end(), p);
@@ -101,7 +130,8 @@ void Spine::find_crossings() {
       const std::vector<ValueId> weights = weights_of(next);
       const bool is_matrix = std::any_of(weights.begin(), weights.end(),
                                          [&](ValueId id) { return graph.type(id).shape.rank() >= 2; });
-      here.level = later >= 2 || is_matrix ? CutLevel::stream : CutLevel::single;
+      if (here.level != CutLevel::never)
+        here.level = later >= 2 || is_matrix ? CutLevel::stream : CutLevel::single;
     }
     for (ValueId id : graph.nodes()[nodes[p]].out) {
       if (id != ir::kNoValue && !reads[index(id)].empty()) alive.push_back(id);

@@ -10,8 +10,9 @@
 namespace trireme::passes {
 
 /// How simple a cut is. stream: one value crosses, which is read several times (a residual stream) or by a
-/// weight matrix: no fusion of later passes is torn. single: one value crosses.
-enum class CutLevel : uint8_t { stream, single, any };
+/// weight matrix: no fusion of later passes is torn. single: one value crosses. never: the new content of a
+/// state would cross, which lies where the state does.
+enum class CutLevel : uint8_t { stream, single, any, never };
 
 struct Crossing {
   CutLevel level = CutLevel::any;
@@ -50,6 +51,7 @@ class Spine {
   void find_dependences();
   void find_nodes();
   void find_crossings();
+  std::vector<char> find_contents() const;
   void collect_weights(ir::ValueId id, std::vector<ir::ValueId>& out) const;
 
   std::vector<char> depends_;        ///< by value: kInput, kWeight

@@ -103,5 +103,32 @@ TEST(Pipeline, ACutOfAnotherModelIsNoticed) {
   EXPECT_THROW(plan_pipeline_cut(graph, 4), base::Error);
 }
 
+/// What a node writes into a state lies where the state does: it never crosses.
+TEST(Pipeline, TheContentOfAStateStaysInItsPart) {
+  ir::Graph g;
+  const auto add = [&](const char* op, std::vector<ir::ValueId> in) {
+    return g.add1(ops::table().need(op), std::move(in));
+  };
+  const auto state = [&](const char* name, tensor::Shape shape) {
+    return g.add_state(name, {DType::f32, std::move(shape)});
+  };
+  const ir::ValueId x = g.add_input("x", {DType::f32, {1, 4, 8}});
+  const ir::ValueId slots = g.add_input("slots", {DType::i32, {4}});
+  const ir::ValueId k = add("matmul", {x, state("w0", {8, 8})});
+  const ir::ValueId now =
+      g.add(ops::table().need("kv_append"),
+            {k, k, state("keys", {2, 1, 4, 8}), state("values", {2, 1, 4, 8}), slots}, {}, 2)[0];
+  const ir::ValueId scaled = add("mul", {now, state("w1", {8})});
+  g.add_output(add("matmul", {scaled, state("w2", {8, 8})}), "y");
+  g.sort();
+  const PipelineCut cut = plan_pipeline_cut(g, 3);
+  for (size_t part = 0; part < 3; ++part) {
+    const ir::Graph graph = cut_part(g, cut, part).graph;
+    EXPECT_EQ(count(graph, "mul"), count(graph, "kv_append"));
+  }
+  EXPECT_THROW(plan_pipeline_cut(g, 4), base::Error);
+  EXPECT_THROW(plan_pipeline_cut(g, 2, {"w1"}), base::Error);
+}
+
 }  // namespace
 }  // namespace trireme::passes

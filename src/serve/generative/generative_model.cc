@@ -79,7 +79,7 @@ engine::DecodeOptions session_options(const ModelSource& source, const ModelHost
   const ServeOptions& options = host.options;
   const RunConfig run = RunConfig::of(source.config.parameters);
   base::require(options.service == nullptr,
-                "language models are served by the ranks of one process (--tp), "
+                "language models are served by the ranks of one process (--tp, --pp), "
                 "not by those of a job");
   engine::DecodeOptions o;
   options.cache.apply(o);
@@ -88,13 +88,6 @@ engine::DecodeOptions session_options(const ModelSource& source, const ModelHost
   o.threads = run.threads > 0 ? run.threads : options.threads;
   o.strategy = strategy_of(run, options);
   return o;
-}
-
-int64_t weight_bytes_of(const engine::DecodeModel& model) {
-  int64_t bytes = 0;
-  for (const ir::Value& v : model.form().graph.values())
-    bytes += v.data.defined() ? static_cast<int64_t>(v.data.bytes()) : 0;
-  return bytes;
 }
 
 constexpr int64_t kShortText = 4 << 10;  // takes less time to tokenize than to hand over
@@ -229,7 +222,7 @@ void GenerativeModel::Parts::add_drafter(const ModelSource& source, const ModelH
     } catch (const base::Error& e) {
       throw e.with(base::concat("draft '", speculation.draft, "'"));
     }
-    weight_bytes += weight_bytes_of(*draft);
+    weight_bytes += draft->weight_bytes();
   }
   service.draft_tokens = speculation.draft_tokens;
   service.make_drafter = [speculation, vocabulary, draft, options] {
@@ -246,7 +239,7 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
   parts.add_turn_end();
   const engine::DecodeOptions options = session_options(source, host);
   const auto prepared = std::make_shared<const engine::DecodeModel>(model.graph, options, model.files);
-  parts.weight_bytes = weight_bytes_of(*prepared) + engine::adapter_room_bytes(prepared->form().adapters);
+  parts.weight_bytes = prepared->weight_bytes() + engine::adapter_room_bytes(prepared->form().adapters);
   parts.adapters = engine::AdapterSlots::make(prepared->form().adapters, model.config);
   parts.add_drafter(source, host, prepared->form().vocabulary);
   parts.make = [prepared, options] {
