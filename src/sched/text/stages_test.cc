@@ -159,10 +159,12 @@ DecodeOptions random_options(base::Rng& rng) {
   constexpr passes::WeightBits kBits[] = {passes::WeightBits::f32,  passes::WeightBits::f32,
                                           passes::WeightBits::int8, passes::WeightBits::int4,
                                           passes::WeightBits::q4_0, passes::WeightBits::q8_0};
-  o.precision = kPrecisions[rng.below(std::size(kPrecisions))];
+  o.strategy.precision.compute = kPrecisions[rng.below(std::size(kPrecisions))];
   o.cache_type = kTypes[rng.below(std::size(kTypes))];
-  o.weights = {.weights = kBits[rng.below(std::size(kBits))], .weight_group = 32, .least_elements = 1};
-  if (o.weights.weights != passes::WeightBits::f32) o.precision = passes::Precision::f32;
+  o.strategy.weights = {
+      .weights = kBits[rng.below(std::size(kBits))], .weight_group = 32, .least_elements = 1};
+  if (o.strategy.weights.weights != passes::WeightBits::f32)
+    o.strategy.precision.compute = passes::Precision::f32;
   o.page_tokens = static_cast<int64_t>(rng.below(2) == 0 ? 4 : 16);
   o.max_tokens = static_cast<int64_t>(5 + rng.below(60));
   o.max_sequences = static_cast<int64_t>(4 + rng.below(4)) * 4;
@@ -170,8 +172,9 @@ DecodeOptions random_options(base::Rng& rng) {
 }
 
 std::string text_of(const DecodeOptions& o, Layout layout) {
-  return base::concat("pp ", layout.pp, ", tp ", layout.tp, ", precision ", static_cast<int>(o.precision),
-                      ", weights ", static_cast<int>(o.weights.weights), ", cache ",
+  return base::concat("pp ", layout.pp, ", tp ", layout.tp, ", precision ",
+                      static_cast<int>(o.strategy.precision.compute), ", weights ",
+                      static_cast<int>(o.strategy.weights.weights), ", cache ",
                       static_cast<int>(o.cache_type), ", chunk ", o.max_tokens);
 }
 
