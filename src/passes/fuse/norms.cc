@@ -262,7 +262,8 @@ bool gather_shifted_norm(Rewriter& rw, const Node& sum) {
 /// True if the constant is `value` everywhere.
 bool is_filled(const Rewriter& rw, ValueId id, double value) {
   const tensor::Tensor* t = rw.known(id);
-  if (t == nullptr || !tensor::is_float(t->dtype())) return false;
+  constexpr int64_t kMostBytes = 64 << 10;  // of channels in groups
+  if (t == nullptr || !tensor::is_float(t->dtype()) || t->bytes() > kMostBytes) return false;
   const std::vector<double> all = t->to_doubles();
   return std::all_of(all.begin(), all.end(), [&](double v) { return v == value; });
 }
