@@ -107,7 +107,7 @@ endfunction()
 
 # Tests may also include from tests/ and ask it where the checkout, shared data and encoder are.
 function(trireme_test_support)
-  add_library(trireme_test_support STATIC tests/cut_trial.cc tests/op_cases.cc tests/partition_trial.cc
+  add_library(trireme_test_support STATIC tests/attack.cc tests/cut_trial.cc tests/op_cases.cc tests/partition_trial.cc
               tests/row_trial.cc tests/test_data.cc tests/http2_peer.cc)
   target_link_libraries(trireme_test_support PUBLIC trireme_core GTest::gtest_main)
   target_include_directories(trireme_test_support PUBLIC ${CMAKE_SOURCE_DIR})
