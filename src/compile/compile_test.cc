@@ -291,7 +291,7 @@ TEST(Compile, KernelsOfADeviceArePreparedSideBySide) {
     // Long only where nobody comes.
     came.wait_for(lock, std::chrono::seconds(20), [&] { return most >= 2; });
     --inside;
-    return ir::BoundKernel{};
+    return ir::BoundKernel{.run = [](const ir::RunArgs&) {}};
   };
   const Program p = prepared_on_device(prepare, 3);
   EXPECT_GE(most, 2);

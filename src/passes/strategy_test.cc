@@ -43,7 +43,7 @@ TEST(Strategy, SaysWhatEachPurposeTakes) {
   EXPECT_EQ(allowed({.tp = 4}), "tid");
   EXPECT_EQ(allowed({.dp = 2}), "t");
   EXPECT_EQ(allowed({.dp = 2, .tp = 2, .pp = 2, .zero = 3}), "t");
-  EXPECT_EQ(allowed({.pp = 2}), "ti");
+  EXPECT_EQ(allowed({.pp = 2}), "tid");
   EXPECT_EQ(allowed({.tp = 2, .sequence = true}), "ti");
   for (const Precision p : {Precision::f32, Precision::bf16, Precision::f16, Precision::fp8})
     EXPECT_EQ(allowed({.tp = 2, .precision = {.compute = p}}), "tid");
@@ -60,7 +60,7 @@ TEST(Strategy, TellsWhatIsWrong) {
   EXPECT_NE(refusal({.weights = {.weights = WeightBits::int8}}, Purpose::training).find("8 or 4 bits"),
             std::string::npos);
   EXPECT_NE(refusal({.dp = 3}, Purpose::inference).find("dp=3 is for training"), std::string::npos);
-  EXPECT_NE(refusal({.pp = 2}, Purpose::decoding).find("pp=2"), std::string::npos);
+  EXPECT_NE(refusal({.dp = 2}, Purpose::decoding).find("dp=2"), std::string::npos);
 }
 
 TEST(Strategy, KeepsItsPartsOverOtherRanks) {

@@ -76,7 +76,7 @@ class Dispatcher {
   /// The instance is free again; `still_running` requests of its batch were never computed().
   void finish(Instance& instance, size_t still_running);
   /// A request of submit() ran, `timing` is null if the model failed: the instance is free. True: it had been
-  /// given up as hung.
+  /// given up as hung. If it throws for want of memory, nothing has changed: to be called again with null.
   bool ran_here(Instance& instance, uint64_t group, const Timing* timing);
   /// Its sink has been told; `had_hung` as ran_here() said.
   void told_here(bool had_hung);

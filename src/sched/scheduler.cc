@@ -208,8 +208,8 @@ void Scheduler::run_here(Instance& instance, Request request) {
   request.timing.instance = instance.index;
   bool has_instance = true, has_hung = false;
   const auto on_batch = [&](const Timing& timing) {
-    has_instance = false;
     has_hung = dispatcher_.ran_here(instance, group, &timing);
+    has_instance = false;  // not before: without memory to learn from it the instance is still taken
     if (on_batch_ && !has_hung) on_batch_(timing);
   };
   std::vector<Request> batch;

@@ -81,8 +81,10 @@ bool fold_one(Rewriter& rw, const ir::Node& bn) {
   if (w == nullptr || w->dtype() != tensor::DType::f32 || (has_bias && b == nullptr)) return false;
   const std::optional<Affine> a = affine_of(rw, bn);
   if (!a || a->scale.size() != static_cast<size_t>(w->dims()[0])) return false;
-  const ir::ValueId weight = rw.graph().add_param(rw.graph().value(conv->in[1]).name, scaled_rows(*w, *a));
-  const ir::ValueId shift = rw.graph().add_param(bn.from + ".bias", folded_bias(b, *a));
+  // Both are read before a value is added, which may move what w and b point to.
+  Tensor scaled = scaled_rows(*w, *a), folded = folded_bias(b, *a);
+  const ir::ValueId weight = rw.graph().add_param(rw.graph().value(conv->in[1]).name, std::move(scaled));
+  const ir::ValueId shift = rw.graph().add_param(bn.from + ".bias", std::move(folded));
   rw.replace(bn.out[0], rw.add("conv", {conv->in[0], weight, shift}, conv->attrs, conv->from));
   return true;
 }
