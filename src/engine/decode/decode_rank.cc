@@ -68,7 +68,10 @@ DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOpt
   if (mesh != nullptr) part_.emplace(model_->strategy(), mesh->world().rank());
   pool_ = std::make_unique<KvPool>(*device_, kv_layout(*model_), pages);
   if (form_.adapters.slots > 0)
-    states_.adapters = std::make_unique<AdapterStates>(*device_, form_.adapters, *stream_);
+    adapters_ = std::make_unique<AdapterStates>(*device_, form_.adapters, *stream_);
+  seen_ = std::make_unique<SeenCounts>(*device_, *stream_,
+                                       most_sequences_ * (options.counts_ahead ? 1 + SeenCounts::kSlots : 1),
+                                       form_.vocabulary);
   passes::set_pages(form_, pages);
   drawn_ =
       std::make_unique<runtime::LateResults>(*device_, threads_, DrawnPlaces(most_sequences_, form_).bytes);
@@ -82,39 +85,17 @@ DecodeRank::~DecodeRank() {
   }
 }
 
-int32_t* DecodeRank::seen() {
-  if (states_.seen == nullptr) {
-    finish();
-    states_.seen =
-        device_->allocate(most_sequences_ * form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
-  }
-  return static_cast<int32_t*>(states_.seen.get());
-}
-
-void DecodeRank::set_seen(int64_t place, const std::vector<int32_t>& counts) {
-  stream_->upload(seen() + place * form_.vocabulary, counts.data(),
-                  form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
-  finish();
-}
-
-void DecodeRank::copy_seen(int64_t from, int64_t to) {
-  if (states_.seen == nullptr) return;
-  stream_->copy(seen() + to * form_.vocabulary, seen() + from * form_.vocabulary,
-                form_.vocabulary * static_cast<int64_t>(sizeof(int32_t)));
-}
-
 void DecodeRank::use_adapter(const LoadedAdapter& adapter) {
-  base::check(states_.adapters != nullptr, "an adapter for a model without room");
-  states_.adapters->use(adapter, *stream_);
+  base::check(adapters_ != nullptr, "an adapter for a model without room");
+  adapters_->use(adapter, *stream_);
 }
 
 std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
   std::vector<void*> states;
   for (const compile::SlotId id : program.states) {
     const std::string& name = program.slot(id).name;
-    if (name == passes::kSeenTokens) states.push_back(seen());
-    if (void* adapters = states_.adapters ? states_.adapters->find(name) : nullptr)
-      states.push_back(adapters);
+    if (name == passes::kSeenTokens) states.push_back(seen_->memory());
+    if (void* adapters = adapters_ ? adapters_->find(name) : nullptr) states.push_back(adapters);
     for (size_t i = 0; i < form_.layers.size(); ++i) {
       if (name == passes::key_pages(i)) states.push_back(pool_->keys(i));
       if (name == passes::value_pages(i)) states.push_back(pool_->values(i));
@@ -142,7 +123,7 @@ std::vector<tensor::Dims> DecodeRank::operand_shapes(DecodeResult result, const 
 
 std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
   if (key.result != DecodeResult::logits && !draws_.contains(key.result))
-    draws_.emplace(key.result, passes::draw_form(form_, key.result, most_sequences_));
+    draws_.emplace(key.result, passes::draw_form(form_, key.result, most_sequences_, seen_->places()));
   const ir::Graph& graph = key.result == DecodeResult::logits ? form_.graph : draws_.at(key.result);
   const auto shapes = operand_shapes(key.result, key.bucket);
   ir::Graph bound = passes::bind_shapes(graph, shapes);

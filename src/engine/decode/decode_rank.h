@@ -12,6 +12,7 @@
 #include "engine/arena.h"
 #include "engine/decode/adapter_states.h"
 #include "engine/decode/kv_pool.h"
+#include "engine/decode/seen_counts.h"
 #include "lower/inference.h"
 #include "lower/program_cache.h"
 #include "runtime/executor.h"
@@ -74,10 +75,9 @@ class DecodeRank {
   /// The adapter is in its slot from the next step on, whose last one nobody uses any more.
   void use_adapter(const LoadedAdapter& adapter);
 
-  void copy_page(int32_t from, int32_t to) { pool_->copy_page(from, to, *stream_); }
-  /// What sequence `place` has seen so far: counts [vocabulary] as count_tokens keeps them.
-  void set_seen(int64_t place, const std::vector<int32_t>& counts);
-  void copy_seen(int64_t from, int64_t to);
+  /// What its device does, in order.
+  tensor::Stream& stream() { return *stream_; }
+  SeenCounts& seen() { return *seen_; }
 
  private:
   struct Compiled;
@@ -90,7 +90,6 @@ class DecodeRank {
   std::shared_ptr<Compiled> prepared(const Key& key);
   std::shared_ptr<Compiled> build(const Key& key);
   std::vector<void*> states_of(const compile::Program& program);
-  int32_t* seen();
 
   std::shared_ptr<const DecodeModel> model_;
   DecodeOptions options_;
@@ -106,11 +105,9 @@ class DecodeRank {
   int64_t most_sequences_;
   std::unique_ptr<runtime::LateResults> drawn_;
   std::shared_ptr<Compiled> launched_[2];  // by slot
-  struct {
-    std::shared_ptr<void> seen;               // [most sequences, vocabulary] i32, made when first asked for
-    std::unique_ptr<AdapterStates> adapters;  // null: there is no room for any
-  } states_;
-  std::optional<lower::RankPart> part_;  // of several ranks
+  std::unique_ptr<SeenCounts> seen_;
+  std::unique_ptr<AdapterStates> adapters_;  // null: there is no room for any
+  std::optional<lower::RankPart> part_;      // of several ranks
   lower::ProgramCache<Key, std::shared_ptr<Compiled>> compiled_;
   tensor::Tensor unread_;  // the same logits on other ranks than the first
 };

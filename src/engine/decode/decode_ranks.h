@@ -38,6 +38,11 @@ class DecodeRanks {
   void copy_page(int32_t from, int32_t to);
   void set_seen(int64_t place, std::vector<int32_t> counts);
   void copy_seen(int64_t from, int64_t to);
+  void see_ahead(std::vector<SeenAhead> rows, size_t slot);
+  /// A page of all ranks on the host: the parts of one rank behind another's.
+  int64_t page_bytes() const { return size() * first().pool().layout().page_bytes(); }
+  void read_page(int32_t page, std::span<std::byte> to);
+  void write_pages(std::span<const int32_t> pages, std::span<const std::byte* const> from);
   /// Takes a rank away, as if its thread had died; for tests. From any thread.
   void lose(int rank) { group_->lose(rank); }
 

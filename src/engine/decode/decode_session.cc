@@ -14,9 +14,6 @@ using passes::DecodeResult;
 using tensor::DType;
 using tensor::Tensor;
 
-/// What is known of texts with an adapter is a tree of its own.
-int32_t tree_of(const LoadedAdapter* adapter) { return adapter == nullptr ? 0 : 1 + adapter->number(); }
-
 }  // namespace
 
 DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options)
@@ -29,7 +26,8 @@ DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const Dec
   if (form.positions > 0) max_length_ = std::min(max_length_, form.positions);
   if (options.max_length > 0) max_length_ = std::min(max_length_, options.max_length);
   ranks_ = std::make_unique<DecodeRanks>(model_, options);
-  prefixes_ = std::make_unique<PrefixPages>(ranks_->first().pool());
+  known_ = std::make_unique<KnownBeginnings>(options_, *ranks_);
+  ahead_ = std::make_unique<CountsAhead>(*ranks_, rounded_size(options.max_sequences));
   const bool is_cpu = runtime::kind_of_device(options.device) == tensor::DeviceKind::cpu;
   depth_ = options.run_ahead && !is_cpu && ranks_->size() == 1 ? 2 : 1;
   sequences_.resize(static_cast<size_t>(options.max_sequences));
@@ -68,39 +66,30 @@ const DecodeSession::Sequence& DecodeSession::sequence(SequenceId id) const {
   return sequences_[static_cast<size_t>(id)];
 }
 
-SequenceId DecodeSession::open(const LoadedAdapter* adapter) {
+SequenceId DecodeSession::open(const TextOrigin& origin) {
+  const LoadedAdapter* adapter = origin.adapter;
   if (adapter != nullptr) ranks_->first().use_adapter(*adapter);
   for (size_t i = 0; i < sequences_.size(); ++i) {
     if (sequences_[i].is_open) continue;
     sequences_[i].is_open = true;
     sequences_[i].length = 0;
     sequences_[i].adapter = adapter == nullptr ? -1 : adapter->slot();
-    sequences_[i].tree = tree_of(adapter);
+    sequences_[i].root = known_->root(origin);
     return static_cast<SequenceId>(i);
   }
   base::fail(base::ErrorCode::exhausted, "no more sequences can be open at a time than ", sequences_.size());
 }
 
-/// Known pages of the prompt's beginning, but for its last token, whose logits are wanted.
-std::span<const int32_t> DecodeSession::shared_pages(std::span<const int64_t> prompt,
-                                                     const LoadedAdapter* adapter) {
-  if (!options_.share_prefixes || prompt.empty()) return {};
-  return prefixes_->find(prompt.first(prompt.size() - 1), tree_of(adapter));
-}
-
-SequenceId DecodeSession::open(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
-  const SequenceId id = open(adapter);
+SequenceId DecodeSession::open(std::span<const int64_t> prompt, const TextOrigin& origin) {
+  const SequenceId id = open(origin);
   Sequence& made = sequence(id);
-  for (int32_t page : shared_pages(prompt, adapter)) {
-    ranks_->first().pool().share(page);
-    made.pages.push_back(page);
-  }
+  known_->take(prompt, made.root, made.pages);
   made.length = static_cast<int64_t>(made.pages.size()) * options_.page_tokens;
   return id;
 }
 
-DecodeSession::Beginning DecodeSession::look(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
-  const std::span<const int32_t> pages = shared_pages(prompt, adapter);
+DecodeSession::Beginning DecodeSession::look(std::span<const int64_t> prompt, const TextOrigin& origin) {
+  const std::span<const int32_t> pages = known_->find(prompt, known_->root(origin));
   Beginning found{static_cast<int64_t>(pages.size()) * options_.page_tokens, free_pages()};
   for (int32_t page : pages) found.free_pages -= pool().holders(page) == 1 ? 1 : 0;
   return found;
@@ -110,12 +99,7 @@ void DecodeSession::keep(SequenceId id, std::span<const int64_t> tokens) {
   const Sequence& s = sequence(id);
   base::check(static_cast<int64_t>(tokens.size()) <= s.length, "sequence ", id, " ran ", s.length,
               " tokens, not ", tokens.size());
-  if (options_.share_prefixes) prefixes_->keep(tokens, s.pages, s.tree);
-}
-
-int32_t DecodeSession::take_page() {
-  if (pool().free_pages() == 0) prefixes_->give_up(1);
-  return ranks_->first().pool().take();
+  known_->keep(tokens, s.pages, s.root);
 }
 
 SequenceId DecodeSession::fork(SequenceId from) {
@@ -125,7 +109,7 @@ SequenceId DecodeSession::fork(SequenceId from) {
   const size_t full = static_cast<size_t>(old.length / options_.page_tokens);
   try {
     for (size_t i = 0; i < old.pages.size(); ++i) {
-      made.pages.push_back(i < full ? old.pages[i] : take_page());
+      made.pages.push_back(i < full ? old.pages[i] : known_->take_page());
       if (i < full) ranks_->first().pool().share(old.pages[i]);
       if (i >= full) ranks_->copy_page(old.pages[i], made.pages[i]);
     }
@@ -136,7 +120,7 @@ SequenceId DecodeSession::fork(SequenceId from) {
   ranks_->copy_seen(from, id);
   made.length = old.length;
   made.adapter = old.adapter;
-  made.tree = old.tree;
+  made.root = old.root;
   return id;
 }
 
@@ -184,16 +168,18 @@ void DecodeSession::check(std::span<const DecodePiece> pieces) const {
                          s.length + fresh, ", at most ", max_length_);
     }
     if (piece.chosen >= 0 &&
-        (launched_ == 0 || static_cast<size_t>(piece.chosen) >= steps_[(launched_ - 1) % 2].rows))
+        (turns_.launched == 0 || static_cast<size_t>(piece.chosen) >= steps_[(turns_.launched - 1) % 2].rows))
       base::fail_invalid("the step before has no row ", piece.chosen);
     base::check(piece.biases.size() <= static_cast<size_t>(passes::kMostBiases), piece.biases.size(),
                 " biases of one sequence");
     base::check(piece.scored.empty() || piece.scored.size() + 1 >= piece.tokens.size(), "a token behind ",
                 "each but the last is scored");
-    const bool draws_alone = piece.scored.empty() && piece.chosen < 0 && piece.sampling != nullptr &&
-                             !piece.sampling->has_penalties();
-    base::check(!piece.draws_each || draws_alone, "a piece that draws behind each token is scored, has its ",
-                "token from a step under way, or counts tokens that may be taken back");
+    const bool draws_alone = piece.scored.empty() && piece.chosen < 0 && piece.sampling != nullptr;
+    base::check(!piece.draws_each || draws_alone,
+                "a piece that draws behind each token is scored, or has its ", "token from a step under way");
+    const bool counts = piece.draws_each && piece.sampling->has_penalties();
+    base::check(!counts || (options_.counts_ahead && piece.seen_behind.size() + 1 == piece.tokens.size()),
+                "draws behind guesses that have no counts of their own");
     base::check(piece.allowed_behind.empty() ||
                     (piece.draws_each && !piece.allowed.empty() && piece.tokens.size() > 1 &&
                      piece.allowed_behind.size() % (piece.tokens.size() - 1) == 0),
@@ -216,7 +202,7 @@ void DecodeSession::check(std::span<const DecodePiece> pieces) const {
 void DecodeSession::take_pages(std::span<const DecodePiece> pieces) {
   for (const DecodePiece& piece : pieces) {
     const int64_t more = pages_for(piece.sequence, piece.size());
-    for (int64_t i = 0; i < more; ++i) sequence(piece.sequence).pages.push_back(take_page());
+    for (int64_t i = 0; i < more; ++i) sequence(piece.sequence).pages.push_back(known_->take_page());
   }
 }
 
@@ -301,6 +287,7 @@ struct StepRow {
   bool is_drawn() const {
     return piece->sampling != nullptr && (piece->draws_each || token + 1 == piece->size());
   }
+  bool is_behind_guess() const { return piece->draws_each && token > 0; }
   /// The number of its draw.
   int64_t position() const { return piece->position + (piece->draws_each ? token : 0); }
   /// What may come behind it.
@@ -322,8 +309,10 @@ std::vector<StepRow> rows_of(std::span<const DecodePiece> pieces) {
 }
 
 /// How each row's token is drawn; rows whose token nobody wants take the likeliest and are not counted.
-void fill_draws(std::span<const StepRow> rows, int64_t sequences, DecodeResult result,
-                std::vector<Tensor>& inputs) {
+/// `first_ahead`: the place of the first row's counts, where it stands behind a guess.
+void fill_draws(std::span<const StepRow> rows, const DecodeBucket& bucket, DecodeResult result,
+                int32_t first_ahead, std::vector<Tensor>& inputs) {
+  const int64_t sequences = bucket.sequences;
   const bool has_penalties = passes::includes(result, DecodeResult::penalized);
   auto* settings = inputs[passes::kDrawSettings].mutable_data<float>().data();
   auto* counters = inputs[passes::kDrawCounters].mutable_data<int64_t>().data();
@@ -335,7 +324,11 @@ void fill_draws(std::span<const StepRow> rows, int64_t sequences, DecodeResult r
     settings = o.write(settings, has_penalties);
     counters[2 * row] = o.seed;
     counters[2 * row + 1] = is_drawn ? rows[row].position() : 0;
-    places[row] = is_drawn && o.has_penalties() ? rows[row].piece->sequence : -1;
+    const bool is_ahead = is_drawn && rows[row].is_behind_guess();
+    const int32_t place = is_ahead   ? first_ahead + static_cast<int32_t>(row)
+                          : is_drawn ? rows[row].piece->sequence
+                                     : -1;
+    places[row] = o.has_penalties() ? place : -1;
   }
 }
 
@@ -401,7 +394,7 @@ std::span<const float> DecodeSession::step(std::span<const DecodePiece> pieces, 
 }
 
 void DecodeSession::launch(std::span<const DecodePiece> pieces) {
-  base::check(launched_ - collected_ < depth_, "a step is launched before the oldest of ", depth_,
+  base::check(turns_.launched - turns_.collected < depth_, "a step is launched before the oldest of ", depth_,
               " is collected");
   check(pieces);
   const DecodeResult result = result_of(pieces);
@@ -412,20 +405,21 @@ void DecodeSession::launch(std::span<const DecodePiece> pieces) {
   prepare(size, result);
   take_pages(pieces);
   fill(pieces, size);
-  fill_draws(rows, size.sequences, result, inputs_);
+  const auto slot = static_cast<size_t>(turns_.launched % 2);
+  fill_draws(rows, size, result, ahead_->place(0, slot), inputs_);
   if (passes::includes(result, DecodeResult::edited)) fill_edits(rows, size.sequences, inputs_);
   const bool lists = passes::includes(result, DecodeResult::listed);
   if (lists) fill_wanted(pieces, size.sequences, inputs_[passes::kDrawWanted]);
-  const auto slot = static_cast<size_t>(launched_ % 2);
+  if (passes::includes(result, DecodeResult::penalized)) ahead_->prepare(pieces, slot);
   ranks_->launch(result, size, inputs_, slot);
   steps_[slot] = {rows.size(), lists};
-  ++launched_;
+  ++turns_.launched;
   grow(pieces);
 }
 
 DecodeSession::Drawn DecodeSession::collect() {
-  base::check(collected_ < launched_, "no step is under way");
-  const auto slot = static_cast<size_t>(collected_++ % 2);
+  base::check(turns_.collected < turns_.launched, "no step is under way");
+  const auto slot = static_cast<size_t>(turns_.collected++ % 2);
   const DecodeRank::Drawn drawn = ranks_->first().collect(slot);
   const auto& [rows, lists] = steps_[slot];
   const size_t listed = lists ? static_cast<size_t>(passes::listed_tokens(model_->form())) : 0;
@@ -437,12 +431,16 @@ DecodeSession::Drawn DecodeSession::collect() {
           .scored_logarithms = {drawn.wanted_logarithms, lists ? rows : 0}};
 }
 
+void DecodeSession::take_seen(SequenceId id, size_t row) {
+  ahead_->take(id, row, static_cast<size_t>((turns_.collected - 1) % 2));
+}
+
 void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt, std::span<const int64_t> answer) {
   sequence(id);
-  seen_.assign(static_cast<size_t>(vocabulary()), 0);  // as count_tokens keeps it
-  for (int64_t token : prompt) seen_.at(static_cast<size_t>(token)) = 1;
-  for (int64_t token : answer) seen_.at(static_cast<size_t>(token)) += 2;
-  ranks_->set_seen(id, seen_);
+  std::vector<int32_t> seen(static_cast<size_t>(vocabulary()), 0);  // as count_tokens keeps it
+  for (int64_t token : prompt) seen.at(static_cast<size_t>(token)) = 1;
+  for (int64_t token : answer) seen.at(static_cast<size_t>(token)) += 2;
+  ranks_->set_seen(id, std::move(seen));
 }
 
 }  // namespace trireme::engine

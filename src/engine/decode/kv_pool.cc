@@ -71,6 +71,26 @@ void KvPool::changed(int32_t page) {
   if (watch_ != nullptr) watch_->holders_changed(page);
 }
 
+void KvPool::read_page(int32_t page, std::byte* to, tensor::Stream& stream) const {
+  for (size_t i = 0; i < layout_.layers.size(); ++i) {
+    const int64_t bytes = layer_bytes(i);
+    for (const void* place : {keys(i), values(i)}) {
+      stream.download(to, static_cast<const std::byte*>(place) + page * bytes, bytes);
+      to += bytes;
+    }
+  }
+}
+
+void KvPool::write_page(int32_t page, const std::byte* from, tensor::Stream& stream) {
+  for (size_t i = 0; i < layout_.layers.size(); ++i) {
+    const int64_t bytes = layer_bytes(i);
+    for (void* place : {keys(i), values(i)}) {
+      stream.upload(static_cast<std::byte*>(place) + page * bytes, from, bytes);
+      from += bytes;
+    }
+  }
+}
+
 void KvPool::copy_page(int32_t from, int32_t to, tensor::Stream& stream) {
   for (size_t i = 0; i < layout_.layers.size(); ++i) {
     const int64_t bytes = layer_bytes(i);

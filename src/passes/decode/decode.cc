@@ -300,7 +300,7 @@ std::vector<ValueId> list(Rewriter& rw, ir::Graph& graph, ValueId logits, Dim se
 
 }  // namespace
 
-ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences) {
+ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences, int64_t places) {
   ir::Graph graph = form.graph;
   const ValueId ids = graph.inputs()[kDecodeIds], logits = graph.outputs()[0];
   const Dim tokens = graph.type(ids).shape[1], sequences = Dim::symbol("sequences");
@@ -324,7 +324,7 @@ ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_s
   const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({2}, std::span(rows)));
   std::vector<ValueId> in{rw.add("reshape", {logits, shape}, {}, "draw"), settings, counters};
   if (has_penalties) {
-    in.push_back(graph.add_state(kSeenTokens, {DType::i32, Shape::of({most_sequences, form.vocabulary})}));
+    in.push_back(graph.add_state(kSeenTokens, {DType::i32, Shape::of({places, form.vocabulary})}));
     in.push_back(graph.add_input("places", {DType::i32, Shape{sequences}}));
   }
   if (includes(result, DecodeResult::edited)) in[0] = edit(graph, in[0], sequences, form.vocabulary);

@@ -108,8 +108,8 @@ inline int64_t listed_tokens(const DecodeGraph& form) { return std::min(kMostLis
 /// The inputs of a step's graph, in its order: numbers of DecodeInput and DrawInput.
 std::vector<size_t> inputs_of(DecodeResult result, bool has_adapters = false);
 
-/// `form` with draws instead of logits, after passes or before. `most_sequences`: of any step; also the
-/// places of what is seen.
-ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences);
+/// `form` with draws instead of logits, after passes or before. `most_sequences`: of any step; `places`: rows
+/// of what is seen.
+ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences, int64_t places);
 
 }  // namespace trireme::passes
