@@ -184,5 +184,20 @@ def case_salts():
         assert status == 400 and body["error"]["param"] == "cache_salt", body
 
 
+def case_stages():
+    """Each stage has its own layers' part of a page, before a restart and behind it."""
+    directory, prompts = temporary() / "pages", prompts_of(12, 6)
+    with serve() as server:
+        want, _ = answers(server, prompts)
+    known = []
+    for _ in range(2):
+        with serve("--pp", "2", "--cache-disk", str(directory)) as server:
+            got, cached = answers(server, prompts)
+            assert got == want
+            known.append(cached)
+            assert server.stop() == 0
+    assert known[1] == sum((len(p) - 1) // PAGE_TOKENS * PAGE_TOKENS for p in prompts) > known[0], known
+
+
 if __name__ == "__main__":
     run_cases([(name[5:], case) for name, case in list(globals().items()) if name.startswith("case_")])
