@@ -254,6 +254,47 @@ def case_batches():
             assert "talk:polite" in str(error)
 
 
+def batch_job(root, model, **keys):
+    """The rows that a job writes."""
+    job = root / "job.json"
+    job.write_text(json.dumps({"model": str(model), "threads": 2, **keys}))
+    done = subprocess.run([TRIREME, "batch", str(job)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    output = Path(keys["output"]["directory"])
+    return [json.loads(line) for part in sorted(output.glob("part-*")) for line in part.read_text().splitlines()]
+
+
+def case_batch_jobs():
+    root, base = temporary(), Repository.get() / "talk"
+    # Lines of the API name their adapters, whatever they call the model.
+    lines = [{"custom_id": str(name), "method": "POST", "url": "/v1/completions", "body": {
+        "model": f"any:{name}" if name else "any", "prompt": PROMPT, "max_tokens": 24, "temperature": 0, "logprobs": 0}}
+        for name in [*ADAPTERS, None, "none"]]
+    (root / "asks.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    rows = batch_job(root, base, max_adapters=3, input={"files": [str(root / "asks.jsonl")], "format": "openai"},
+                     output={"directory": str(root / "answers"), "format": "jsonl"})
+    answers = {row["custom_id"]: row for row in rows}
+    with serve() as server:
+        for name in [*ADAPTERS, None]:
+            choice = answers[str(name)]["response"]["body"]["choices"][0]
+            want = complete(server, f"talk:{name}" if name else "talk")
+            assert (choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"]) == want, name
+    errors = [json.loads(line) for line in (root / "answers/errors/part-00000.jsonl").read_text().splitlines()]
+    assert "none" not in answers and len(errors) == 1 and "no adapter 'none'" in json.dumps(errors), errors
+    # A job of prompts has one adapter for all rows.
+    (root / "prompts.jsonl").write_text(json.dumps({"id": 1, "prompt": PROMPT}))
+    texts = {}
+    for name in ["polite", "brief", None]:
+        own = {"adapter": str(base / "adapters" / name)} if name else {}
+        prompts = {"files": [str(root / "prompts.jsonl")], "keep": ["id"]}
+        row, = batch_job(root, base, max_tokens=24, **own, input=prompts,
+                         output={"directory": str(root / f"texts-{name}"), "format": "jsonl"})
+        texts[name] = next(v for k, v in row.items() if k != "id" and isinstance(v, str))
+        model = Repository.merged / name if name else base
+        assert texts[name] == generate(model, "--prompt", PROMPT, "--max-tokens", "24", "--json")["text"], name
+    assert len(set(texts.values())) == 3
+
+
 def case_come_and_go():
     root = Repository.copy()
     spare = root / "talk" / "spare"

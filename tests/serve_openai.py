@@ -116,7 +116,7 @@ def case_responses():
     assert whole.output_text == chat.choices[0].message.content, (whole, chat)
     assert whole.status == "incomplete" and whole.incomplete_details.reason == "max_output_tokens", whole
     assert whole.usage.output_tokens == 16 and whole.usage.input_tokens == chat.usage.prompt_tokens
-    assert whole.instructions == "Be brief." and not whole.model_dump()["store"]
+    assert whole.instructions == "Be brief." and whole.model_dump()["store"] is True
     events, last = stream_of(client, **ask)
     assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
     assert without_ids(last) == without_ids(whole), (last, whole)
@@ -138,6 +138,99 @@ def case_responses():
     assert listed.output_text == whole.output_text
     beside = client.responses.create(**ask, top_logprobs=1, tools=[TOOL])  # what may be a call is held back
     assert len(beside.output[0].content[0].logprobs) == beside.usage.output_tokens, beside
+
+
+def case_kept_responses():
+    client = Host.client(max_retries=0)
+    ask = {"model": "talk", "max_output_tokens": 16, "temperature": 0}
+    first = client.responses.create(**ask, input="Who?", instructions="Be brief.")
+    again = strict(Response, client.responses.retrieve(first.id))
+    assert again.model_dump() == first.model_dump(), (again, first)
+    # What follows knows what was asked and answered, but not the instructions.
+    second = client.responses.create(**ask, input=[{"role": "user", "content": "Why?"}], previous_response_id=first.id)
+    told = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": first.output_text},
+            {"role": "user", "content": "Why?"}]
+    chat = client.chat.completions.create(model="talk", max_tokens=16, temperature=0, messages=told)
+    assert second.output_text == chat.choices[0].message.content and second.previous_response_id == first.id
+    events, third = stream_of(client, **ask, input="And?", previous_response_id=second.id)
+    told += [{"role": "assistant", "content": second.output_text}, {"role": "user", "content": "And?"}]
+    chat = client.chat.completions.create(model="talk", max_tokens=16, temperature=0, messages=told)
+    assert third.output_text == chat.choices[0].message.content and third.usage.input_tokens == chat.usage.prompt_tokens
+    assert without_ids(client.responses.retrieve(third.id)) == without_ids(third)
+    items = list(client.responses.input_items.list(third.id, order="asc", limit=2))  # the client asks for all pages
+    assert [i.content[0].text for i in items] == [m["content"] for m in told], items
+    assert [i.role for i in items] == [m["role"] for m in told], items
+    newest = client.responses.input_items.list(third.id, limit=1)
+    assert newest.data[0].content[0].text == "And?" and newest.has_more, newest
+    # Calls of functions go on, too.
+    called = client.responses.create(model="formed", input="Tell me", tools=[TOOL], tool_choice="required",
+                                     max_output_tokens=200, temperature=0.7, parallel_tool_calls=False,
+                                     extra_body={"seed": 3, "logit_bias": {"423": 6}})
+    output = {"type": "function_call_output", "call_id": called.output[0].call_id, "output": "rain"}
+    went_on = client.responses.create(model="formed", input=[output], previous_response_id=called.id, tools=[TOOL],
+                                      max_output_tokens=8)
+    assert [i.type for i in client.responses.input_items.list(went_on.id, order="asc")] == [
+        "message", "function_call", "function_call_output"]
+    client.responses.delete(second.id)
+    unkept = client.responses.create(**ask, input="Who?", store=False)
+    assert unkept.model_dump()["store"] is False
+    for gone in (second.id, unkept.id, "resp_none", first.id + "x"):
+        for act in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
+            try:
+                act(gone)
+                raise AssertionError((gone, act))
+            except openai.NotFoundError:
+                pass
+        try:
+            client.responses.create(**ask, input="x", previous_response_id=gone)
+            raise AssertionError(gone)
+        except openai.BadRequestError as error:
+            assert error.param == "previous_response_id", error
+    assert client.responses.retrieve(third.id).output_text == third.output_text  # what went on from it stays
+
+
+def case_kept_responses_of_tenants():
+    with Server(Host.root, "--threads", "1", "--warm-up", "none", "--tenant-by", "header:x-tenant",
+                "--responses-kept", "2", "--load-model", "talk", "--model-control", "explicit") as server:
+        def client(tenant):
+            return openai.OpenAI(base_url=server.url + "/v1", api_key="none", default_headers={"x-tenant": tenant},
+                                 max_retries=0)
+
+        def create(tenant, **members):
+            return client(tenant).responses.create(model="talk", input="Who?", max_output_tokens=4, **members)
+
+        a, b = create("a"), create("b")
+        assert client("a").responses.retrieve(a.id).id == a.id
+        for act in (client("b").responses.retrieve, client("b").responses.delete):
+            try:
+                act(a.id)
+                raise AssertionError("another tenant's")
+            except openai.NotFoundError:
+                pass
+        try:
+            create("b", previous_response_id=a.id)
+            raise AssertionError("another tenant's")
+        except openai.BadRequestError as error:
+            assert error.param == "previous_response_id", error
+        newer = create("a")  # there is room for two
+        assert client("a").responses.retrieve(newer.id).id == newer.id
+        found = []
+        for tenant, one in (("a", a), ("b", b)):
+            try:
+                found.append(client(tenant).responses.retrieve(one.id).id)
+            except openai.NotFoundError:
+                pass
+        assert len(found) == 1, found
+    with Server(Host.root, "--threads", "1", "--warm-up", "none", "--responses-kept", "0", "--load-model", "talk",
+                "--model-control", "explicit") as server:
+        plain = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        answer = plain.responses.create(model="talk", input="Who?", max_output_tokens=4)
+        assert answer.model_dump()["store"] is False
+        try:
+            plain.responses.create(model="talk", input="x", previous_response_id=answer.id)
+            raise AssertionError("none is kept")
+        except openai.APIStatusError as error:
+            assert error.param == "previous_response_id", error
 
 
 def case_responses_of_forms_and_calls():

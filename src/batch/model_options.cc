@@ -39,6 +39,12 @@ void ModelOptions::fields(base::OptionList& f) {
   f.add("top_k", &top_k, "sample among so many of the likeliest tokens; 0: all").at_least(0);
   f.add("seed", &seed, "of sampling; a row's draws do not depend on other rows").at_least(0);
   f.add("stop", &stop, "text that ends an answer, and is not part of it");
+  f.add("adapter", &adapter, "task generate: directory of an adapter (LoRA) of the model");
+  f.add("max_adapters", &max_adapters,
+        "format openai: adapters of adapters/ in the model's directory, which lines name as model:adapter; "
+        "0: none")
+      .at_least(0);
+  f.add("max_adapter_rank", &max_adapter_rank, "rank of such an adapter at most").at_least(1);
 }
 
 passes::Strategy ModelOptions::strategy() const {

@@ -40,6 +40,9 @@ struct ModelOptions {
   int64_t top_k = 0;              ///< 0: all
   int64_t seed = 0;               ///< draws of a row depend on it, and on the row's own content alone
   std::vector<std::string> stop;  ///< texts that end an answer
+  std::string adapter;            ///< directory of an adapter (LoRA) that answers; empty: the model alone
+  int64_t max_adapters = 0;  ///< of `adapters/` in the model's directory, which lines in format openai name
+  int64_t max_adapter_rank = 16;  ///< of those
 
   void fields(base::OptionList& f);
   /// How the model's graph becomes programs.

@@ -116,7 +116,7 @@ std::string BenchResult::text() const {
 GenerateBench::GenerateBench(engine::DecodeSession& session, BenchSetup setup)
     : session_(session),
       setup_(std::move(setup)),
-      threads_(static_cast<int>(session.threads().size()) * setup_.ranks) {
+      threads_(static_cast<int>(session.ranks().first().threads().size()) * setup_.ranks) {
   if (!setup_.stores_weights)
     products_ = product_ceiling({setup_.device, threads_, setup_.ranks}, setup_.precision);
 }

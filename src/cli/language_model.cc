@@ -45,6 +45,7 @@ engine::DecodeOptions LanguageOptions::session() const {
   o.strategy = ranks.read();
   o.strategy.precision.compute = precision;
   o.strategy.weights = weights;
+  o.counts_ahead = speculation.speculate != engine::Speculation::off;
   cache.apply(o);
   return o;
 }

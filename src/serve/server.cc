@@ -87,7 +87,10 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       core_(repository_, options, env),
       guard_(names_of(options.access)),
       kserve_(core_),
-      openai_(core_, options.keep_alive.ns),
+      openai_(core_, options.keep_alive.ns,
+              {.responses = options.texts.answers.responses_kept,
+               .bytes = options.texts.answers.responses_bytes.bytes,
+               .ns = options.texts.answers.responses_time.ns}),
       adapters_(core_) {
   base::process_memory().set_limit(memory_limit(options));
   Prices::read(options.price_per_hour, options.prices, 1);  // what is wrong with them is told now

@@ -15,6 +15,8 @@
 #include "batch/models/tensor_row_model.h"
 #include "batch/models/text_row_model.h"
 #include "lower/batch_proof.h"
+#include "engine/decode/adapter_slots.h"
+#include "model/hf/adapter.h"
 #include "model/hf/directory.h"
 #include "model/hf/generation.h"
 
@@ -110,6 +112,9 @@ void Opener::check_task() const {
   if (is_of_text && !is_language_model(model_) && o_.tokenizer.empty())
     base::fail_unsupported("task ", task_, " needs a language model with its tokenizer; '", o_.model,
                            "' is none");
+  base::require(o_.max_adapters == 0,
+                "max_adapters is for input in format openai; task generate takes adapter");
+  base::require(o_.adapter.empty() || task_ == "generate", "adapter is for task generate, not ", task_);
   base::require(o_.labels.empty() || task_ == "classify", "labels are for task classify, not ", task_);
   base::require(o_.tp == 1 || task_ == "generate" || o_.instances == 1, "ranks hold one instance");
 }
@@ -121,8 +126,9 @@ base::Json Opener::identity() const {
   base::Json kept = base::Json::object();
   for (const auto& [key, value] : options.as_object()) {
     const bool is_of_speed = key == "threads" || key == "instances" || key == "front_threads" ||
-                             key == "batch_rows" || key == "window_rows";
-    const bool is_path = key == "model" || key == "tokenizer" || key == "chat_template" || key == "labels";
+                             key == "batch_rows" || key == "window_rows" || key.starts_with("max_adapter");
+    const bool is_path =
+        key == "model" || key == "tokenizer" || key == "chat_template" || key == "labels" || key == "adapter";
     if (!is_of_speed && !is_path) kept.set(key, value);
   }
   kept.set("task", task_);
@@ -131,6 +137,7 @@ base::Json Opener::identity() const {
   if (identity.at("files").as_array().empty()) identity.set("builder", o_.model);
   if (!o_.tokenizer.empty()) identity.set("tokenizer", content_of_files(o_.tokenizer, {}));
   if (!o_.chat_template.empty()) identity.set("chat_template", content_of_files(o_.chat_template, {}));
+  if (!o_.adapter.empty()) identity.set("adapter", content_of_files(o_.adapter, {}));
   if (!o_.labels.empty()) identity.set("labels", content_of_files(o_.labels, {}));
   identity.set("options", std::move(kept));
   return identity;
@@ -263,8 +270,14 @@ std::unique_ptr<RowModel> Opener::open_texts() {
   if (o_.batch_rows > 0) d.max_sequences = o_.batch_rows;
   if (o_.max_length > 0) d.max_length = o_.max_length;
   parts.window_rows = o_.window_rows > 0 ? o_.window_rows : 4 * d.max_sequences;
+  if (!o_.adapter.empty()) {
+    d.max_adapters = 1;
+    d.max_adapter_rank = model::hf::adapter_rank(o_.adapter);
+  }
   const auto prepared = std::make_shared<const engine::DecodeModel>(model_.graph, d);
   model_.graph = {};
+  if (!o_.adapter.empty())
+    g.adapter = engine::AdapterSlots::make(prepared->form().adapters, model_.config)->load(o_.adapter);
   parts.make = [prepared, d] { return std::make_unique<engine::DecodeSession>(prepared, d); };
   return std::make_unique<TextRowModel>(std::move(parts), clock_);
 }

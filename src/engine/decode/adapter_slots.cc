@@ -6,6 +6,32 @@
 
 namespace trireme::engine {
 
+namespace {
+
+PageId fingerprint_of(const model::hf::Adapter& weights) {
+  base::KeyedHash hash(base::KeyedHash::Key{});
+  for (const model::hf::AdapterPart& part : weights.parts) {
+    hash.add(part.module);
+    hash.add(&part.scale, sizeof part.scale);
+    for (const tensor::Tensor* factor : {&part.a, &part.b}) {
+      hash.add(static_cast<uint64_t>(factor->dtype()));
+      for (const int64_t extent : factor->dims()) hash.add(static_cast<uint64_t>(extent));
+      hash.add(factor->raw(), static_cast<size_t>(factor->bytes()));
+    }
+  }
+  return hash.finish();
+}
+
+}  // namespace
+
+LoadedAdapter::LoadedAdapter(std::shared_ptr<AdapterSlots> home, int32_t slot, int32_t number,
+                             model::hf::Adapter weights)
+    : home_(std::move(home)),
+      slot_(slot),
+      number_(number),
+      weights_(std::move(weights)),
+      fingerprint_(fingerprint_of(weights_)) {}
+
 LoadedAdapter::~LoadedAdapter() { home_->release(slot_); }
 
 AdapterSlots::AdapterSlots(const passes::AdapterRoom& room, base::Json base)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/pages/page_names.h"
 #include "model/hf/adapter.h"
 #include "passes/decode/decode.h"
 
@@ -16,8 +17,7 @@ class AdapterSlots;
 /// An adapter with a slot of its own. Texts that use it hold it; the slot is free again once nobody does.
 class LoadedAdapter {
  public:
-  LoadedAdapter(std::shared_ptr<AdapterSlots> home, int32_t slot, int32_t number, model::hf::Adapter weights)
-      : home_(std::move(home)), slot_(slot), number_(number), weights_(std::move(weights)) {}
+  LoadedAdapter(std::shared_ptr<AdapterSlots> home, int32_t slot, int32_t number, model::hf::Adapter weights);
   ~LoadedAdapter();
   LoadedAdapter(const LoadedAdapter&) = delete;
   LoadedAdapter& operator=(const LoadedAdapter&) = delete;
@@ -26,11 +26,14 @@ class LoadedAdapter {
   /// Of all adapters that ever had a slot here: tells those of one slot apart.
   int32_t number() const { return number_; }
   const model::hf::Adapter& weights() const { return weights_; }
+  /// Of its weights: adapters with the same ones give texts the same keys and values.
+  const PageId& fingerprint() const { return fingerprint_; }
 
  private:
   const std::shared_ptr<AdapterSlots> home_;
   const int32_t slot_, number_;
   const model::hf::Adapter weights_;
+  const PageId fingerprint_;
 };
 
 /// Any thread.

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "base/memory/shared_cache.h"
-#include "engine/decode/kv_pool.h"
+#include "engine/pages/kv_pool.h"
+#include "engine/pages/page_names.h"
 #include "passes/decode/decode.h"
 #include "passes/precision/weights.h"
 #include "passes/strategy.h"
@@ -19,6 +20,8 @@ class Mesh;
 }
 
 namespace trireme::engine {
+
+class PageStore;
 
 struct DecodeOptions {
   std::string device = "cpu";  ///< as runtime::open_device() takes it
@@ -37,8 +40,13 @@ struct DecodeOptions {
   comm::Mesh* mesh = nullptr;
   int64_t cache_bytes =
       0;  ///< of all pages of a rank; 0: cache_share of what is free, at most what can be used
-  double cache_share = 0.5;    ///< of the device's memory, or of what this process may use
+  double cache_share = 0.5;  ///< of the device's memory, or of what this process may use
+  /// Texts with penalties may draw behind guesses: takes the memory of their counts three times.
+  bool counts_ahead = false;
   bool share_prefixes = true;  ///< texts that begin alike share the pages of that beginning
+  /// Where the pages of known beginnings go, and come back from; null: those that are given up are gone.
+  std::shared_ptr<PageStore> store = nullptr;
+  PageId store_model{};        ///< what tells this model's pages from others in the store: page_model()
   int64_t max_sequences = 64;  ///< open at a time, and in one step
   int64_t max_tokens = 512;    ///< new tokens of one step
   int64_t max_length = 0;      ///< tokens of a sequence; 0: as many as the model's positions allow

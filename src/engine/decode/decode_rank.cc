@@ -42,6 +42,12 @@ std::optional<lower::RankPart> part_of(const passes::Strategy& strategy, comm::M
   return lower::RankPart(std::move(stage), mesh->world().rank() % strategy.tp);
 }
 
+/// Of each sequence, and of each row of the steps that may be under way, if draws behind guesses count.
+int64_t seen_places(const DecodeOptions& options) {
+  return rounded_size(options.max_sequences) *
+         static_cast<int64_t>(options.counts_ahead ? 1 + SeenCounts::kSlots : 1);
+}
+
 }  // namespace
 
 int64_t rounded_size(int64_t n) {
@@ -72,13 +78,16 @@ DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOpt
       stream_(device_->open_stream(threads_)),
       on_(runtime::bind_device(*device_, threads_, model_->packs(), options.graphs, mesh)),
       arena_(*device_),
-      steps_(model_->stage(stage_of(mesh)).form, pages, rounded_size(options.max_sequences)),
+      steps_(model_->stage(stage_of(mesh)).form, pages, rounded_size(options.max_sequences),
+             seen_places(options)),
       compiled_(options.max_programs) {
   group_.part = part_of(model_->strategy(), mesh);
   if (model_->stages() > 1) group_.links = std::make_unique<StageLinks>(*mesh, *device_, on_);
   pool_ = std::make_unique<KvPool>(*device_, model_->kv_layout(stage_of(mesh)), pages);
   if (form().adapters.slots > 0)
-    states_.adapters = std::make_unique<AdapterStates>(*device_, form().adapters, *stream_);
+    adapters_ = std::make_unique<AdapterStates>(*device_, form().adapters, *stream_);
+  seen_ = std::make_unique<SeenCounts>(*device_, *stream_, form().draws() ? steps_.seen_places() : 0,
+                                       form().vocabulary);
   drawn_ = std::make_unique<runtime::LateResults>(*device_, threads_,
                                                   DrawnPlaces(steps_.most_sequences(), form()).bytes);
 }
@@ -91,40 +100,17 @@ DecodeRank::~DecodeRank() {
   }
 }
 
-int32_t* DecodeRank::seen() {
-  if (states_.seen == nullptr) {
-    finish();
-    states_.seen = device_->allocate(steps_.most_sequences() * form().vocabulary *
-                                     static_cast<int64_t>(sizeof(int32_t)));
-  }
-  return static_cast<int32_t*>(states_.seen.get());
-}
-
-void DecodeRank::set_seen(int64_t place, const std::vector<int32_t>& counts) {
-  if (!form().draws()) return;
-  stream_->upload(seen() + place * form().vocabulary, counts.data(),
-                  form().vocabulary * static_cast<int64_t>(sizeof(int32_t)));
-  finish();
-}
-
-void DecodeRank::copy_seen(int64_t from, int64_t to) {
-  if (states_.seen == nullptr) return;
-  stream_->copy(seen() + to * form().vocabulary, seen() + from * form().vocabulary,
-                form().vocabulary * static_cast<int64_t>(sizeof(int32_t)));
-}
-
 void DecodeRank::use_adapter(const LoadedAdapter& adapter) {
-  base::check(states_.adapters != nullptr, "an adapter for a model without room");
-  states_.adapters->use(adapter, *stream_);
+  base::check(adapters_ != nullptr, "an adapter for a model without room");
+  adapters_->use(adapter, *stream_);
 }
 
 std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
   std::vector<void*> states;
   for (const compile::SlotId id : program.states) {
     const std::string& name = program.slot(id).name;
-    if (name == passes::kSeenTokens) states.push_back(seen());
-    if (void* adapters = states_.adapters ? states_.adapters->find(name) : nullptr)
-      states.push_back(adapters);
+    if (name == passes::kSeenTokens) states.push_back(seen_->memory());
+    if (void* adapters = adapters_ ? adapters_->find(name) : nullptr) states.push_back(adapters);
     for (size_t i = 0; i < form().layers.size(); ++i) {
       if (name == passes::key_pages(form().layers[i].number)) states.push_back(pool_->keys(i));
       if (name == passes::value_pages(form().layers[i].number)) states.push_back(pool_->values(i));

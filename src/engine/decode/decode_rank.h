@@ -10,8 +10,9 @@
 #include "engine/decode/decode_model.h"
 #include "engine/arena.h"
 #include "engine/decode/adapter_states.h"
-#include "engine/decode/kv_pool.h"
+#include "engine/decode/seen_counts.h"
 #include "engine/decode/stage_links.h"
+#include "engine/pages/kv_pool.h"
 #include "lower/inference.h"
 #include "lower/program_cache.h"
 #include "passes/decode/decode_steps.h"
@@ -72,10 +73,10 @@ class DecodeRank {
   /// The adapter is in its slot from the next step on, whose last one nobody uses any more.
   void use_adapter(const LoadedAdapter& adapter);
 
-  void copy_page(int32_t from, int32_t to) { pool_->copy_page(from, to, *stream_); }
-  /// What sequence `place` has seen so far: counts [vocabulary] as count_tokens keeps them.
-  void set_seen(int64_t place, const std::vector<int32_t>& counts);
-  void copy_seen(int64_t from, int64_t to);
+  /// What its device does, in order.
+  tensor::Stream& stream() { return *stream_; }
+  /// What its draws count; of no places where its stage does not draw.
+  SeenCounts& seen() { return *seen_; }
 
  private:
   struct Compiled;
@@ -92,7 +93,6 @@ class DecodeRank {
   void leave(Compiled& program);
   std::vector<void*> states_of(const compile::Program& program);
   const passes::DecodeGraph& form() const { return steps_.form(); }
-  int32_t* seen();
 
   std::shared_ptr<const DecodeModel> model_;
   DecodeOptions options_;
@@ -106,10 +106,8 @@ class DecodeRank {
   passes::DecodeSteps steps_;  // of its stage, over this pool
   std::unique_ptr<runtime::LateResults> drawn_;
   std::shared_ptr<Compiled> launched_[2];  // by slot
-  struct {
-    std::shared_ptr<void> seen;               // [most sequences, vocabulary] i32, made when first asked for
-    std::unique_ptr<AdapterStates> adapters;  // null: there is no room for any
-  } states_;
+  std::unique_ptr<SeenCounts> seen_;
+  std::unique_ptr<AdapterStates> adapters_;  // null: there is no room for any
   struct {
     std::optional<lower::RankPart> part;  // of several ranks of a stage
     std::unique_ptr<StageLinks> links;    // null: there are no stages

@@ -16,7 +16,18 @@ using passes::DecodeResult;
 using tensor::DType;
 using tensor::Tensor;
 
-enum class Command : int64_t { end, prepare, run, launch, copy_page, set_seen, copy_seen };
+enum class Command : int64_t {
+  end,
+  prepare,
+  run,
+  launch,
+  copy_page,
+  set_seen,
+  copy_seen,
+  see_ahead,
+  read_page,
+  write_page
+};
 
 /// The options of one of several ranks of this machine: its device and its share of the threads.
 DecodeOptions options_of(const DecodeOptions& all, int rank, int ranks) {
@@ -153,23 +164,55 @@ struct DecodeRanks::Order {
       bytes.resize(static_cast<size_t>(order.bytes));
       if (order.bytes > 0) world.broadcast(bytes, 0, "operands");
       if (order.command == Command::end) return;
+      if (order.command == Command::read_page) {
+        order.gather_page(rank, world, {});
+        continue;
+      }
+      if (order.command == Command::write_page) {
+        order.write_part(rank, world, bytes);
+        continue;
+      }
       order.act(rank, bytes);
     }
+  }
+
+  /// Collective: every rank's part of page `from`, with the room of `to` bytes each, to `all` on the first.
+  void gather_page(DecodeRank& rank, comm::Communicator& world, std::span<std::byte> all) const {
+    std::vector<std::byte> own(static_cast<size_t>(to));
+    std::vector<std::byte> others(all.empty() ? own.size() * static_cast<size_t>(world.size()) : 0);
+    rank.pool().read_page(static_cast<int32_t>(from), own.data(), rank.stream());
+    rank.finish();
+    world.all_gather(own, all.empty() ? std::span(others) : all, "a page");
+  }
+
+  /// This rank's part of a page, of all ranks' parts.
+  void write_part(DecodeRank& rank, const comm::Communicator& world, std::span<const std::byte> all) const {
+    const auto page = static_cast<int32_t>(to);
+    const size_t part = all.size() / static_cast<size_t>(world.size());
+    rank.pool().write_page(page, all.data() + static_cast<size_t>(world.rank()) * part, rank.stream());
+    rank.finish();
   }
 
  private:
   void act(DecodeRank& rank, std::span<const std::byte> with) const {
     const auto operands = [&] { return StepOperands(rank, wanted(), bucket()).unpack(with); };
     switch (command) {
-      case Command::end: return;
+      case Command::end:
+      case Command::read_page:
+      case Command::write_page: return;  // see follow()
       case Command::prepare: rank.prepare(wanted(), bucket()); return;
       case Command::run: return rank.run(bucket(), operands(), nullptr, nullptr);
       case Command::launch: return rank.launch(wanted(), bucket(), operands(), static_cast<size_t>(slot));
-      case Command::copy_page: return rank.copy_page(static_cast<int32_t>(from), static_cast<int32_t>(to));
-      case Command::copy_seen: return rank.copy_seen(from, to);
+      case Command::copy_page:
+        return rank.pool().copy_page(static_cast<int32_t>(from), static_cast<int32_t>(to), rank.stream());
+      case Command::copy_seen: return rank.seen().copy(from, to);
+      case Command::see_ahead: {
+        const auto* rows = reinterpret_cast<const SeenAhead*>(with.data());
+        return rank.seen().see_ahead({rows, with.size() / sizeof(SeenAhead)}, static_cast<size_t>(slot));
+      }
       case Command::set_seen: {
         const auto* counts = reinterpret_cast<const int32_t*>(with.data());
-        return rank.set_seen(to, {counts, counts + with.size() / sizeof(int32_t)});
+        return rank.seen().set(to, {counts, counts + with.size() / sizeof(int32_t)});
       }
     }
   }
@@ -177,6 +220,8 @@ struct DecodeRanks::Order {
 
 DecodeRanks::DecodeRanks(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options)
     : model_(std::move(model)), options_(options) {
+  for (int stage = 0; stage < model_->stages(); ++stage)
+    part_bytes_ = std::max(part_bytes_, model_->kv_layout(stage).page_bytes());
   if (size() == 1) {
     alone_ = std::make_unique<DecodeRank>(model_, options_, pages_of(options_, *model_, 0, 1));
     return;
@@ -234,18 +279,52 @@ void DecodeRanks::launch(DecodeResult result, const DecodeBucket& bucket, const 
 
 void DecodeRanks::copy_page(int32_t from, int32_t to) {
   all({.command = Command::copy_page, .from = from, .to = to}, {},
-      [&](DecodeRank& r) { r.copy_page(from, to); });
+      [&](DecodeRank& r) { r.pool().copy_page(from, to, r.stream()); });
 }
 
 void DecodeRanks::set_seen(int64_t place, std::vector<int32_t> counts) {
   all({.command = Command::set_seen, .to = place},
       {reinterpret_cast<std::byte*>(counts.data()), counts.size() * sizeof(int32_t)},
-      [&](DecodeRank& r) { r.set_seen(place, counts); });
+      [&](DecodeRank& r) { r.seen().set(place, counts); });
 }
 
 void DecodeRanks::copy_seen(int64_t from, int64_t to) {
   all({.command = Command::copy_seen, .from = from, .to = to}, {},
-      [&](DecodeRank& r) { r.copy_seen(from, to); });
+      [&](DecodeRank& r) { r.seen().copy(from, to); });
+}
+
+void DecodeRanks::see_ahead(std::vector<SeenAhead> rows, size_t slot) {
+  all({.command = Command::see_ahead, .slot = static_cast<int64_t>(slot)},
+      {reinterpret_cast<std::byte*>(rows.data()), rows.size() * sizeof(SeenAhead)},
+      [&](DecodeRank& r) { r.seen().see_ahead(rows, slot); });
+}
+
+void DecodeRanks::read_page(int32_t page, std::span<std::byte> to) {
+  if (alone_ != nullptr) {
+    alone_->pool().read_page(page, to.data(), alone_->stream());
+    return alone_->finish();
+  }
+  group_->lead([&](DecodeRank& leader, comm::Communicator& world) {
+    Order order{.command = Command::read_page, .from = page, .to = part_bytes_};
+    order.share(world, {});
+    order.gather_page(leader, world, to);
+  });
+}
+
+void DecodeRanks::write_pages(std::span<const int32_t> pages, std::span<const std::byte* const> from) {
+  if (alone_ != nullptr) {
+    for (size_t i = 0; i < pages.size(); ++i) alone_->pool().write_page(pages[i], from[i], alone_->stream());
+    return alone_->finish();
+  }
+  std::vector<std::byte> bytes(static_cast<size_t>(page_bytes()));
+  for (size_t i = 0; i < pages.size(); ++i) {
+    std::memcpy(bytes.data(), from[i], bytes.size());
+    group_->lead([&](DecodeRank& leader, comm::Communicator& world) {
+      Order order{.command = Command::write_page, .to = pages[i], .bytes = page_bytes()};
+      order.share(world, bytes);
+      order.write_part(leader, world, bytes);
+    });
+  }
 }
 
 void follow_decoding(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options) {

@@ -38,6 +38,12 @@ class DecodeRanks {
   void copy_page(int32_t from, int32_t to);
   void set_seen(int64_t place, std::vector<int32_t> counts);
   void copy_seen(int64_t from, int64_t to);
+  void see_ahead(std::vector<SeenAhead> rows, size_t slot);
+  /// A page of all ranks on the host: the parts of one rank behind another's, each with the room of the
+  /// largest, for stages differ in their layers.
+  int64_t page_bytes() const { return size() * part_bytes_; }
+  void read_page(int32_t page, std::span<std::byte> to);
+  void write_pages(std::span<const int32_t> pages, std::span<const std::byte* const> from);
   /// Takes a rank away, as if its thread had died; for tests. From any thread.
   void lose(int rank) { group_->lose(rank); }
 
@@ -55,6 +61,7 @@ class DecodeRanks {
   std::unique_ptr<DecodeRank> alone_;             ///< of one rank
   std::unique_ptr<RankGroup<DecodeRank>> group_;  ///< of several
   std::vector<std::byte> packed_;                 ///< operands on their way
+  int64_t part_bytes_ = 0;                        ///< of a page, on the rank that holds most of it
 };
 
 /// What the other ranks of `options.mesh` do: the steps of the first rank's session until it ends. Throws

@@ -79,7 +79,9 @@ DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const Dec
   if (form.positions > 0) max_length_ = std::min(max_length_, form.positions);
   if (options.max_length > 0) max_length_ = std::min(max_length_, options.max_length);
   ranks_ = std::make_unique<DecodeRanks>(model_, options);
-  sequences_ = std::make_unique<Sequences>(ranks_->first().pool(), options, most_pages);
+  known_ = std::make_unique<KnownBeginnings>(options_, *ranks_);
+  sequences_ = std::make_unique<Sequences>(ranks_->first().pool(), *known_, options, most_pages);
+  ahead_ = std::make_unique<CountsAhead>(*ranks_, rounded_size(options.max_sequences));
   const bool is_cpu = runtime::kind_of_device(options.device) == tensor::DeviceKind::cpu;
   depth_ = options.run_ahead && !is_cpu && ranks_->size() == 1 ? 2 : 1;
   const Bucket most = bucket(options.max_tokens, options.max_sequences);
@@ -109,14 +111,14 @@ DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const Dec
 
 DecodeSession::~DecodeSession() = default;
 
-SequenceId DecodeSession::open(const LoadedAdapter* adapter) {
-  if (adapter != nullptr) ranks_->first().use_adapter(*adapter);
-  return sequences_->open(adapter);
+SequenceId DecodeSession::open(const TextOrigin& origin) {
+  if (origin.adapter != nullptr) ranks_->first().use_adapter(*origin.adapter);
+  return sequences_->open(origin);
 }
 
-SequenceId DecodeSession::open(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
-  if (adapter != nullptr) ranks_->first().use_adapter(*adapter);
-  return sequences_->open(prompt, adapter);
+SequenceId DecodeSession::open(std::span<const int64_t> prompt, const TextOrigin& origin) {
+  if (origin.adapter != nullptr) ranks_->first().use_adapter(*origin.adapter);
+  return sequences_->open(prompt, origin);
 }
 
 SequenceId DecodeSession::fork(SequenceId from) {
@@ -152,10 +154,12 @@ void DecodeSession::check(std::span<const DecodePiece> pieces) const {
                 " biases of one sequence");
     base::check(piece.scored.empty() || piece.scored.size() + 1 >= piece.tokens.size(), "a token behind ",
                 "each but the last is scored");
-    const bool draws_alone = piece.scored.empty() && piece.chosen < 0 && piece.sampling != nullptr &&
-                             !piece.sampling->has_penalties();
-    base::check(!piece.draws_each || draws_alone, "a piece that draws behind each token is scored, has its ",
-                "token from a step under way, or counts tokens that may be taken back");
+    const bool draws_alone = piece.scored.empty() && piece.chosen < 0 && piece.sampling != nullptr;
+    base::check(!piece.draws_each || draws_alone,
+                "a piece that draws behind each token is scored, or has its ", "token from a step under way");
+    const bool counts = piece.draws_each && piece.sampling->has_penalties();
+    base::check(!counts || (options_.counts_ahead && piece.seen_behind.size() + 1 == piece.tokens.size()),
+                "draws behind guesses that have no counts of their own");
     base::check(piece.allowed_behind.empty() ||
                     (piece.draws_each && !piece.allowed.empty() && piece.tokens.size() > 1 &&
                      piece.allowed_behind.size() % (piece.tokens.size() - 1) == 0),
@@ -201,6 +205,7 @@ struct StepRow {
   bool is_drawn() const {
     return piece->sampling != nullptr && (piece->draws_each || token + 1 == piece->size());
   }
+  bool is_behind_guess() const { return piece->draws_each && token > 0; }
   /// The number of its draw.
   int64_t position() const { return piece->position + (piece->draws_each ? token : 0); }
   /// What may come behind it.
@@ -222,8 +227,10 @@ std::vector<StepRow> rows_of(std::span<const DecodePiece> pieces) {
 }
 
 /// How each row's token is drawn; rows whose token nobody wants take the likeliest and are not counted.
-void fill_draws(std::span<const StepRow> rows, int64_t sequences, DecodeResult result,
-                std::vector<Tensor>& inputs) {
+/// `first_ahead`: the place of the first row's counts, where it stands behind a guess.
+void fill_draws(std::span<const StepRow> rows, const DecodeBucket& bucket, DecodeResult result,
+                int32_t first_ahead, std::vector<Tensor>& inputs) {
+  const int64_t sequences = bucket.sequences;
   const bool has_penalties = passes::includes(result, DecodeResult::penalized);
   auto* settings = inputs[passes::kDrawSettings].mutable_data<float>().data();
   auto* counters = inputs[passes::kDrawCounters].mutable_data<int64_t>().data();
@@ -235,7 +242,11 @@ void fill_draws(std::span<const StepRow> rows, int64_t sequences, DecodeResult r
     settings = o.write(settings, has_penalties);
     counters[2 * row] = o.seed;
     counters[2 * row + 1] = is_drawn ? rows[row].position() : 0;
-    places[row] = is_drawn && o.has_penalties() ? rows[row].piece->sequence : -1;
+    const bool is_ahead = is_drawn && rows[row].is_behind_guess();
+    const int32_t place = is_ahead   ? first_ahead + static_cast<int32_t>(row)
+                          : is_drawn ? rows[row].piece->sequence
+                                     : -1;
+    places[row] = o.has_penalties() ? place : -1;
   }
 }
 
@@ -312,11 +323,12 @@ void DecodeSession::launch(std::span<const DecodePiece> pieces) {
   prepare(size, result);
   for (const DecodePiece& piece : pieces) sequences_->take_pages(piece.sequence, piece.size());
   fill_tokens(pieces, *sequences_, options_.page_tokens, size, inputs_);
-  fill_draws(rows, size.sequences, result, inputs_);
+  const auto slot = static_cast<size_t>(steps_.launched % 2);
+  fill_draws(rows, size, result, ahead_->place(0, slot), inputs_);
   if (passes::includes(result, DecodeResult::edited)) fill_edits(rows, size.sequences, inputs_);
   const bool lists = passes::includes(result, DecodeResult::listed);
   if (lists) fill_wanted(pieces, size.sequences, inputs_[passes::kDrawWanted]);
-  const auto slot = static_cast<size_t>(steps_.launched % 2);
+  if (passes::includes(result, DecodeResult::penalized)) ahead_->prepare(pieces, slot);
   ranks_->launch(result, size, inputs_, slot);
   steps_.of_slot[slot] = {rows.size(), lists};
   ++steps_.launched;
@@ -337,12 +349,16 @@ DecodeSession::Drawn DecodeSession::collect() {
           .scored_logarithms = {drawn.wanted_logarithms, lists ? rows : 0}};
 }
 
+void DecodeSession::take_seen(SequenceId id, size_t row) {
+  ahead_->take(id, row, static_cast<size_t>((steps_.collected - 1) % 2));
+}
+
 void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt, std::span<const int64_t> answer) {
   sequences_->at(id);
-  seen_.assign(static_cast<size_t>(vocabulary()), 0);  // as count_tokens keeps it
-  for (int64_t token : prompt) seen_.at(static_cast<size_t>(token)) = 1;
-  for (int64_t token : answer) seen_.at(static_cast<size_t>(token)) += 2;
-  ranks_->set_seen(id, seen_);
+  std::vector<int32_t> seen(static_cast<size_t>(vocabulary()), 0);  // as count_tokens keeps it
+  for (int64_t token : prompt) seen.at(static_cast<size_t>(token)) = 1;
+  for (int64_t token : answer) seen.at(static_cast<size_t>(token)) += 2;
+  ranks_->set_seen(id, std::move(seen));
 }
 
 }  // namespace trireme::engine

@@ -31,6 +31,9 @@ struct DecodePiece {
   /// Of a piece that draws behind each of its tokens: the same of the draws but the first, one behind another
   /// and equally long; empty: `allowed` holds for them, too.
   std::span<const uint64_t> allowed_behind = {};
+  /// Of a piece that draws behind each of its tokens, with penalties: as see() would count each of `tokens`
+  /// but the first once it has come.
+  std::span<const int32_t> seen_behind = {};
   std::span<const TokenBias> biases = {};
   bool lists = false;
   /// The tokens that come behind each of `tokens`, or behind each but the last: the logarithms of their
@@ -61,22 +64,24 @@ class DecodeSession {
   DecodeSession(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options = {});
   ~DecodeSession();
 
-  /// A new sequence of no tokens. Throws exhausted if max_sequences are open. `adapter`: what runs beside the
-  /// model's weights for all its tokens, held by the caller until the sequence is closed; null: nothing.
-  SequenceId open(const LoadedAdapter* adapter = nullptr);
+  /// A new sequence of no tokens. Throws exhausted if max_sequences are open. `origin`: its adapter runs
+  /// beside the model's weights for all its tokens, and is held by the caller until the sequence is closed.
+  SequenceId open(const TextOrigin& origin = {});
   /// A new sequence that will begin with `prompt`: holds the pages of the longest beginning of it that is
   /// known from keep(), and has its length then; at least one token of the prompt is left to run. The logits
-  /// are the same as if all had run, on the CPU to the bit. Beginnings are known by adapter.
-  SequenceId open(std::span<const int64_t> prompt, const LoadedAdapter* adapter = nullptr);
+  /// are the same as if all had run, on the CPU to the bit. Beginnings are known by adapter and salt.
+  SequenceId open(std::span<const int64_t> prompt, const TextOrigin& origin = {});
   using Beginning = Sequences::Beginning;
-  Beginning look(std::span<const int64_t> prompt, const LoadedAdapter* adapter = nullptr) {
-    return sequences_->look(prompt, adapter);
+  Beginning look(std::span<const int64_t> prompt, const TextOrigin& origin = {}) {
+    return sequences_->look(prompt, origin);
   }
   /// Remembers the full pages of a sequence for others that begin so; `tokens`: what it ran, or the first of
   /// it. Does nothing without DecodeOptions::share_prefixes.
   void keep(SequenceId id, std::span<const int64_t> tokens) { sequences_->keep(id, tokens); }
   /// Pages that are free, or only remembered.
-  int64_t free_pages() const { return sequences_->free_pages(); }
+  int64_t free_pages() const { return known_->free_pages(); }
+  /// What open() finds.
+  KnownBeginnings& beginnings() { return *known_; }
   /// A sequence with the tokens of another, whose full pages both hold. Throws exhausted.
   SequenceId fork(SequenceId from);
   /// Gives its pages back.
@@ -122,14 +127,15 @@ class DecodeSession {
   /// Tells of the prompt of a sequence that is drawn with penalties, and of the answer's tokens that are
   /// there already; once and before it is run.
   void see(SequenceId id, std::span<const int64_t> prompt, std::span<const int64_t> answer);
+  /// Of the step collected last, row `row` was the last draw of the sequence that counts, and stood behind a
+  /// guess: the sequence has seen what that draw had, and the token drawn.
+  void take_seen(SequenceId id, size_t row);
 
   Bucket bucket(int64_t tokens, int64_t sequences) const;
   /// Compiles a bucket's program now, so that the first step of its size does not wait.
   const compile::Program& prepare(const Bucket& bucket,
                                   passes::DecodeResult result = passes::DecodeResult::logits);
-  int64_t arena_bytes() const { return ranks_->first().arena_bytes(); }
   std::string host_operators() const { return ranks_->first().host_operators(); }
-  base::ThreadPool& threads() { return ranks_->first().threads(); }
   /// The ranks that run its steps.
   DecodeRanks& ranks() { return *ranks_; }
 
@@ -139,12 +145,13 @@ class DecodeSession {
   std::shared_ptr<const DecodeModel> model_;
   DecodeOptions options_;
   std::unique_ptr<DecodeRanks> ranks_;
+  std::unique_ptr<KnownBeginnings> known_;
   std::unique_ptr<Sequences> sequences_;  // over the first rank's pages
+  std::unique_ptr<CountsAhead> ahead_;
   int64_t max_length_ = 0;
   int depth_ = 1;
   std::vector<tensor::Tensor> inputs_;  // of the largest bucket, in the order of DecodeInput and DrawInput
   tensor::Tensor logits_;               // [max_sequences, vocabulary]
-  std::vector<int32_t> seen_;           // [vocabulary], of the prompt that see() is told of
   struct {
     int64_t launched = 0, collected = 0;
     struct {

@@ -25,7 +25,9 @@ class DraftModel final : public Drafter {
   void draft(std::span<const DraftWish> wishes) override;
   void forget(int64_t text) override;
   bool runs_steps() const override { return true; }
-  int64_t memory_bytes() const override { return session_->pool().bytes() + session_->arena_bytes(); }
+  int64_t memory_bytes() const override {
+    return session_->pool().bytes() + session_->ranks().first().arena_bytes();
+  }
   const DecodeSession& session() const { return *session_; }
 
  private:

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 namespace trireme::engine {
@@ -13,21 +14,24 @@ struct Generator::Running {
   int64_t number = 0;
   GenerateRequest request;
   SequenceId sequence = -1;
-  std::vector<int64_t> text;                 // prompt and answer so far
-  size_t done = 0;                           // tokens that it began with that were launched
-  int64_t drawn = 0;                         // draws that were launched
-  int64_t generated = 0;                     // of them, those that are here
-  int64_t last = 0;                          // the token that came last
-  std::vector<int64_t> drafts = {};          // what may come behind it
-  std::vector<int64_t> guessed = {};         // the last token and drafts behind it that a step runs
-  bool is_drafted = false;                   // it waits for its tokens, which drafts go on from
-  int32_t row = -1;                          // of the step launched last, where that draws its next token
-  std::vector<uint64_t> own_words = {};      // of the mask, where the filter's are not all
-  std::span<const uint64_t> words = {};      // what may come in the next draw; none: anything
-  std::vector<uint64_t> first_words = {};    // these, where other masks are made behind them
-  std::vector<uint64_t> behind = {};         // what may come behind each draft, by the form
-  std::shared_ptr<const base::Error> error;  // why it cannot go on
-  std::vector<ScoredToken> scores = {};      // of the prompt, until the first token comes
+  std::vector<int64_t> text;               // prompt and answer so far
+  size_t done = 0;                         // tokens that it began with that were launched
+  int64_t drawn = 0;                       // draws that were launched
+  int64_t generated = 0;                   // of them, those that are here
+  int64_t last = 0;                        // the token that came last
+  std::vector<int64_t> drafts = {};        // what may come behind it
+  std::vector<int64_t> guessed = {};       // the last token and drafts behind it that a step runs
+  bool is_drafted = false;                 // it waits for its tokens, which drafts go on from
+  int32_t row = -1;                        // of the step launched last, where that draws its next token
+  std::vector<uint64_t> own_words = {};    // of the mask, where the filter's are not all
+  std::span<const uint64_t> words = {};    // what may come in the next draw; none: anything
+  std::vector<uint64_t> first_words = {};  // these, where other masks are made behind them
+  std::vector<uint64_t> behind = {};       // what may come behind each draft, by the form
+  std::unordered_map<int64_t, int32_t> seen = {};  // counts as see() has them, where drafts need them
+  std::vector<int32_t> seen_behind = {};           // those of drafts once they have come
+  SamplingOptions draft_sampling = {};             // without penalties: who drafts counts nothing
+  std::shared_ptr<const base::Error> error;        // why it cannot go on
+  std::vector<ScoredToken> scores = {};            // of the prompt, until the first token comes
   bool is_cancelled = false;
   bool is_over = false;
 
@@ -36,6 +40,7 @@ struct Generator::Running {
   bool find_mask(int64_t vocabulary, MaskCost& cost);
   void accept(int64_t token, MaskCost& cost);
   DecodePiece next_piece(int64_t tokens, int32_t row_before);
+  void count_drafts();
 };
 
 namespace {
@@ -130,6 +135,16 @@ void Generator::Running::accept(int64_t token, MaskCost& cost) {
   cost.ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
 }
 
+/// How often each of the drafts that a step runs will have been seen once it has come.
+void Generator::Running::count_drafts() {
+  seen_behind.clear();
+  for (auto draft = guessed.begin() + 1; draft != guessed.end(); ++draft) {
+    const auto known = seen.find(*draft);
+    const auto times = static_cast<int32_t>(std::count(guessed.begin() + 1, draft + 1, *draft));
+    seen_behind.push_back((known == seen.end() ? 0 : known->second) + 2 * times);
+  }
+}
+
 /// The next `tokens` tokens of a text; `row_before`: of the step launched last, where that draws its next
 /// token.
 DecodePiece Generator::Running::next_piece(int64_t tokens, int32_t row_before) {
@@ -148,6 +163,10 @@ DecodePiece Generator::Running::next_piece(int64_t tokens, int32_t row_before) {
     guessed.insert(guessed.end(), drafts.begin(), drafts.begin() + (tokens - 1));
     piece.tokens = guessed;
     piece.draws_each = true;
+    if (request.sampling.has_penalties()) {
+      count_drafts();
+      piece.seen_behind = seen_behind;
+    }
   } else {
     piece.tokens = {&last, 1};
   }
@@ -224,19 +243,30 @@ GenerateLimits Generator::limits() const {
           .page_tokens = session_.options().page_tokens};
 }
 
+bool Generator::fetch(int64_t number, const GenerateRequest& request) {
+  return request.scores_prompt || session_.beginnings().fetch(number, request.prompt, request.origin());
+}
+
 void Generator::start(int64_t number, GenerateRequest request) {
   auto made = std::make_unique<Running>(Running{.number = number, .request = std::move(request)});
   Running& r = *made;
   // What is known from others has not been scored.
-  const LoadedAdapter* adapter = r.request.adapter.get();
-  r.sequence = r.request.scores_prompt ? session_.open(adapter) : session_.open(r.request.prompt, adapter);
+  r.sequence = r.request.scores_prompt ? session_.open(r.request.origin())
+                                       : session_.open(r.request.prompt, r.request.origin());
   r.done = static_cast<size_t>(session_.length(r.sequence));
   r.text = r.request.prompt;
   r.drawn = r.generated = r.request.answered;
+  r.draft_sampling = r.request.sampling;
+  r.draft_sampling.repetition_penalty = 1;
+  r.draft_sampling.presence_penalty = r.draft_sampling.frequency_penalty = 0;
   if (r.request.sampling.has_penalties()) {
     const std::span<const int64_t> text(r.text);
     const size_t prompt = text.size() - static_cast<size_t>(r.request.answered);
     session_.see(r.sequence, text.first(prompt), text.subspan(prompt));
+    if (drafter_ != nullptr && session_.options().counts_ahead) {
+      for (const int64_t token : text.first(prompt)) r.seen[token] = 1;
+      for (const int64_t token : text.subspan(prompt)) r.seen[token] += 2;
+    }
   }
   running_.push_back(std::move(made));
 }
@@ -286,8 +316,8 @@ bool Generator::can_draw(size_t i) const {
 int64_t Generator::most_drafts(size_t i) const {
   const Running& r = *running_[i];
   const GenerateRequest& request = r.request;
-  if (drafter_ == nullptr || request.sampling.has_penalties() || prompt_left(i) > 0 || r.error != nullptr)
-    return 0;
+  if (drafter_ == nullptr || prompt_left(i) > 0 || r.error != nullptr) return 0;
+  if (request.sampling.has_penalties() && !session_.options().counts_ahead) return 0;
   // All draws of a step have one mask: as long as the answer may not end yet, all or none.
   const bool may_end = r.drawn >= request.least_tokens || request.stop.empty();
   const int64_t most = may_end ? request.max_tokens : std::min(request.least_tokens, request.max_tokens);
@@ -304,7 +334,7 @@ void Generator::draft(std::span<const int64_t> most) {
     if (wanted <= 0 || r.drawn != r.generated) continue;
     wishes_.push_back({.text = r.number,
                        .tokens = r.text,
-                       .sampling = &r.request.sampling,
+                       .sampling = &r.draft_sampling,
                        .biases = r.request.biases,
                        .position = r.drawn,
                        .most = wanted,
@@ -393,14 +423,16 @@ int64_t Generator::collect(std::vector<GenerateEvent>& events) {
 void Generator::take(const Launched::Drawn& piece, const DecodeSession::Drawn& drawn, size_t last_row,
                      std::vector<GenerateEvent>& events) {
   Running& r = *piece.text;
-  size_t accepted = 0;
+  size_t accepted = 0, row = 0;
   for (bool goes_on = true; goes_on;) {
-    choose(r, drawn, accepted < piece.drafts ? piece.row + accepted : last_row, events);
+    row = accepted < piece.drafts ? piece.row + accepted : last_row;
+    choose(r, drawn, row, events);
     const bool is_right = accepted < piece.drafts && r.last == r.guessed[accepted + 1];
     accepted += is_right ? 1 : 0;
     goes_on = is_right && !r.is_over;
   }
   if (piece.guessed == 0) return;
+  if (accepted > 0 && !r.is_over && r.request.sampling.has_penalties()) session_.take_seen(r.sequence, row);
   checked_.push_back({.request = r.number,
                       .drafted = static_cast<int64_t>(piece.drafts),
                       .accepted = static_cast<int64_t>(accepted),
@@ -465,6 +497,7 @@ void Generator::choose(Running& r, const DecodeSession::Drawn& drawn, size_t row
               " has no probability: the model's logits are minus infinity or no numbers");
   r.last = token;
   r.text.push_back(token);
+  if (!r.seen.empty()) r.seen[token] += 2;
   ++r.generated;
   GenerateEvent event{r.number, token, log_probability};
   event.likeliest = likeliest(drawn, row, r.request.likeliest);

@@ -29,6 +29,9 @@ struct GenerateRequest {
   /// So many tokens at the end of `prompt` are the answer's first, which were given already: the next draw is
   /// the one behind them. What Generator::put_back() leaves.
   int64_t answered = 0;
+  std::string salt = {};  ///< only texts of the same one share beginnings
+
+  TextOrigin origin() const { return {adapter.get(), salt}; }
 };
 
 /// `expired`: its deadline passed while it waited. `failed`: it cannot go on, see GenerateEvent::error.
@@ -91,7 +94,10 @@ class Generator {
   GenerateLimits limits() const;
   /// Tokens of its prompt that need not run, since a text that began alike had; and the pages that could be
   /// taken besides those it would hold.
-  DecodeSession::Beginning look(const GenerateRequest& r) { return session_.look(r.prompt, r.adapter.get()); }
+  DecodeSession::Beginning look(const GenerateRequest& r) { return session_.look(r.prompt, r.origin()); }
+  /// Has what the session's store knows of the request's beginning loaded, beside the steps, for start() to
+  /// take. False: it is on its way.
+  bool fetch(int64_t number, const GenerateRequest& request);
   /// Begins a text that the limits allow; `number` names it in events.
   void start(int64_t number, GenerateRequest request);
   /// Stops text i and gives back its pages, which others may still share. What is returned goes on with it
@@ -112,8 +118,7 @@ class Generator {
   bool scores_prompt(size_t i) const;
   /// Whether text i has draws that can be launched.
   bool can_draw(size_t i) const;
-  /// How many tokens of text i may be guessed behind its next draw: none of texts whose penalties depend on
-  /// the tokens before.
+  /// How many tokens of text i may be guessed behind its next draw.
   int64_t most_drafts(size_t i) const;
   /// Has tokens guessed, of text i at most most[i]: none while its last token is under way. Where that is
   /// above 0, the text also waits for its tokens from then on.
@@ -124,9 +129,7 @@ class Generator {
   int64_t pages_for(size_t i, int64_t tokens) const;
   /// Pages that nobody holds, or that are only remembered; and all that there are.
   int64_t free_pages() const { return session_.free_pages(); }
-  int64_t pages() const { return session_.pool().pages(); }
-  /// Grows whenever a page is taken or given back.
-  uint64_t page_changes() const { return session_.pool().changes(); }
+  DecodeSession& session() { return session_; }
   const DecodeOptions& options() const { return session_.options(); }
 
   /// Ends texts that are cancelled or cannot go on, and gives back what finished ones hold.

@@ -2,18 +2,11 @@
 #include "engine/decode/sequences.h"
 
 namespace trireme::engine {
-namespace {
 
-/// What is known of texts with an adapter is a tree of its own.
-int32_t tree_of(const LoadedAdapter* adapter) { return adapter == nullptr ? 0 : 1 + adapter->number(); }
-
-}  // namespace
-
-Sequences::Sequences(KvPool& pool, const DecodeOptions& options, int64_t most_pages)
+Sequences::Sequences(KvPool& pool, KnownBeginnings& known, const DecodeOptions& options, int64_t most_pages)
     : pool_(pool),
-      prefixes_(pool),
+      known_(known),
       page_tokens_(options.page_tokens),
-      shares_(options.share_prefixes),
       sequences_(static_cast<size_t>(options.max_sequences)) {
   for (Sequence& s : sequences_) s.pages.reserve(static_cast<size_t>(most_pages));
 }
@@ -25,39 +18,29 @@ const Sequences::Sequence& Sequences::at(SequenceId id) const {
   return sequences_[static_cast<size_t>(id)];
 }
 
-SequenceId Sequences::open(const LoadedAdapter* adapter) {
+SequenceId Sequences::open(const TextOrigin& origin) {
   for (size_t i = 0; i < sequences_.size(); ++i) {
     if (sequences_[i].is_open) continue;
     sequences_[i].is_open = true;
     sequences_[i].length = 0;
-    sequences_[i].adapter = adapter == nullptr ? -1 : adapter->slot();
-    sequences_[i].tree = tree_of(adapter);
+    sequences_[i].adapter = origin.adapter == nullptr ? -1 : origin.adapter->slot();
+    sequences_[i].root = known_.root(origin);
     return static_cast<SequenceId>(i);
   }
   base::fail(base::ErrorCode::exhausted, "no more sequences can be open at a time than ", sequences_.size());
 }
 
-/// Known pages of the prompt's beginning, but for its last token, whose logits are wanted.
-std::span<const int32_t> Sequences::shared_pages(std::span<const int64_t> prompt,
-                                                 const LoadedAdapter* adapter) {
-  if (!shares_ || prompt.empty()) return {};
-  return prefixes_.find(prompt.first(prompt.size() - 1), tree_of(adapter));
-}
-
-SequenceId Sequences::open(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
-  const SequenceId id = open(adapter);
+SequenceId Sequences::open(std::span<const int64_t> prompt, const TextOrigin& origin) {
+  const SequenceId id = open(origin);
   Sequence& made = mutable_at(id);
-  for (int32_t page : shared_pages(prompt, adapter)) {
-    pool_.share(page);
-    made.pages.push_back(page);
-  }
+  known_.take(prompt, made.root, made.pages);
   made.length = static_cast<int64_t>(made.pages.size()) * page_tokens_;
   return id;
 }
 
-Sequences::Beginning Sequences::look(std::span<const int64_t> prompt, const LoadedAdapter* adapter) {
-  const std::span<const int32_t> pages = shared_pages(prompt, adapter);
-  Beginning found{static_cast<int64_t>(pages.size()) * page_tokens_, free_pages()};
+Sequences::Beginning Sequences::look(std::span<const int64_t> prompt, const TextOrigin& origin) {
+  const std::span<const int32_t> pages = known_.find(prompt, known_.root(origin));
+  Beginning found{static_cast<int64_t>(pages.size()) * page_tokens_, known_.free_pages()};
   for (int32_t page : pages) found.free_pages -= pool_.holders(page) == 1 ? 1 : 0;
   return found;
 }
@@ -66,22 +49,17 @@ void Sequences::keep(SequenceId id, std::span<const int64_t> tokens) {
   const Sequence& s = at(id);
   base::check(static_cast<int64_t>(tokens.size()) <= s.length, "sequence ", id, " ran ", s.length,
               " tokens, not ", tokens.size());
-  if (shares_) prefixes_.keep(tokens, s.pages, s.tree);
-}
-
-int32_t Sequences::take_page() {
-  if (pool_.free_pages() == 0) prefixes_.give_up(1);
-  return pool_.take();
+  known_.keep(tokens, s.pages, s.root);
 }
 
 SequenceId Sequences::fork(SequenceId from, const std::function<void(int32_t, int32_t)>& copy_page) {
-  const SequenceId id = open(nullptr);
+  const SequenceId id = open(TextOrigin{});
   const Sequence& old = at(from);
   Sequence& made = mutable_at(id);
   const size_t full = static_cast<size_t>(old.length / page_tokens_);
   try {
     for (size_t i = 0; i < old.pages.size(); ++i) {
-      made.pages.push_back(i < full ? old.pages[i] : take_page());
+      made.pages.push_back(i < full ? old.pages[i] : known_.take_page());
       if (i < full) pool_.share(old.pages[i]);
       if (i >= full) copy_page(old.pages[i], made.pages[i]);
     }
@@ -91,7 +69,7 @@ SequenceId Sequences::fork(SequenceId from, const std::function<void(int32_t, in
   }
   made.length = old.length;
   made.adapter = old.adapter;
-  made.tree = old.tree;
+  made.root = old.root;
   return id;
 }
 
@@ -120,7 +98,7 @@ int64_t Sequences::pages_for(SequenceId id, int64_t tokens) const {
 
 void Sequences::take_pages(SequenceId id, int64_t tokens) {
   const int64_t more = pages_for(id, tokens);
-  for (int64_t i = 0; i < more; ++i) mutable_at(id).pages.push_back(take_page());
+  for (int64_t i = 0; i < more; ++i) mutable_at(id).pages.push_back(known_.take_page());
 }
 
 }  // namespace trireme::engine

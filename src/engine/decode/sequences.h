@@ -7,10 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "engine/decode/adapter_slots.h"
 #include "engine/decode/decode_model.h"
-#include "engine/decode/kv_pool.h"
-#include "engine/decode/prefix_pages.h"
+#include "engine/decode/known_beginnings.h"
+#include "engine/pages/kv_pool.h"
 
 namespace trireme::engine {
 
@@ -24,27 +23,26 @@ class Sequences {
     int64_t length = 0;
     std::vector<int32_t> pages;  ///< room for the longest sequence
     int32_t adapter = -1;        ///< slot; -1: none
-    int32_t tree = 0;            ///< of the pages of known beginnings
+    PageId root{};               ///< of the pages of known beginnings
   };
 
-  /// At most options.max_sequences are open, each of at most `most_pages`. `pool` outlives it.
-  Sequences(KvPool& pool, const DecodeOptions& options, int64_t most_pages);
+  /// At most options.max_sequences are open, each of at most `most_pages`. `pool` and `known`, which is over
+  /// it, outlive it.
+  Sequences(KvPool& pool, KnownBeginnings& known, const DecodeOptions& options, int64_t most_pages);
 
   /// Throws internal unless it is open.
   const Sequence& at(SequenceId id) const;
   /// A new sequence of no tokens. Throws exhausted if max_sequences are open.
-  SequenceId open(const LoadedAdapter* adapter);
+  SequenceId open(const TextOrigin& origin);
   /// One that holds the pages of the longest known beginning of `prompt`, but for its last token.
-  SequenceId open(std::span<const int64_t> prompt, const LoadedAdapter* adapter);
+  SequenceId open(std::span<const int64_t> prompt, const TextOrigin& origin);
   /// How many tokens of `prompt` open() would find, and which pages would be free then.
   struct Beginning {
     int64_t tokens = 0, free_pages = 0;
   };
-  Beginning look(std::span<const int64_t> prompt, const LoadedAdapter* adapter);
+  Beginning look(std::span<const int64_t> prompt, const TextOrigin& origin);
   /// Remembers the full pages of a sequence that ran `tokens` first, if pages are shared at all.
   void keep(SequenceId id, std::span<const int64_t> tokens);
-  /// Pages that are free, or only remembered.
-  int64_t free_pages() const { return pool_.free_pages() + prefixes_.spare(); }
   /// A sequence with the tokens of another, whose full pages both hold; `copy_page` is told of the other one.
   /// Throws exhausted.
   SequenceId fork(SequenceId from, const std::function<void(int32_t from, int32_t to)>& copy_page);
@@ -61,13 +59,10 @@ class Sequences {
 
  private:
   Sequence& mutable_at(SequenceId id) { return const_cast<Sequence&>(at(id)); }
-  int32_t take_page();
-  std::span<const int32_t> shared_pages(std::span<const int64_t> prompt, const LoadedAdapter* adapter);
 
   KvPool& pool_;
-  PrefixPages prefixes_;
+  KnownBeginnings& known_;
   int64_t page_tokens_;
-  bool shares_;
   std::vector<Sequence> sequences_;
 };
 

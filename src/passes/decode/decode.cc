@@ -313,8 +313,8 @@ void take_chosen(ir::Graph& graph, int64_t most_sequences) {
   }
 }
 
-/// Draws in place of logits.
-void draw(ir::Graph& graph, const DecodeGraph& form, DecodeResult result, int64_t most_sequences) {
+/// Draws in place of logits. `places`: rows of what is seen.
+void draw(ir::Graph& graph, const DecodeGraph& form, DecodeResult result, int64_t places) {
   const ValueId logits = graph.outputs()[0];
   const Dim sequences = Dim::symbol("sequences");
   const bool has_penalties = includes(result, DecodeResult::penalized);
@@ -327,7 +327,7 @@ void draw(ir::Graph& graph, const DecodeGraph& form, DecodeResult result, int64_
   const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({2}, std::span(rows)));
   std::vector<ValueId> in{rw.add("reshape", {logits, shape}, {}, "draw"), settings, counters};
   if (has_penalties) {
-    in.push_back(graph.add_state(kSeenTokens, {DType::i32, Shape::of({most_sequences, form.vocabulary})}));
+    in.push_back(graph.add_state(kSeenTokens, {DType::i32, Shape::of({places, form.vocabulary})}));
     in.push_back(graph.add_input("places", {DType::i32, Shape{sequences}}));
   }
   if (includes(result, DecodeResult::edited)) in[0] = edit(graph, in[0], sequences, form.vocabulary);
@@ -344,10 +344,10 @@ void draw(ir::Graph& graph, const DecodeGraph& form, DecodeResult result, int64_
 
 }  // namespace
 
-ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences) {
+ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences, int64_t places) {
   ir::Graph graph = form.graph;
   if (form.takes_tokens()) take_chosen(graph, most_sequences);
-  if (form.draws()) draw(graph, form, result, most_sequences);
+  if (form.draws()) draw(graph, form, result, places);
   graph.sort();
   graph.infer_all();
   return graph;

@@ -121,8 +121,8 @@ std::vector<size_t> inputs_of(DecodeResult result, bool has_adapters = false);
 /// that no operand has.
 size_t operand_called(std::string_view name);
 
-/// `form` with draws instead of logits, after passes or before. `most_sequences`: of any step; also the
-/// places of what is seen. Of a stage: takes drawn tokens if it takes tokens, draws if it draws.
-ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences);
+/// `form` with draws instead of logits, after passes or before. `most_sequences`: of any step; `places`: rows
+/// of what is seen. Of a stage: takes drawn tokens if it takes tokens, draws if it draws.
+ir::Graph draw_form(const DecodeGraph& form, DecodeResult result, int64_t most_sequences, int64_t places);
 
 }  // namespace trireme::passes

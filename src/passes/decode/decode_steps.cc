@@ -23,14 +23,15 @@ Dims dims_of_step(const tensor::Shape& shape, DecodeSteps::Size size) {
 
 }  // namespace
 
-DecodeSteps::DecodeSteps(DecodeGraph form, int64_t pages, int64_t most_sequences)
-    : form_(std::move(form)), most_sequences_(most_sequences) {
+DecodeSteps::DecodeSteps(DecodeGraph form, int64_t pages, int64_t most_sequences, int64_t seen_places)
+    : form_(std::move(form)), most_sequences_(most_sequences), seen_places_(seen_places) {
   set_pages(form_, pages);
 }
 
 const ir::Graph& DecodeSteps::graph(DecodeResult result) {
   if (result == DecodeResult::logits) return form_.graph;
-  if (!draws_.contains(result)) draws_.emplace(result, draw_form(form_, result, most_sequences_));
+  if (!draws_.contains(result))
+    draws_.emplace(result, draw_form(form_, result, most_sequences_, seen_places_));
   return draws_.at(result);
 }
 

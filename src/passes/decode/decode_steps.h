@@ -11,14 +11,16 @@ namespace trireme::passes {
 /// A form, or a stage of one, and the graphs that draw, made when they are first asked for. One owner thread.
 class DecodeSteps {
  public:
-  /// `pages`: of the pool that the steps work on; `most_sequences`: of any step.
-  DecodeSteps(DecodeGraph form, int64_t pages, int64_t most_sequences);
+  /// `pages`: of the pool that the steps work on; `most_sequences`: of any step; `seen_places`: rows
+  /// of what is seen.
+  DecodeSteps(DecodeGraph form, int64_t pages, int64_t most_sequences, int64_t seen_places);
 
   struct Size {
     int64_t tokens = 0, sequences = 0;
   };
   const DecodeGraph& form() const { return form_; }
   int64_t most_sequences() const { return most_sequences_; }
+  int64_t seen_places() const { return seen_places_; }
   const ir::Graph& graph(DecodeResult result);
   /// Extents of a step's operands, in the order of inputs_of(): the same for all stages.
   std::vector<tensor::Dims> operand_shapes(DecodeResult result, Size size) const;
@@ -33,7 +35,7 @@ class DecodeSteps {
   bool has_adapters() const { return form_.adapters.slots > 0; }
 
   DecodeGraph form_;
-  int64_t most_sequences_;
+  int64_t most_sequences_, seen_places_;
   std::map<DecodeResult, ir::Graph> draws_;
 };
 

@@ -5,8 +5,9 @@
 
 namespace trireme::passes {
 
-/// Rewrites products by dequantize_blocks of a constant as block_linear or block_experts, and lookups in it as
-/// block_gather. Bias, activation and residual of a linear become nodes after it. This is the pass "blocks".
+/// Rewrites products by dequantize_blocks of a constant as block_linear or block_experts, and lookups in it
+/// as block_gather. Bias, activation and residual of a linear become nodes after it. This is the pass
+/// "blocks".
 size_t keep_blocks(ir::Graph& graph);
 
 /// Joins products of one value by several block-format matrices, with constant biases or none, into one

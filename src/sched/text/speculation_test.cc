@@ -65,6 +65,8 @@ Answers run_all(TokenScheduler& scheduler) {
   return answers;
 }
 
+constexpr int64_t kPenalized = 1000;  // from this number on all requests have penalties
+
 /// Draws, penalties, biases, chances, least lengths, stops and prompts that repeat themselves, by number.
 GenerateRequest request(int64_t i) {
   base::Rng rng(77, static_cast<uint64_t>(i));
@@ -77,7 +79,12 @@ GenerateRequest request(int64_t i) {
   r.sampling.temperature = i % 3 == 1 ? 0.9 : 0;
   r.sampling.top_k = i % 2 == 0 ? 20 : 0;
   r.sampling.seed = i;
-  if (i % 7 == 3) r.sampling.frequency_penalty = 0.5;  // such texts have no guesses
+  if (i % 7 == 3) r.sampling.frequency_penalty = 0.5;  // no guesses unless DecodeOptions::counts_ahead
+  if (i >= kPenalized) {
+    r.sampling.repetition_penalty = 1 + 0.1 * static_cast<double>(below(8));
+    r.sampling.presence_penalty = 0.2 * static_cast<double>(below(6)) - 0.3;
+    r.sampling.frequency_penalty = 0.3 * static_cast<double>(below(5)) - 0.1;
+  }
   if (i % 4 == 2) r.biases = {{static_cast<int32_t>(i % kVocabulary), 3.0f}, {17, -50.0f}};
   if (i % 3 != 2) r.stop = {below(kVocabulary), below(kVocabulary), 5};
   if (i % 5 == 4) r.least_tokens = below(12);
@@ -261,6 +268,62 @@ TEST(Speculation, RanksAndDevicesAnswerAlike) {
   EXPECT_EQ(run(two, true), run(two, false));
   if (tests::cuda_device() != "emulated") return;
   // A device that is a step ahead: texts with guesses wait for their tokens, the others do not.
+  for (const bool ahead : {false, true}) {
+    const DecodeOptions device{.device = "emulated", .run_ahead = ahead, .threads = 1};
+    EXPECT_EQ(run(device, true), run(device, false)) << ahead;
+  }
+}
+
+/// Every draw behind a guess counts the tokens that stand before it, and no others.
+TEST(Speculation, PenaltiesCountTheGuessesBeforeThem) {
+  constexpr int64_t kCount = 24;
+  const auto penalized = [](int64_t number) { return kPenalized + number; };
+  for (const bool counts_ahead : {false, true}) {
+    for (const double right : {0.5, 0.9}) {
+      for (const DecodeOptions& o :
+           {DecodeOptions{.threads = 1, .counts_ahead = counts_ahead}, DecodeOptions{.threads = 2,
+                                                                       .cache_bytes = 8 * kPageBytes,
+                                                                       .counts_ahead = counts_ahead,
+                                                                       .max_sequences = 9}}) {
+        Prophet prophet(right, penalized);
+        DecodeSession session(tiny(), o);
+        TokenScheduler scheduler(session, {.drafter = &prophet, .draft_tokens = 5});
+        for (int64_t i = 0; i < kCount; ++i) scheduler.add(request(penalized(i)));
+        const Answers answers = run_all(scheduler);
+        for (int64_t i = 0; i < kCount; ++i)
+          EXPECT_EQ(answers.at(i), alone(penalized(i))) << right << " " << i;
+        if (counts_ahead) {
+          EXPECT_GT(scheduler.draft_counts().accepted, 40);
+          EXPECT_GT(scheduler.draft_counts().tokens, scheduler.draft_counts().accepted + 5);
+        } else {
+          EXPECT_EQ(scheduler.draft_counts().tokens, 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(Speculation, PenaltiesCountAlikeOnRanksAndDevices) {
+  const auto run = [](DecodeOptions o, bool speculates) {
+    o.max_sequences = 12;
+    o.counts_ahead = true;
+    DecodeSession session(prepare(2, 9, o), o);
+    Prophet prophet(0.8, [](int64_t number) { return kPenalized + number; });
+    TokenScheduler scheduler(session, {.drafter = speculates ? &prophet : nullptr});
+    for (int64_t i = 0; i < 6; ++i) scheduler.add(request(kPenalized + i));
+    Answers answers = run_all(scheduler);
+    EXPECT_EQ(scheduler.draft_counts().accepted > 0, speculates) << o.device << o.run_ahead;
+    std::map<int64_t, std::vector<int64_t>> tokens;
+    for (auto& [number, answer] : answers) tokens[number] = std::move(answer.tokens);
+    return tokens;
+  };
+  for (const auto& [tp, pp] : {std::pair{2, 1}, std::pair{1, 2}, std::pair{2, 2}}) {
+    DecodeOptions ranks{.threads = 2};
+    ranks.strategy.tp = tp;
+    ranks.strategy.pp = pp;
+    EXPECT_EQ(run(ranks, true), run(ranks, false)) << tp << " " << pp;
+  }
+  if (tests::cuda_device() != "emulated") return;
   for (const bool ahead : {false, true}) {
     const DecodeOptions device{.device = "emulated", .run_ahead = ahead, .threads = 1};
     EXPECT_EQ(run(device, true), run(device, false)) << ahead;

@@ -9,7 +9,7 @@
 #include "comm/local.h"
 #include "comm/mesh.h"
 #include "engine/decode/prompt_lookup.h"
-#include "model/hf/forms/forms.h"
+#include "model/hf/forms/test_configs.h"
 #include "model/zoo/gpt2.h"
 #include "sched/text/token_scheduler.h"
 #include "tests/test_device.h"
@@ -96,30 +96,14 @@ std::vector<model::Model> decoders(uint64_t seed) {
   base::Rng rng(seed);
   const auto layers = static_cast<int64_t>(2 + rng.below(3));
   std::vector<model::Model> list;
-  for (const model::hf::FormRow& row : model::hf::decoder_forms()) {
-    Json c = Json::object({{"model_type", std::string(row.type)},
-                           {"vocab_size", kVocabulary},
-                           {"hidden_size", 64},
-                           {"intermediate_size", 96},
-                           {"num_hidden_layers", layers},
-                           {"num_attention_heads", 4},
-                           {"max_position_embeddings", 96},
-                           {"bos_token_id", 1}});
-    if (row.type != "gpt_neox") {
-      c.set("num_key_value_heads", 2);
-      c.set("tie_word_embeddings", rng.below(2) == 0);
-    }
-    if (row.type == "mixtral") c.set("num_local_experts", 3);
-    if (row.type == "qwen3_moe") {
-      c.set("num_experts", 4);
-      c.set("moe_intermediate_size", 32);
-      c.set("mlp_only_layers", Json::array({0}));
-    }
-    if (c.contains("num_local_experts") || c.contains("num_experts")) c.set("num_experts_per_tok", 2);
-    if (row.type.starts_with("gemma")) c.set("sliding_window", 5);
+  const model::hf::FormSizes sizes{
+      .vocabulary = kVocabulary, .width = 64, .inner = 96, .layers = layers, .positions = 96};
+  for (Json c : model::hf::form_configs(sizes)) {
+    const std::string type = c.at("model_type").as_string();
+    if (type != "gpt_neox") c.set("tie_word_embeddings", rng.below(2) == 0);
     model::RandomParams params(seed);
     list.push_back(model::zoo::decoder(model::hf::read_form(*model::hf::find_form(c), c).decoder, params));
-    list.back().name = row.type;
+    list.back().name = type;
   }
   model::zoo::Gpt2Config g = model::zoo::Gpt2Config::nano();
   g.vocabulary = kVocabulary;

@@ -29,7 +29,7 @@ void TextService::open() {
                                                                       .drafter = engine_.drafter.get(),
                                                                       .draft_tokens = options_.draft_tokens,
                                                                       .goals = options_.goals});
-  memory_bytes_ = engine_.session->pool().bytes() + engine_.session->arena_bytes() +
+  memory_bytes_ = engine_.session->pool().bytes() + engine_.session->ranks().first().arena_bytes() +
                   (engine_.drafter ? engine_.drafter->memory_bytes() : 0);
 }
 

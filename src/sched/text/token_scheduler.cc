@@ -36,7 +36,7 @@ bool TokenScheduler::fits(const TokenQueue::Entry& first) {
   auto claimed = static_cast<int64_t>(generator_.size());
   for (size_t i = 0; i < generator_.size(); ++i)
     claimed += generator_.pages_for(i, generator_.prompt_left(i));
-  const uint64_t changes = generator_.page_changes();
+  const uint64_t changes = generator_.session().pool().changes();
   const bool is_known =
       refused_.number == first.number && refused_.changes == changes && refused_.claimed == claimed;
   if (is_known || generator_.free_pages() <= claimed) return false;
@@ -61,6 +61,7 @@ bool TokenScheduler::has_foreground() const { return background() < static_cast<
 
 /// Requests whose turn it is get places and pages.
 void TokenScheduler::begin_waiting() {
+  refused_.is_loading = false;
   const engine::DecodeOptions& options = generator_.options();
   const int64_t most = std::min(options.max_sequences, options.max_tokens);
   while (const TokenQueue::Entry* first = queue_.first()) {
@@ -71,6 +72,8 @@ void TokenScheduler::begin_waiting() {
       put_back_last();
       continue;
     }
+    refused_.is_loading = !generator_.fetch(first->number, first->request);
+    if (refused_.is_loading) return;
     TokenQueue::Entry entry = queue_.pop();
     const auto whole = static_cast<int64_t>(entry.request.prompt.size());
     Standing& standing = standings_[entry.number] = entry.standing;
@@ -184,6 +187,8 @@ const std::vector<GenerateEvent>& TokenScheduler::step(int64_t now_ns) {
     meter_.collected(counts_.step_tokens);
     for (const engine::CheckedDrafts& checked : drafting_.account())
       queue_.charge(standings_.at(checked.request), static_cast<double>(checked.drafted - checked.accepted));
+  } else if (refused_.is_loading) {
+    generator_.session().beginnings().wait();  // nobody else has anything to do
   }
   account();
   return events_;

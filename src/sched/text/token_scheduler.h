@@ -64,7 +64,7 @@ class TokenScheduler {
   size_t waiting() const { return queue_.size(); }
   /// Share of the pages that texts under way hold.
   double page_use() const {
-    return 1 - static_cast<double>(generator_.free_pages()) / static_cast<double>(generator_.pages());
+    return 1 - static_cast<double>(generator_.free_pages()) / static_cast<double>(limits().pages);
   }
   /// Tokens of prompts that did not run because a text that began alike had.
   int64_t shared_tokens() const { return counts_.shared_tokens; }
@@ -102,6 +102,7 @@ class TokenScheduler {
   struct {
     int64_t number = -1, claimed = 0;
     uint64_t changes = 0;
+    bool is_loading = false;  ///< it fits, and waits for pages that are on their way from a store
   } refused_;
   std::vector<int64_t> tokens_;  ///< of each text in the next step
   std::vector<Begun> begun_;

@@ -60,6 +60,7 @@ class KserveCore {
   /// Checks and queues a request; outputs that belong into shared memory are written there.
   void infer(const std::shared_ptr<ServedModel>& model, InferRequest request, InferSink sink) const;
 
+  const base::Clock& clock() const { return env_.clock; }
   int64_t now_ns() const { return env_.clock.now_ns(); }
   /// Seconds since 1970: now, and when the server began.
   int64_t wall_s() const { return env_.clock.wall_ns() / base::kNsPerSecond; }

@@ -9,6 +9,7 @@
 #include "base/machine/cpu_info.h"
 #include "engine/decode/adapter_states.h"
 #include "engine/decode/draft_model.h"
+#include "engine/decode/known_beginnings.h"
 #include "model/hf/directory.h"
 #include "model/hf/generation.h"
 #include "sched/current_error.h"
@@ -237,7 +238,11 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
   parts.chat_template = data::ChatTemplate::of_directory(model.directory);
   parts.end_tokens = model::hf::end_tokens(model);
   parts.add_turn_end();
-  const engine::DecodeOptions options = session_options(source, host);
+  engine::DecodeOptions options = session_options(source, host);
+  const auto own = RunConfig::of(source.config.parameters).speculation;
+  options.counts_ahead = own.value_or(host.options.texts.speculation).speculate != engine::Speculation::off;
+  options.store = host.pages;
+  if (options.store != nullptr) options.store_model = engine::page_model(model.graph, options);
   const auto prepared = std::make_shared<const engine::DecodeModel>(model.graph, options, model.files);
   parts.weight_bytes = prepared->weight_bytes() + engine::adapter_room_bytes(prepared->form().adapters);
   parts.adapters = engine::AdapterSlots::make(prepared->form().adapters, model.config);
@@ -278,6 +283,7 @@ GenerativeModel::GenerativeModel(Parts parts, const ModelSource& source, const M
       adapters_(std::move(parts.adapters)),
       border_(config()),
       queue_rules_(config(), host.options),
+      shares_by_tenant_(host.options.texts.kept.cache_by_tenant),
       step_timeout_ns_(host.options.instance_timeout.ns),
       weight_bytes_(parts.weight_bytes),
       text_metrics_(host.metrics, source.name),
@@ -359,6 +365,10 @@ void GenerativeModel::submit(TextAsk ask, const std::shared_ptr<TextCall>& call)
     if (!ask.ignores_end)
       ask.generate.stop.insert(ask.generate.stop.end(), end_tokens_.begin(), end_tokens_.end());
     if (ask.grammar != nullptr) ask.generate.filter = sched::AnswerGrammar::filter(ask.grammar);
+    if (shares_by_tenant_) {
+      const std::string tenant = tenants().name_of(ask.tenant);
+      ask.generate.salt = base::concat(tenant.size(), ":", tenant, ask.generate.salt);
+    }
     call->set_tenant(tenants().find(tenants().is_on() ? ask.tenant : std::string()));
     InferRequest wish;
     wish.priority = ask.priority;

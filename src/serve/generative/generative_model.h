@@ -75,6 +75,7 @@ class GenerativeModel final : public ServedModel, public TextModel {
   ServedAdapters adapters_;
   const Border border_;
   const QueueRules queue_rules_;
+  const bool shares_by_tenant_;
   const int64_t step_timeout_ns_, weight_bytes_;
   TextMetrics text_metrics_;
   TextCall::Host call_host_;

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <optional>
 #include <set>
@@ -16,6 +15,7 @@
 #include "serve/infer/request_json.h"
 #include "serve/jobs/multipart.h"
 #include "serve/models/text_model.h"
+#include "serve/openai/list_query.h"
 #include "serve/openai/openai_error.h"
 
 namespace trireme::serve {
@@ -25,7 +25,6 @@ using base::Json;
 
 constexpr std::string_view kFiles = "/v1/files", kBatches = "/v1/batches";
 constexpr size_t kMostWaiting = 64, kMostName = 256, kMostModels = 64;
-constexpr int64_t kUsualPage = 20, kMostPage = 100;
 
 http::Response ok_json(const Json& json) { return http::json_response(200, json.dump()); }
 
@@ -36,29 +35,6 @@ std::optional<std::string_view> rest_of(std::string_view path, std::string_view 
   while (path.ends_with('/')) path.remove_suffix(1);
   if (!path.empty() && path.front() != '/') return std::nullopt;
   return path;
-}
-
-/// The value of a word of the query; empty: it is not there.
-std::string query_value(std::string_view query, std::string_view key) {
-  while (!query.empty()) {
-    const size_t end = query.find('&');
-    const std::string_view one = query.substr(0, end);
-    const size_t equals = one.find('=');
-    if (one.substr(0, equals) == key && equals != std::string_view::npos)
-      return http::percent_decode(one.substr(equals + 1));
-    query.remove_prefix(end == std::string_view::npos ? query.size() : end + 1);
-  }
-  return {};
-}
-
-int64_t page_of(std::string_view query) {
-  const std::string text = query_value(query, "limit");
-  if (text.empty()) return kUsualPage;
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  base::require(error == std::errc() && end == text.data() + text.size() && value >= 1, "limit: '",
-                text.substr(0, 40), "' is no number of objects");
-  return std::min(value, kMostPage);
 }
 
 /// A page of a list behind the object whose id is `after`.

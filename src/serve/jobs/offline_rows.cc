@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/files/directory.h"
 #include "batch/models/model_files.h"
 #include "serve/core/kserve_core.h"
 #include "serve/jobs/openai_rows.h"
@@ -23,6 +24,9 @@ void check(const batch::ModelOptions& o) {
                     o.temperature == usual.temperature && o.top_p == usual.top_p && o.top_k == usual.top_k &&
                     o.seed == usual.seed,
                 "input in format openai: each line says its prompt and how it is sampled, the job does not");
+  base::require(o.adapter.empty(),
+                "input in format openai: each line names its adapter behind the model, and ",
+                "max_adapters says how many there are; the job takes no adapter");
   base::require(
       o.precision == usual.precision && o.tokenizer.empty() && o.chat_template.empty(),
       "input in format openai: precision, tokenizer and chat_template are those of the model's directory");
@@ -43,11 +47,25 @@ ServeOptions options_of(const batch::ModelOptions& o) {
   options.weights = o.weights;
   options.ranks.tp = o.tp;
   options.cache.max_length = o.max_length;
+  options.cache.max_adapters = o.max_adapters;
+  options.cache.max_adapter_rank = o.max_adapter_rank;
   if (o.batch_rows > 0) options.cache.max_sequences = options.max_batch = o.batch_rows;
   options.warm_up = WarmUpLevel::none;
   options.max_queue = 1 << 20;  // the job bounds it
   options.request_timeout.ns = 0;
   return options;
+}
+
+/// Of adapters/NAME/ beside a model's files.
+base::Json content_of_adapters(const std::string& model) {
+  const std::string directory = model + "/adapters";
+  base::Json all = base::Json::object();
+  std::error_code error;
+  for (const std::string& name : base::names_in(directory, error)) {
+    if (!name.starts_with('.') && fs::is_directory(directory + "/" + name, error))
+      all.set(name, batch::content_of_files(directory + "/" + name, {}));
+  }
+  return all;
 }
 
 /// What a server is made of, but for its listeners.
@@ -57,13 +75,14 @@ class OfflineRows final : public batch::RowModel {
       : options_(options_of(o)),
         repository_(options_, env, metrics_),
         core_(repository_, options_, env),
-        api_(core_, 0) {
+        api_(core_, 0, {}) {
     repository_.load();
     core_.set_state(ServerState::serving);
     static_cast<void>(core_.find(options_.load_model[0], ""));  // throws what kept it from being loaded
     OpenAiRows::Parts parts{.api = api_, .window_rows = kRowsOfSequence * options_.cache.max_sequences};
     if (o.window_rows > 0) parts.window_rows = o.window_rows;
     parts.model = options_.load_model[0];
+    parts.has_adapters = o.max_adapters > 0;
     batch::ModelOptions said = o;
     const base::Json all = base::OptionList(said).to_json();
     base::Json kept = base::Json::object();
@@ -73,6 +92,7 @@ class OfflineRows final : public batch::RowModel {
     parts.identity = base::Json::object({{"name", parts.model},
                                          {"files", batch::content_of_files(o.model, {})},
                                          {"options", std::move(kept)}});
+    if (parts.has_adapters) parts.identity.set("adapters", content_of_adapters(o.model));
     rows_ = std::make_unique<OpenAiRows>(std::move(parts));
   }
   ~OfflineRows() override {

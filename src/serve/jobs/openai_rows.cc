@@ -8,6 +8,7 @@
 #include "base/crc32c.h"
 #include "base/text/json.h"
 #include "batch/models/answer_rows.h"
+#include "serve/models/text_model.h"
 #include "http/local_request.h"
 #include "sched/current_error.h"
 
@@ -51,12 +52,15 @@ std::string hexadecimal(uint64_t value) {
   return text;
 }
 
-/// The body with another model.
-std::string body_for(const std::string& body, const std::string& model) {
-  if (model.empty()) return body;
+/// The body with another model, but for its adapter where there are some.
+std::string body_for(const std::string& body, const OpenAiRows::Parts& parts) {
+  if (parts.model.empty()) return body;
   base::Json json = base::parse_json(body);
   base::require(json.is_object(), "the line's body is no object");
-  json.set("model", model);
+  const base::Json* named = json.find("model");
+  const std::string name = named != nullptr && named->is_string() ? named->as_string() : std::string();
+  const std::string adapter(parts.has_adapters ? split_model_name(name).adapter : std::string_view());
+  json.set("model", adapter.empty() ? parts.model : parts.model + ":" + adapter);
   return json.dump({.nan_and_infinity = true});
 }
 
@@ -122,7 +126,7 @@ void OpenAiRows::ask(const std::shared_ptr<Work>& work, int64_t row) {
   http::Reply reply = http::local_reply(
       [this, work, row](http::Response&& response) { answer(*work, row, std::move(response)); },
       nobody_waits_);
-  parts_.api.handle_own(http::local_request("POST", url, body_for(body, parts_.model)), std::move(reply),
+  parts_.api.handle_own(http::local_request("POST", url, body_for(body, parts_)), std::move(reply),
                         std::move(own));
 }
 

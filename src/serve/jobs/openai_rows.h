@@ -28,6 +28,7 @@ class OpenAiRows final : public batch::RowModel {
     int64_t window_rows = 256;  ///< requests under way at most; more by a piece
     std::string endpoint;       ///< the only url that lines may have; empty: any of the API's
     std::string model;          ///< answers, whatever the lines name; empty: the one that they name
+    bool has_adapters = false;  ///< of `model`, which lines name behind a colon
     OpenAiApi::Own own;         ///< who asks; id, seed and time are filled in for each row
     base::Json identity;
     std::function<int64_t()> busy_ns = [] { return int64_t{0}; };  ///< of the models so far

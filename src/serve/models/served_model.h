@@ -16,6 +16,10 @@
 #include "serve/models/response_cache.h"
 #include "serve/seeing/model_metrics.h"
 
+namespace trireme::engine {
+class PageStore;
+}
+
 namespace trireme::serve {
 
 class ServedModel;
@@ -42,6 +46,7 @@ struct ModelHost {
   Tenants& tenants;
   sched::RateLimiter* limiter = nullptr;                 ///< null: resources are not limited
   std::shared_ptr<base::HaltPolling> halt_polling = {};  ///< null: processors halt when they idle
+  std::shared_ptr<engine::PageStore> pages = {};         ///< null: nothing is kept of what texts give up
 };
 
 /// Any thread. Protocols and the repository know models by this alone; kinds derive from it, and

@@ -57,6 +57,7 @@ CompletionCall::CompletionCall(CompletionRequest request, http::Reply reply, con
     : request_(std::move(request)),
       tokenizer_(tokenizer),
       origin_(std::move(origin)),
+      chunk_head_("data: " + head(true) + "\"choices\":["),
       reply_(std::move(reply)),
       sent_ns_(now_ns()) {}
 
@@ -127,7 +128,9 @@ void CompletionCall::take(size_t answer, const TextPiece& piece) {
     return;
   }
   a.end.answer_tokens += is_token ? 1 : 0;  // so far
-  const std::string text = request_.finds_calls ? a.tools.push(added) : std::string(added);
+  std::string told;                         // where some of it is held back
+  if (request_.finds_calls) told = a.tools.push(added);
+  const std::string_view text = request_.finds_calls ? told : added;
   if (text.empty() && tokens.empty()) return;
   send_chunk(answer, {.text = text, .tokens = tokens});
 }
@@ -143,7 +146,7 @@ void CompletionCall::end(size_t answer, const TextEnd& end) {
   if (--left_ > 0) return;
   if (request_.ask.charge) request_.ask.charge->settle();
   if (!request_.streams) return send_whole();
-  if (request_.wants_usage) send_event(head(true) + "\"choices\":[],\"usage\":" + usage() + "}");
+  if (request_.wants_usage) send_event(chunk_head_ + "],\"usage\":" + usage() + "}\n\n");
   stream_.write("data: [DONE]\n\n");
   stream_.finish();
   is_done_ = true;  // nothing more is sent
@@ -164,11 +167,9 @@ bool CompletionCall::open() {
   return is_open_ = true;
 }
 
-void CompletionCall::send_event(std::string json) {
+void CompletionCall::send_event(std::string event) {
   open();
-  json.insert(0, "data: ");
-  json += "\n\n";
-  stream_.write(std::move(json));
+  stream_.write(std::move(event));
   sent_ns_ = now_ns();
 }
 
@@ -288,12 +289,18 @@ void CompletionCall::append_log_probabilities(std::string& out, std::span<const 
 void CompletionCall::send_chunk(size_t answer, const Chunk& chunk) {
   Answer& a = answers_[answer];
   const bool is_first = !std::exchange(a.has_begun, true);
-  std::string json = head(true) + "\"choices\":[{";
+  constexpr size_t kBeside = 256;  // what most chunks have of quotes, names and log probabilities
+  std::string json;
+  json.reserve(chunk_head_.size() + chunk.text.size() + kBeside);
+  json += chunk_head_;
+  json += '{';
   append_member(json, "index", static_cast<int64_t>(answer));
   json += ',';
-  const bool repeats = is_first && request_.echoes;
-  append_chunk_text(json, (repeats ? echoes_[prompt_of(answer)] : "") + std::string(chunk.text), is_first,
-                    chunk);
+  if (is_first && request_.echoes) {
+    append_chunk_text(json, echoes_[prompt_of(answer)] + std::string(chunk.text), is_first, chunk);
+  } else {
+    append_chunk_text(json, chunk.text, is_first, chunk);
+  }
   json += ",\"logprobs\":";
   if (!chunk.tokens.empty()) {
     append_log_probabilities(json, chunk.tokens);
@@ -307,8 +314,12 @@ void CompletionCall::send_chunk(size_t answer, const Chunk& chunk) {
     append_quoted(json, chunk.finish);
   }
   json += "}]";
-  if (request_.wants_usage) json += ",\"usage\":" + (request_.wants_usage_always ? usage() : "null");
-  send_event(json + "}");
+  if (request_.wants_usage) {
+    json += ",\"usage\":";
+    json += request_.wants_usage_always ? usage() : "null";
+  }
+  json += "}\n\n";
+  send_event(std::move(json));
 }
 
 /// The answers that are given: of each prompt all, or the likeliest by the mean of their logarithms.

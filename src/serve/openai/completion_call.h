@@ -56,7 +56,7 @@ class CompletionCall final : public KeptStream, public std::enable_shared_from_t
   void fail(const base::Error& error);
 
   bool open();
-  void send_event(std::string json);
+  void send_event(std::string event);
   /// What a chunk says beside the answer's index.
   struct Chunk {
     std::string_view text = {};
@@ -80,7 +80,8 @@ class CompletionCall final : public KeptStream, public std::enable_shared_from_t
   const CompletionRequest request_;
   const data::Tokenizer& tokenizer_;
   const Origin origin_;
-  mutable std::mutex mutex_;  // of what follows
+  const std::string chunk_head_;  ///< of every event with answers, up to the first of them
+  mutable std::mutex mutex_;      // of what follows
   http::Reply reply_;
   http::Stream stream_;
   bool is_open_ = false;              ///< the stream has begun

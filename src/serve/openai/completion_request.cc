@@ -125,6 +125,8 @@ CompletionRequest common(const Members& m, int64_t seed) {
   read_stops(m, r.ask);
   read_sampling(m, r.ask.generate.sampling, seed);
   read_biases(m, r.ask.generate);
+  r.ask.generate.salt = m.text("cache_salt");
+  if (m.has("cache_salt") && r.ask.generate.salt.empty()) fail_member("cache_salt", "is empty");
   r.ask.generate.least_tokens = m.integer("min_tokens", 0, 0, INT32_MAX);
   r.form = read_form(m);
   refuse_others(m);

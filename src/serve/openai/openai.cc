@@ -11,6 +11,7 @@
 #include "serve/infer/request_json.h"
 #include "serve/openai/completion_call.h"
 #include "serve/openai/embedding_call.h"
+#include "serve/openai/list_query.h"
 #include "serve/openai/openai_error.h"
 #include "serve/openai/responses_call.h"
 #include "serve/openai/score_request.h"
@@ -20,7 +21,7 @@ namespace {
 
 using base::Json;
 
-constexpr std::string_view kModels = "/v1/models";
+constexpr std::string_view kModels = "/v1/models", kResponses = "/v1/responses";
 /// Bodies of more bytes are read by threads of their own: some milliseconds of tokenizing.
 constexpr size_t kLongBody = 16 << 10, kMostLongRequests = 256;
 /// What bodies have that ask for a form of their answers, the last where they spell it letter by letter.
@@ -37,6 +38,7 @@ enum class Path : uint8_t {
   completions,
   chat,
   responses,
+  response,
   embeddings,
   rerank,
   score,
@@ -52,7 +54,8 @@ Path path_of(std::string_view path) {
   if (path.starts_with(kModels) && path[kModels.size()] == '/') return Path::model;
   if (path == "/v1/completions") return Path::completions;
   if (path == "/v1/chat/completions") return Path::chat;
-  if (path == "/v1/responses") return Path::responses;
+  if (path == kResponses) return Path::responses;
+  if (path.starts_with(kResponses) && path[kResponses.size()] == '/') return Path::response;
   if (path == "/v1/embeddings") return Path::embeddings;
   if (path == "/v1/rerank" || path == "/rerank" || path == "/v2/rerank") return Path::rerank;
   if (path == "/v1/score" || path == "/score") return Path::score;
@@ -64,6 +67,12 @@ Path path_of(std::string_view path) {
 
 bool is_get(Path path) {
   return path == Path::models || path == Path::model || path == Path::health || path == Path::version;
+}
+
+bool allows(Path path, std::string_view method) {
+  const bool reads = method == "GET" || method == "HEAD";
+  if (path == Path::response) return reads || method == "DELETE";
+  return is_get(path) ? reads : method == "POST";
 }
 
 Category category_of(Path path) {
@@ -126,11 +135,36 @@ const std::string& require_size(const std::string& text, const TextModel& model)
   return text;
 }
 
+/// A page of the items that a response answered, the last first unless `order` says asc.
+Json input_items(const Json& items, std::string_view query) {
+  const int64_t limit = page_of(query);
+  const std::string after = query_value(query, "after"), order = query_value(query, "order");
+  base::require(order.empty() || order == "asc" || order == "desc", "order: expected asc or desc");
+  base::JsonArray list = items.as_array();
+  if (order != "asc") std::reverse(list.begin(), list.end());
+  auto at = list.begin();
+  if (!after.empty()) {
+    at = std::find_if(list.begin(), list.end(), [&](const Json& i) { return i.at("id") == Json(after); });
+    base::require(at != list.end(), "after: no item has the id '", after.substr(0, 64), "'");
+    ++at;
+  }
+  const auto end = at + std::min<int64_t>(limit, list.end() - at);
+  const Json first = at == end ? Json() : at->at("id"), last = at == end ? Json() : (end - 1)->at("id");
+  Json data = Json::array();
+  for (; at != end; ++at) data.push_back(*at);
+  return Json::object({{"object", "list"},
+                       {"data", std::move(data)},
+                       {"first_id", first},
+                       {"last_id", last},
+                       {"has_more", end != list.end()}});
+}
+
 }  // namespace
 
-OpenAiApi::OpenAiApi(KserveCore& core, int64_t keep_alive_ns)
+OpenAiApi::OpenAiApi(KserveCore& core, int64_t keep_alive_ns, const KeptResponses::Limits& kept)
     : core_(core),
       first_number_(base::KeyedHash::random_key()[0]),
+      kept_(std::make_shared<KeptResponses>(kept, core.clock())),
       keeper_(keep_alive_ns),
       long_requests_(1, kMostLongRequests),
       formed_requests_(1, kMostLongRequests) {}
@@ -148,9 +182,11 @@ void OpenAiApi::handle(http::Request&& request, http::Reply reply) const {
   const Path path = path_of(request.path);
   try {
     if (path == Path::other) return reply.send(openai_error(404, "Not Found"));
-    if (is_get(path) ? request.method != "GET" && request.method != "HEAD" : request.method != "POST") {
+    if (!allows(path, request.method)) {
       http::Response refusal = openai_error(405, "Method Not Allowed");
-      refusal.headers.emplace_back("Allow", is_get(path) ? "GET" : "POST");
+      refusal.headers.emplace_back("Allow", is_get(path)             ? "GET"
+                                            : path == Path::response ? "GET, DELETE"
+                                                                     : "POST");
       return reply.send(std::move(refusal));
     }
     const std::string_view body = request.body.view();
@@ -248,8 +284,29 @@ http::Response OpenAiApi::answer(const http::Request& request) const {
     case Path::version: return ok_json(Json::object({{"version", core_.server_metadata().at("version")}}));
     case Path::tokenize: return ok_json(tokenize(request));
     case Path::detokenize: return ok_json(detokenize(request));
+    case Path::response: return kept_response(request);
     default: return openai_error(404, "Not Found");
   }
+}
+
+/// GET and DELETE /v1/responses/ID, GET /v1/responses/ID/input_items.
+http::Response OpenAiApi::kept_response(const http::Request& request) const {
+  const std::string tenant = core_.tenants().name_of(tenant_of(request));
+  std::string id = http::percent_decode(request.path.substr(kResponses.size() + 1));
+  while (id.ends_with('/')) id.pop_back();
+  constexpr std::string_view kItems = "/input_items";
+  const bool lists = id.ends_with(kItems);
+  if (lists) id.resize(id.size() - kItems.size());
+  if (request.method == "DELETE") {
+    if (lists) return openai_error(405, "Method Not Allowed");
+    kept_->remove(id, tenant);
+    return ok_json(Json::object({{"id", id}, {"object", "response"}, {"deleted", true}}));
+  }
+  const std::shared_ptr<const KeptResponse> kept = kept_->find(id, tenant);
+  if (lists) return ok_json(input_items(base::parse_json(kept->input), request.query));
+  if (query_value(request.query, "stream") == "true")
+    throw MemberError(base::ErrorCode::unsupported, "stream", "a kept response is given whole");
+  return http::json_response(200, kept->response);
 }
 
 /// A model that continues texts, and its adapter. Throws not_found for another one, in the words clients look
@@ -397,11 +454,31 @@ void OpenAiApi::complete(const http::Request& request, http::Reply reply) const 
 
 /// Takes the reply once nothing is left that throws.
 void OpenAiApi::respond(const http::Request& request, http::Reply& reply) const {
-  ResponsesRequest asked = responses_request(request.body.view(), next_seed());
+  const std::string tenant = core_.tenants().name_of(tenant_of(request));
+  const auto find = [&](const std::string& id) {
+    try {
+      return kept_->conversation(id, tenant);
+    } catch (const base::Error& error) {
+      if (error.code() != base::ErrorCode::not_found) throw;
+      throw MemberError(base::ErrorCode::invalid_argument, "previous_response_id", error.message());
+    }
+  };
+  ResponsesRequest asked =
+      responses_request(request.body.view(), next_seed(), kept_->is_on() ? FindConversation(find) : nullptr);
   Ready with = ready(asked.chat, request);
+  ResponsesCall::Keep keep;
+  if (asked.is_kept) {
+    const base::KeyedHash::Key secret =
+        base::KeyedHash::random_key();  // whoever has it may read the response
+    with.origin.id = hexadecimal(secret[0]) + hexadecimal(secret[1]);
+    keep = [kept = kept_, tenant, input = asked.items.dump()](const std::string& id, std::string response) {
+      kept->add(id, tenant, {.response = std::move(response), .input = input});
+    };
+  }
   const bool streams = asked.chat.streams;
-  const auto call = std::make_shared<ResponsesCall>(std::move(asked), std::move(reply),
-                                                    with.model.texts.tokenizer(), std::move(with.origin));
+  const auto call =
+      std::make_shared<ResponsesCall>(std::move(asked), std::move(reply), with.model.texts.tokenizer(),
+                                      std::move(with.origin), std::move(keep));
   if (streams) keeper_.keep(call);
   call->start(with.model.texts, std::move(with.prompts.at(0)));
 }

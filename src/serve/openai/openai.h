@@ -13,13 +13,14 @@
 #include "serve/models/text_model.h"
 #include "serve/openai/completion_request.h"
 #include "serve/openai/embedding_call.h"
+#include "serve/openai/kept_responses.h"
 #include "serve/openai/stream_keeper.h"
 
 namespace trireme::serve {
 
-/// Answers /v1/models, /v1/completions, /v1/chat/completions, /v1/responses, /v1/embeddings, /v1/rerank,
-/// /v1/score, /tokenize, /detokenize, /health, /ping and /version. Any server thread; nothing here waits for
-/// a model.
+/// Answers /v1/models, /v1/completions, /v1/chat/completions, /v1/responses and those it keeps,
+/// /v1/embeddings, /v1/rerank, /v1/score, /tokenize, /detokenize, /health, /ping and /version. Any server
+/// thread; nothing here waits for a model.
 class OpenAiApi {
  public:
   /// A request of the server's own, in the name of somebody who was let in before: what a client would say in
@@ -33,7 +34,7 @@ class OpenAiApi {
   };
 
   /// `keep_alive_ns`: how long a stream may be silent before it is sent a comment; 0: for ever.
-  OpenAiApi(KserveCore& core, int64_t keep_alive_ns);
+  OpenAiApi(KserveCore& core, int64_t keep_alive_ns, const KeptResponses::Limits& kept);
 
   /// True for the paths above.
   static bool takes(std::string_view path);
@@ -56,6 +57,7 @@ class OpenAiApi {
   Found find(const std::string& name, const http::Request& request) const;
   void complete(const http::Request& request, http::Reply reply) const;
   void respond(const http::Request& request, http::Reply& reply) const;
+  http::Response kept_response(const http::Request& request) const;
   struct Ready;
   Ready ready(CompletionRequest& asked, const http::Request& request) const;
   void embed(const http::Request& request, http::Reply reply) const;
@@ -76,6 +78,7 @@ class OpenAiApi {
   KserveCore& core_;
   const uint64_t first_number_;
   mutable std::atomic<uint64_t> numbers_{0};
+  const std::shared_ptr<KeptResponses> kept_;  ///< with calls under way, which end after this
   mutable StreamKeeper keeper_;
   // Last: their threads use all.
   mutable PreparingThreads long_requests_;    ///< whose texts take long to tokenize

@@ -46,7 +46,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       case 0: check(serve::completion_request(body, 1)); break;
       case 1: check(serve::chat_request(body, 1)); break;
       case 2: {
-        const serve::ResponsesRequest r = serve::responses_request(body, 1);
+        const auto earlier = [](const std::string& id) {
+          return base::Json::array(
+              {base::Json::object({{"role", "assistant"}, {"content", id}, {"id", "a"}})});
+        };
+        const serve::ResponsesRequest r = serve::responses_request(body, 1, earlier);
+        for (size_t i = 0; r.is_kept && i < r.items.size(); ++i)
+          need(r.items.as_array()[i].at("id").is_string() && r.items.as_array()[i].at("type").is_string());
         check(r.chat);
         need(r.chat.is_chat && r.chat.choices == 1 && r.settings.is_object());
         break;

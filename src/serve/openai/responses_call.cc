@@ -25,10 +25,11 @@ int64_t now_ns() { return base::SystemClock().now_ns(); }
 }  // namespace
 
 ResponsesCall::ResponsesCall(ResponsesRequest request, http::Reply reply, const data::Tokenizer& tokenizer,
-                             CompletionCall::Origin origin)
+                             CompletionCall::Origin origin, Keep keep)
     : request_(std::move(request)),
       tokenizer_(tokenizer),
       origin_(std::move(origin)),
+      keep_(std::move(keep)),
       reply_(std::move(reply)),
       sent_ns_(now_ns()) {}
 
@@ -84,6 +85,8 @@ void ResponsesCall::on_end(const TextEnd& end) {
   const bool is_cut = end.reason == engine::FinishReason::length;
   const std::string_view status = is_cut ? "incomplete" : "completed";
   if (calls_.empty() && !has_message_) send_text("", {});  // an answer of no text is a message still
+  // Before the client hears of the end, after which he may ask for it.
+  if (keep_) keep_(id("resp", 0), response(status));
   if (request_.chat.streams) {
     if (has_message_) end_message(status);
     for (size_t i = 0; i < calls_.size(); ++i) send_call(i);

@@ -1,6 +1,7 @@
 // One request of the responses API: its answer as items, gathered or as events.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,8 +21,10 @@ class ResponsesCall final : public TextReader,
                             public KeptStream,
                             public std::enable_shared_from_this<ResponsesCall> {
  public:
+  /// Who is given the response, as JSON, once it is complete; null: nobody.
+  using Keep = std::function<void(const std::string& id, std::string response)>;
   ResponsesCall(ResponsesRequest request, http::Reply reply, const data::Tokenizer& tokenizer,
-                CompletionCall::Origin origin);
+                CompletionCall::Origin origin, Keep keep = nullptr);
 
   /// Queues the prompt. Errors become the reply.
   void start(TextModel& model, std::vector<int64_t> prompt);
@@ -51,6 +54,7 @@ class ResponsesCall final : public TextReader,
   const ResponsesRequest request_;
   const data::Tokenizer& tokenizer_;
   const CompletionCall::Origin origin_;
+  const Keep keep_;
   mutable std::mutex mutex_;  // of what follows
   http::Reply reply_;
   http::Stream stream_;

@@ -75,20 +75,51 @@ void add_item(const Json& item, Json& messages) {
   }
 }
 
-Json messages_of(const Members& m) {
-  Json messages = Json::array();
-  if (m.has("instructions"))
-    messages.push_back(Json::object({{"role", "system"}, {"content", m.text("instructions")}}));
+/// What is answered: of an earlier response what it answered and said, then the input.
+Json items_of(const Members& m, const FindConversation& find) {
+  Json items = Json::array();
+  if (m.has("previous_response_id")) items = find(m.text("previous_response_id"));
   const Json* input = m.find("input");
   if (input == nullptr) fail_member("input", "is missing");
   if (input->is_string()) {
-    messages.push_back(Json::object({{"role", "user"}, {"content", *input}}));
-    return messages;
+    items.push_back(Json::object({{"type", "message"}, {"role", "user"}, {"content", *input}}));
+    return items;
   }
   if (!input->is_array() || input->size() == 0)
     fail_member("input", "expected a string or a list that is not empty");
-  for (const Json& item : input->as_array()) add_item(item, messages);
+  for (const Json& item : input->as_array()) items.push_back(item);
+  return items;
+}
+
+/// Instructions are of one response alone.
+Json messages_of(const Members& m, const Json& items) {
+  Json messages = Json::array();
+  if (m.has("instructions"))
+    messages.push_back(Json::object({{"role", "system"}, {"content", m.text("instructions")}}));
+  for (const Json& item : items.as_array()) add_item(item, messages);
   return messages;
+}
+
+/// Items as a list of them shows them: each with an id, a type, and its content in parts.
+Json shown_items(const Json& items) {
+  Json shown = Json::array();
+  for (const Json& given : items.as_array()) {
+    Json item = given;
+    const std::string type = type_of(item, "message");
+    item.set("type", type);
+    if (item.find("id") == nullptr || !item.find("id")->is_string())
+      item.set("id", base::concat(type == "message" ? "msg" : "item", "_", shown.size()));
+    if (item.find("status") == nullptr) item.set("status", "completed");
+    const Json* content = item.find("content");
+    if (type == "message" && content != nullptr && content->is_string()) {
+      const bool is_answer = item.find("role") != nullptr && *item.find("role") == Json("assistant");
+      Json part = Json::object({{"type", is_answer ? "output_text" : "input_text"}, {"text", *content}});
+      if (is_answer) part.set("annotations", Json::array());
+      item.set("content", Json::array({std::move(part)}));
+    }
+    shown.push_back(std::move(item));
+  }
+  return shown;
 }
 
 /// Functions here are flat; those of chats stand in a member.
@@ -119,11 +150,12 @@ Json tool_choice_of(const Json& choice) {
   return Json::object({{"type", "function"}, {"function", Json::object({{"name", *name}})}});
 }
 
-void refuse_what_is_kept(const Members& m) {
-  for (const char* name : {"previous_response_id", "conversation"}) {
-    if (m.has(name)) refuse_member(name, "is not served: no response is kept; give all items in input");
-  }
-  if (m.flag("background")) refuse_member("background", "is not served: no response is kept");
+void refuse_others(const Members& m, bool keeps) {
+  if (m.has("conversation"))
+    refuse_member("conversation", "is not served: go on by previous_response_id, or give all items in input");
+  if (!keeps && m.has("previous_response_id"))
+    refuse_member("previous_response_id", "is not served: no response is kept; give all items in input");
+  if (m.flag("background")) refuse_member("background", "is not served");
   for (const char* name : {"prompt", "context_management"}) {
     if (m.has(name)) refuse_member(name, "is not served");
   }
@@ -132,7 +164,7 @@ void refuse_what_is_kept(const Members& m) {
 }
 
 /// What a response repeats of its request.
-Json settings_of(const Members& m) {
+Json settings_of(const Members& m, bool is_kept) {
   Json settings = Json::object();
   const auto repeat = [&](const char* name, Json otherwise) {
     const Json* given = m.find(name);
@@ -161,13 +193,13 @@ Json settings_of(const Members& m) {
     }
   }
   settings.set("background", false);
-  settings.set("store", false);
+  settings.set("store", is_kept);
   settings.set("truncation", "disabled");
   return settings;
 }
 
 /// The request as one for a chat. Members that both have alike are those of sampling.
-Json chat_of(const Members& m, const Json& json) {
+Json chat_of(const Members& m, const Json& json, const Json& items) {
   Json chat = Json::object();
   for (const char* name : {"model",
                            "stream",
@@ -185,13 +217,14 @@ Json chat_of(const Members& m, const Json& json) {
                            "min_tokens",
                            "ignore_eos",
                            "priority",
+                           "cache_salt",
                            "top_logprobs",
                            "parallel_tool_calls",
                            "chat_template_kwargs",
                            "structured_outputs"}) {
     if (const Json* member = json.find(name)) chat.set(name, *member);
   }
-  chat.set("messages", messages_of(m));
+  chat.set("messages", messages_of(m, items));
   if (m.has("max_output_tokens")) chat.set("max_completion_tokens", *m.find("max_output_tokens"));
   if (m.has("tools")) chat.set("tools", tools_of(*m.find("tools")));
   if (m.has("tool_choice")) chat.set("tool_choice", tool_choice_of(*m.find("tool_choice")));
@@ -219,12 +252,15 @@ bool includes_chances(const Members& m) {
 
 }  // namespace
 
-ResponsesRequest responses_request(std::string_view body, int64_t seed) {
+ResponsesRequest responses_request(std::string_view body, int64_t seed, const FindConversation& find) {
   const Json json = request_object(body);
   const Members m(json);
-  refuse_what_is_kept(m);
+  refuse_others(m, find != nullptr);
   ResponsesRequest r;
-  Json chat = chat_of(m, json);
+  r.is_kept = m.flag("store", true) && find != nullptr;
+  const Json items = items_of(m, find);
+  Json chat = chat_of(m, json, items);
+  if (r.is_kept) r.items = shown_items(items);
   r.lists_chances = includes_chances(m) || m.integer("top_logprobs", 0, 0, passes::kMostListed) > 0;
   if (r.lists_chances) chat.set("logprobs", true);
   try {
@@ -240,7 +276,7 @@ ResponsesRequest responses_request(std::string_view body, int64_t seed) {
       if (form.any()) r.chat.form = std::move(form);
     }
   }
-  r.settings = settings_of(m);
+  r.settings = settings_of(m, r.is_kept);
   return r;
 }
 

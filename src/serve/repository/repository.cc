@@ -8,6 +8,7 @@
 #include "base/files/file.h"
 #include "base/files/inside_path.h"
 #include "sched/current_error.h"
+#include "serve/models/kept_pages.h"
 #include "serve/models/text_model.h"
 #include "serve/repository/load_served_model.h"
 #include "serve/repository/repository_files.h"
@@ -106,13 +107,15 @@ struct Repository::Shared {
         limiter(totals_of(options)),
         polling(halt_polling(options, log)),
         keys(options.access.api_keys, clock, metrics),
-        tenants(options.tenant_by, options.tenant, options.tenants_unlisted, metrics, &keys) {}
+        tenants(options.tenant_by, options.tenant, options.tenants_unlisted, metrics, &keys),
+        pages(open_page_store(options, metrics)) {}
 
   ResponseCache cache;
   sched::RateLimiter limiter;
   const std::shared_ptr<base::HaltPolling> polling;  ///< null: not asked for, or somebody else would pay
   ApiKeys keys;
   Tenants tenants;
+  const std::shared_ptr<engine::PageStore> pages;  ///< null: nothing is kept of what texts give up
 };
 
 Repository::Repository(const ServeOptions& options, const base::Env& env, MetricRegistry& metrics)
@@ -259,7 +262,8 @@ ModelHost Repository::host() const {
       shared_->cache,
       shared_->tenants,
       options_.rate_limit == RateLimit::off ? nullptr : &shared_->limiter,
-      shared_->polling};
+      shared_->polling,
+      shared_->pages};
 }
 
 void Repository::load_now(const std::string& name, const LoadOverride& given) {

@@ -11,6 +11,7 @@
 
 #include "base/files/scratch.h"
 #include "model/hf/directory.h"
+#include "model/hf/forms/test_configs.h"
 #include "model/interpret.h"
 #include "model/weight_summary.h"
 
@@ -19,59 +20,6 @@ namespace {
 
 using base::Json;
 using tensor::Tensor;
-
-/// Names of sizes of GPT-J.
-Json gptj_sizes() {
-  return Json::object({{"model_type", "gptj"},
-                       {"vocab_size", 50},
-                       {"n_embd", 32},
-                       {"n_layer", 2},
-                       {"n_head", 4},
-                       {"n_positions", 64},
-                       {"rotary_dim", 4}});
-}
-
-Json sizes(const std::string& type) {
-  if (type == "gptj") return gptj_sizes();
-  return Json::object({{"model_type", type},
-                       {"vocab_size", 50},
-                       {"hidden_size", 32},
-                       {"intermediate_size", 24},
-                       {"num_hidden_layers", 2},
-                       {"num_attention_heads", 4},
-                       {"max_position_embeddings", 64},
-                       {"bos_token_id", 1},
-                       {"torch_dtype", "float32"}});
-}
-
-/// A config.json of every form.
-std::vector<Json> configs() {
-  std::vector<Json> list;
-  for (const FormRow& row : decoder_forms()) {
-    Json c = sizes(std::string(row.type));
-    const std::string type(row.type);
-    const bool has_equal_heads = type.starts_with("gpt") && type != "gpt_oss";
-    if (type == "falcon") {
-      c.set("multi_query", false);
-    } else if (!has_equal_heads && type != "opt") {
-      c.set("num_key_value_heads", 2);
-    }
-    if (type == "opt" || type == "falcon") c.set("intermediate_size", Json(nullptr));
-    if (type == "opt") c.set("ffn_dim", 24);
-    if (type == "gpt_oss") c.set("num_local_experts", 4);
-    if (type == "qwen2_moe") c.set("shared_expert_intermediate_size", 20);
-    if (row.type == "mixtral") c.set("num_local_experts", 3);
-    if (type.ends_with("_moe")) {
-      c.set("num_experts", 4);
-      c.set("moe_intermediate_size", 12);
-      c.set("mlp_only_layers", Json::array({0}));
-    }
-    if (c.contains("num_local_experts") || c.contains("num_experts")) c.set("num_experts_per_tok", 2);
-    if (type.starts_with("gemma") || type == "gpt_oss") c.set("sliding_window", 5);
-    list.push_back(std::move(c));
-  }
-  return list;
-}
 
 Form form_of(const Json& config) { return read_form(*find_form(config), config); }
 
@@ -86,7 +34,7 @@ std::string message_of(const std::function<void()>& f) {
 
 TEST(Forms, WhatIsWrittenIsReadAgain) {
   const auto scratch = base::make_scratch("trireme-forms");
-  for (const Json& config : configs()) {
+  for (const Json& config : form_configs()) {
     const std::string type = config.at("model_type").as_string(), directory = *scratch + "/" + type;
     RandomParams params(7);
     Model model = zoo::decoder(form_of(config).decoder, params);
@@ -111,7 +59,7 @@ TEST(Forms, WhatIsWrittenIsReadAgain) {
 }
 
 TEST(Forms, ALaterTokenChangesNoEarlierLogits) {
-  for (const Json& config : configs()) {
+  for (const Json& config : form_configs()) {
     RandomParams params(3);
     const Model model = zoo::decoder(form_of(config).decoder, params);
     const Tensor a = interpret(model.graph, {Tensor::from<int64_t>({1, 6}, {3, 1, 4, 1, 5, 9})})[0];
@@ -123,7 +71,7 @@ TEST(Forms, ALaterTokenChangesNoEarlierLogits) {
 }
 
 TEST(Forms, ATokenReadsTheExpertsThatAreChosenForIt) {
-  for (const Json& config : configs()) {
+  for (const Json& config : form_configs()) {
     RandomParams params(3);
     const Form form = form_of(config);
     const zoo::ExpertSpec& experts = form.decoder.experts;
@@ -148,7 +96,7 @@ TEST(Forms, ATokenReadsTheExpertsThatAreChosenForIt) {
 }
 
 TEST(Forms, RefuseWhatTheyDoNotKnow) {
-  for (Json config : configs()) {
+  for (Json config : form_configs()) {
     EXPECT_EQ(message_of([&] { form_of(config); }), "no error");
     config.set("a_new_gate", Json(nullptr));
     config.set("another", false);
@@ -158,7 +106,7 @@ TEST(Forms, RefuseWhatTheyDoNotKnow) {
     EXPECT_EQ(message_of([&] { form_of(config); }).find("unsupported config.json: a_new_gate"), 0u);
   }
   const auto llama = [](const char* key, Json value) {
-    Json config = sizes("llama");
+    Json config = form_sizes("llama");
     config.set(key, std::move(value));
     return message_of([&] { form_of(config); });
   };
@@ -177,7 +125,7 @@ TEST(Forms, RefuseWhatTheyDoNotKnow) {
 
 TEST(Forms, RotaryPositionsInAllSpellings) {
   const auto rotary = [](std::vector<std::pair<const char*, Json>> members) {
-    Json config = sizes("llama");
+    Json config = form_sizes("llama");
     for (auto& [key, value] : members) config.set(key, std::move(value));
     return form_of(config).decoder;
   };
@@ -207,7 +155,7 @@ TEST(Forms, RotaryPositionsInAllSpellings) {
 }
 
 TEST(Forms, WindowsByLayer) {
-  Json config = sizes("qwen2");
+  Json config = form_sizes("qwen2");
   config.set("num_hidden_layers", 4);
   config.set("sliding_window", 7);
   config.set("max_window_layers", 2);

@@ -1,5 +1,5 @@
 // Pages whose keys and values are those of a known beginning of a text.
-#include "engine/decode/prefix_pages.h"
+#include "engine/pages/prefix_pages.h"
 
 #include <algorithm>
 #include <utility>
@@ -26,18 +26,19 @@ void PrefixPages::settle(Node& node) {
   node.end_since = since;
 }
 
-PrefixPages::Key PrefixPages::key(int32_t before, std::span<const int64_t> tokens, size_t index) const {
+PrefixPages::Key PrefixPages::key(int32_t before, const PageId& root, std::span<const int64_t> tokens,
+                                  size_t index) const {
   const auto n = static_cast<size_t>(pool_.layout().page_tokens);
   const auto own = tokens.subspan(index * n, n);
-  return {before, {own.begin(), own.end()}};
+  return {before, before < 0 ? root : PageId{}, {own.begin(), own.end()}};
 }
 
-const std::vector<int32_t>& PrefixPages::find(std::span<const int64_t> tokens, int32_t tree) {
+const std::vector<int32_t>& PrefixPages::find(std::span<const int64_t> tokens, const PageId& root) {
   found_.clear();
   const size_t full = tokens.size() / static_cast<size_t>(pool_.layout().page_tokens);
   ++clock_;
-  for (int32_t before = -1 - tree; found_.size() < full; before = found_.back()) {
-    const auto at = nodes_.find(key(before, tokens, found_.size()));
+  for (int32_t before = -1; found_.size() < full; before = found_.back()) {
+    const auto at = nodes_.find(key(before, root, tokens, found_.size()));
     if (at == nodes_.end()) break;
     at->second.last_used = clock_;
     settle(at->second);
@@ -46,16 +47,18 @@ const std::vector<int32_t>& PrefixPages::find(std::span<const int64_t> tokens, i
   return found_;
 }
 
-void PrefixPages::keep(std::span<const int64_t> tokens, std::span<const int32_t> pages, int32_t tree) {
+void PrefixPages::keep(std::span<const int64_t> tokens, std::span<const int32_t> pages, const PageId& root,
+                       std::span<const PageId> ids) {
   const size_t full = std::min(tokens.size() / static_cast<size_t>(pool_.layout().page_tokens), pages.size());
   ++clock_;
-  int32_t before = -1 - tree;
+  int32_t before = -1;
   for (size_t i = 0; i < full; ++i) {
-    const auto [at, is_new] = nodes_.try_emplace(key(before, tokens, i));
+    const auto [at, is_new] = nodes_.try_emplace(key(before, root, tokens, i));
     Node& node = at->second;
     node.last_used = clock_;
     if (is_new) {
       node.page = pages[i];
+      if (i < ids.size()) node.id = ids[i];
       pool_.share(node.page);
       node_of(node.page) = at;
       if (before >= 0) {
@@ -76,6 +79,7 @@ int64_t PrefixPages::give_up(int64_t count) {
     const int32_t page = ends_.begin()->second;
     const Nodes::iterator oldest = std::exchange(node_of(page), nodes_.end());
     const int32_t before = oldest->first.before;
+    if (leaving_ != nullptr) leaving_->gives_up(page, oldest->second.id);
     ends_.erase(ends_.begin());
     --spare_;
     nodes_.erase(oldest);

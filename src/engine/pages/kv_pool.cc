@@ -1,5 +1,5 @@
 // Memory for the keys and values of all sequences.
-#include "engine/decode/kv_pool.h"
+#include "engine/pages/kv_pool.h"
 
 namespace trireme::engine {
 
@@ -69,6 +69,26 @@ void KvPool::release(int32_t page) {
 void KvPool::changed(int32_t page) {
   ++changes_;
   if (watch_ != nullptr) watch_->holders_changed(page);
+}
+
+void KvPool::read_page(int32_t page, std::byte* to, tensor::Stream& stream) const {
+  for (size_t i = 0; i < layout_.layers.size(); ++i) {
+    const int64_t bytes = layer_bytes(i);
+    for (const void* place : {keys(i), values(i)}) {
+      stream.download(to, static_cast<const std::byte*>(place) + page * bytes, bytes);
+      to += bytes;
+    }
+  }
+}
+
+void KvPool::write_page(int32_t page, const std::byte* from, tensor::Stream& stream) {
+  for (size_t i = 0; i < layout_.layers.size(); ++i) {
+    const int64_t bytes = layer_bytes(i);
+    for (void* place : {keys(i), values(i)}) {
+      stream.upload(static_cast<std::byte*>(place) + page * bytes, from, bytes);
+      from += bytes;
+    }
+  }
 }
 
 void KvPool::copy_page(int32_t from, int32_t to, tensor::Stream& stream) {

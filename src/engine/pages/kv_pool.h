@@ -57,6 +57,10 @@ class KvPool {
   /// Copies a page's keys and values of all layers, in stream order: before writing to a page that others
   /// hold too.
   void copy_page(int32_t from, int32_t to, tensor::Stream& stream);
+  /// A page's keys and values, layer by layer [layout().page_bytes()], to the host or from there, in stream
+  /// order: memory of the host that is left alone until the stream has done it.
+  void read_page(int32_t page, std::byte* to, tensor::Stream& stream) const;
+  void write_page(int32_t page, const std::byte* from, tensor::Stream& stream);
 
  private:
   int64_t layer_bytes(size_t layer) const;  // keys of one page

@@ -1,5 +1,5 @@
 // Known beginnings: found by their tokens and what stands before them, given up from their ends.
-#include "engine/decode/prefix_pages.h"
+#include "engine/pages/prefix_pages.h"
 
 #include <gtest/gtest.h>
 
