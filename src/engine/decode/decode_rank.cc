@@ -48,6 +48,29 @@ int64_t seen_places(const DecodeOptions& options) {
          static_cast<int64_t>(options.counts_ahead ? 1 + SeenCounts::kSlots : 1);
 }
 
+/// This rank's part of its stage. Stages agree on what crosses as a sum over their ranks.
+ir::Graph split(ir::Graph bound, const DecodeModel& model, const passes::DecodeGraph& form,
+                lower::RankPart& part, StageLinks* links) {
+  if (links == nullptr) return part.of(std::move(bound), &model.placed()).graph;
+  std::map<std::string, tensor::Shard> placed = model.placed();
+  const tensor::MeshShape& mesh = part.place().mesh;
+  const size_t axes[] = {mesh.index_of("tpr"), mesh.index_of("tp")};
+  for (const std::string& name : form.arrives) placed[name] = {};  // as the stage before says
+  const std::vector<int64_t> heard = links->hear(form.arrives.size() * std::size(axes));
+  for (size_t i = 0; i < heard.size(); ++i) {
+    if (heard[i] != 0)
+      placed[form.arrives[i / std::size(axes)]].set(axes[i % std::size(axes)],
+                                                    tensor::Placement::partial_sum());
+  }
+  ir::Graph made = part.of(std::move(bound), &placed).graph;
+  std::vector<int64_t> said;
+  for (size_t i = 0; i < form.leaves.size(); ++i) {
+    for (const size_t axis : axes) said.push_back(part.outputs()[i].on(axis).is_partial() ? 1 : 0);
+  }
+  links->tell(std::move(said));
+  return made;
+}
+
 }  // namespace
 
 int64_t rounded_size(int64_t n) {
@@ -120,28 +143,6 @@ std::vector<void*> DecodeRank::states_of(const compile::Program& program) {
   return states;
 }
 
-/// This rank's part of its stage. Stages agree on what crosses as a sum over their ranks.
-ir::Graph DecodeRank::split(ir::Graph bound) {
-  if (group_.links == nullptr) return group_.part->of(std::move(bound), &model_->placed()).graph;
-  std::map<std::string, tensor::Shard> placed = model_->placed();
-  const tensor::MeshShape& mesh = group_.part->place().mesh;
-  const size_t axes[] = {mesh.index_of("tpr"), mesh.index_of("tp")};
-  for (const std::string& name : form().arrives) placed[name] = {};  // as the stage before says
-  const std::vector<int64_t> heard = group_.links->hear(form().arrives.size() * std::size(axes));
-  for (size_t i = 0; i < heard.size(); ++i) {
-    if (heard[i] != 0)
-      placed[form().arrives[i / std::size(axes)]].set(axes[i % std::size(axes)],
-                                                      tensor::Placement::partial_sum());
-  }
-  ir::Graph part = group_.part->of(std::move(bound), &placed).graph;
-  std::vector<int64_t> said;
-  for (size_t i = 0; i < form().leaves.size(); ++i) {
-    for (const size_t axis : axes) said.push_back(group_.part->outputs()[i].on(axis).is_partial() ? 1 : 0);
-  }
-  group_.links->tell(std::move(said));
-  return part;
-}
-
 std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
   const ir::Graph& graph = steps_.graph(key.result);
   auto made = std::make_shared<Compiled>();
@@ -149,7 +150,7 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
   ir::Graph bound = passes::bind_shapes(
       graph, steps_.input_shapes(key.result, {key.bucket.tokens, key.bucket.sequences}, graph));
   if (group_.part) {
-    bound = split(std::move(bound));
+    bound = split(std::move(bound), *model_, form(), *group_.part, group_.links.get());
     const bool is_cpu = device_->kind() == tensor::DeviceKind::cpu;
     const bool is_first = is_cpu && group_.part->hold_packed(bound, model_->packs(), threads_.size());
     // What was cut or packed is not read again; what is read where it lies comes back.

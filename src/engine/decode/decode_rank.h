@@ -88,7 +88,6 @@ class DecodeRank {
   std::shared_ptr<Compiled> compiled(const Key& key);
   std::shared_ptr<Compiled> prepared(const Key& key);
   std::shared_ptr<Compiled> build(const Key& key);
-  ir::Graph split(ir::Graph bound);
   void take_inputs(Compiled& program, const std::vector<tensor::Tensor>& inputs, size_t slot);
   void leave(Compiled& program);
   std::vector<void*> states_of(const compile::Program& program);
