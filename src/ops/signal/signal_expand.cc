@@ -110,6 +110,8 @@ std::vector<ValueId> expand_dft(ir::Graph& graph, const ir::Node& given) {
 std::vector<ValueId> expand_stft(ir::Graph& graph, const ir::Node& given) {
   const ir::Node node = given;
   GradBuilder g(graph, node, {});
+  base::require(g.known(1) != nullptr && (!g.has(3) || g.known(3) != nullptr),
+                "stft: its step and its length must be known when it is opened");
   const Dims x = g.dims(g.in(0));
   const int64_t step = g.known(1)->to_ints().at(0), window = g.has(2) ? g.dims(g.in(2))[0] : 0;
   Transform f{.parts_in = x.size() > 2 ? x[2] : 1};
