@@ -138,11 +138,22 @@ std::span<const std::byte> page_content(std::span<const std::byte> file, const P
   return content;
 }
 
-PageFiles::PageFiles(std::string directory) : directory_(std::move(directory)) {
+/// Makes the directory for its owner alone, since pages tell of what was said. One that is there keeps its
+/// permissions, which others may rely on; where they may write, they would decide what answers say.
+void PageFiles::open_directory() const {
   std::error_code error;
-  std::filesystem::create_directories(directory_, error);
+  const bool is_new = std::filesystem::create_directories(directory_, error);
   if (error) base::fail(base::ErrorCode::unavailable, "cannot make '", directory_, "': ", error.message());
-  static_cast<void>(::chmod(directory_.c_str(), S_IRWXU));  // pages tell of what was said; where it is ours
+  struct stat info {};
+  if (is_new && ::chmod(directory_.c_str(), S_IRWXU) != 0) fail_errno("protect", directory_);
+  if (::stat(directory_.c_str(), &info) != 0) fail_errno("look at", directory_);
+  base::require((info.st_mode & (S_IWGRP | S_IWOTH)) == 0, "others may write into '", directory_,
+                "', and whoever writes pages decides what answers say: name a directory that is its owner's "
+                "alone");
+}
+
+PageFiles::PageFiles(std::string directory) : directory_(std::move(directory)) {
+  open_directory();
   const std::string path = directory_ + "/lock";
   lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
   if (lock_ < 0) fail_errno("open", path);

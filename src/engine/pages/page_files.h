@@ -50,6 +50,7 @@ class PageFiles {
 
  private:
   std::string path_of(const PageId& id) const;
+  void open_directory() const;
   void read_key();
 
   const std::string directory_;

@@ -106,6 +106,23 @@ TEST_F(PageFilesTest, OneProcessHasTheDirectory) {
   EXPECT_EQ(mode & std::filesystem::perms::all, std::filesystem::perms::owner_all);
 }
 
+TEST_F(PageFilesTest, LeaveTheDirectoryOfOthersAsItIs) {
+  using std::filesystem::perms;
+  const perms shared = perms::owner_all | perms::group_read | perms::group_exec | perms::others_read;
+  std::filesystem::create_directory(directory);
+  std::filesystem::permissions(directory, shared);
+  { const PageFiles files(directory); }
+  EXPECT_EQ(std::filesystem::status(directory).permissions() & perms::all, shared);
+  std::filesystem::permissions(directory, shared | perms::others_write);
+  try {
+    const PageFiles files(directory);
+    FAIL() << "anybody decides what answers say";
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument);
+  }
+  EXPECT_EQ(std::filesystem::status(directory).permissions() & perms::all, shared | perms::others_write);
+}
+
 TEST_F(PageFilesTest, KnowWhatAnEarlierProcessLeft) {
   const auto content = content_of(3);
   {
