@@ -9,6 +9,7 @@
 #include "backend/cpu/conv/conv_grad_x.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/move/transpose_copy.h"
+#include "ops/conv/conv_shape_cpu.h"
 #include "ops/conv/transpose_window.h"
 #include "ops/kernel_forms.h"
 #include "ops/pack_memory.h"
@@ -39,24 +40,10 @@ Transposed describe(const ir::NodeView& n) {
   const Window window = transpose_window(n.attrs, {w.begin() + 2, w.end()}, {x.begin() + 2, x.end()});
   const WindowAxis &h = window[1], &v = window[2];
   const int64_t group = n.attrs.get_int("group", 1);
-  const auto small = [](int64_t value) { return static_cast<int>(value); };
   Transposed t{.depth = window[0], .slice = {}, .batch = x[0], .h = h.in, .w = v.in};
-  t.slice = {.n = 1,
-             .h = h.out,
-             .w = v.out,
-             .c = w[1] * group,
-             .oc = x[1],
-             .kh = small(h.kernel),
-             .kw = small(v.kernel),
-             .stride_h = small(h.stride),
-             .stride_w = small(v.stride),
-             .dilation_h = small(h.dilation),
-             .dilation_w = small(v.dilation),
-             .pad_top = small(h.pad_begin),
-             .pad_left = small(v.pad_begin),
-             .pad_bottom = small(h.pad_end),
-             .pad_right = small(v.pad_end),
-             .groups = group};
+  t.slice = conv_shape(window, {.n = 1, .h = 0, .w = 0, .c = w[1] * group}, x[1], group);
+  t.slice.h = h.out;
+  t.slice.w = v.out;
   if (t.is_flat()) t.slice.n = t.batch * t.depth.in;
   return t;
 }
