@@ -1,11 +1,10 @@
-// Measures our dense kernels beside oneDNN on the layers of real models, alternating, as shares of the
-// measured peak.
+// Measures our dense kernels and oneDNN in turn on the layers of real models, as shares of the measured peak.
 //
-// bench_gemm [--set floor|minilm|resnet|mobilenet|training|all] [--threads T] [--batch B] [--rounds R] [--isa
-// NAME]
-// [--type f32|int8|bf16] Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. One JSON line per layer: median
-// GFLOP/s of each contender, share of the multiply-add peak measured in the same rotation, and the median
-// over rounds of (oneDNN time / our time).
+// bench_gemm [--set floor|minilm|resnet|mobilenet|training|all] [--threads T] [--batch B] [--rounds R]
+//   [--isa NAME] [--type f32|int8|bf16]
+// Run with OMP_NUM_THREADS=T OMP_PROC_BIND=true. Prints one JSON line per layer: median GFLOP/s of each
+// contender, share of the multiply-add peak measured in the same rotation, and the median over rounds of
+// (oneDNN time / our time).
 #include <time.h>
 
 #include <algorithm>
@@ -33,7 +32,7 @@
 #include "backend/cpu/dense/gemm_blocks.h"
 #include "backend/cpu/dense/gemm_f32.h"
 
-// GCC 12 takes the deliberate "undefined" operand inside its own AVX-512 intrinsics for a mistake of ours.
+// GCC 12 warns of the deliberately undefined operands inside its own AVX-512 intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
@@ -46,7 +45,7 @@ struct Options {
   int64_t batch = 1;
   int rounds = 7;
   bool int8 = false;
-  bool bf16 = false;  // the training set only; oneDNN's side stays f32
+  bool bf16 = false;  // for the training set only; oneDNN still runs in f32
   Isa isa = best_isa();
 };
 
@@ -54,7 +53,7 @@ struct Options {
 struct Layer {
   std::string set, name;
   ConvShape shape;
-  /// Products of training, whose weights are packed in the call: x w', dy w or dy' x.
+  /// Products of training pack their weights in every call: x w', dy w or dy' x.
   enum class Form { packed, forward, grad_x, grad_w } form = Form::packed;
 };
 
@@ -182,7 +181,7 @@ Call ours(const Layer& l, const Options& o, base::ThreadPool& pool) {
     return [s, &pool] { depthwise_nhwc(s->depthwise, pool); };
   }
   s->packed.resize(packed_conv_bytes(shape, o.isa));
-  // Models give their first layer planes.
+  // The first layer of a model receives its image as planes.
   const ImageLayout layout = shape.c <= 4 ? ImageLayout::nchw : ImageLayout::nhwc;
   const PackedConv weights = pack_conv(shape, s->w.data(), s->packed.data(), o.isa, layout);
   s->conv = {shape, s->x.data(), layout, weights, s->y.data(), e};
@@ -256,7 +255,7 @@ struct TrainingBuffers {
   }
 };
 
-/// The same product on bf16: any bits will do.
+/// The same product in bf16; the values do not matter.
 Call ours_bf16(const Layer& l, const Options& o, base::ThreadPool& pool) {
   const auto s = std::make_shared<TrainingBuffers>(l, o);
   const BlockProduct& p = s->product;
@@ -382,14 +381,14 @@ __attribute__((target("avx512f,avx512vnni"))) int32_t peak_loop_vnni(int64_t rou
 }
 #endif
 
-/// Seconds; one thread is timed by its own processor time, which a busy machine does not stretch.
+/// Seconds; with one thread, its processor time, which the load of the machine does not lengthen.
 double now(bool alone) {
   timespec t;
   clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-/// Nanoseconds of a call that takes `threads` threads.
+/// Nanoseconds of a call that runs on `threads` threads.
 double time_ns(const Call& call, int threads, double warm_seconds = 0) {
   const bool alone = threads == 1;
   call();
@@ -404,7 +403,7 @@ double time_ns(const Call& call, int threads, double warm_seconds = 0) {
   }
 }
 
-/// GFLOP/s of independent multiply-adds on the whole team right now.
+/// GFLOP/s that the whole team reaches now with independent multiply-adds.
 double peak_gflops(const Options& o, base::ThreadPool& pool) {
 #if defined(__x86_64__)
   const bool wide = o.isa >= Isa::avx512;
@@ -431,9 +430,9 @@ double peak_gflops(const Options& o, base::ThreadPool& pool) {
 #endif
 }
 
-/// GB/s of reading memory far larger than the caches, all of the team at once.
+/// GB/s at which the whole team reads memory far larger than the caches.
 double read_gbs(int threads, base::ThreadPool& pool) {
-  const int64_t words = int64_t{16} << 20;  // 128 MiB a member
+  const int64_t words = int64_t{16} << 20;  // 128 MiB per thread
   const std::vector<uint64_t> data(static_cast<size_t>(words * threads), 1);
   std::vector<uint64_t> keep(static_cast<size_t>(threads) * 8);
   const Call call = [&] {
@@ -474,7 +473,7 @@ Result measure(const Layer& l, const Options& o, base::ThreadPool& pool) {
 }
 
 void run(const Options& o) {
-  // OMP_PROC_BIND has already tied this thread to one core, which workers would inherit: pin them apart.
+  // OMP_PROC_BIND has tied this thread to one core, and workers would inherit that: give each its own core.
   std::vector<int> cpus(static_cast<size_t>(o.threads));
   std::iota(cpus.begin(), cpus.end(), 0);
   base::ThreadPool pool(o.threads, o.threads > 1 ? std::span<const int>(cpus) : std::span<const int>());

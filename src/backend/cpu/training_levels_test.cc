@@ -1,4 +1,4 @@
-// Training kernels on every instruction set: dropout draws the same bits, the others agree within rounding.
+// Training kernels at every SIMD level: dropout draws the same bits, the others agree within rounding.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Memory-bound kernels beside a copy of the same bytes, attention beside an FMA loop: each runs in turn with
-// its limit. Counters: GB/s (or GFLOP/s) of the median run, and its percentage of the limit's median in the
+// Memory-bound kernels against a copy of the same bytes, attention against an FMA loop; kernel and limit run
+// in turn. Counters: GB/s (or GFLOP/s) of the median run, and its percentage of the limit's median in the
 // same rotation.
 #include <benchmark/benchmark.h>
 
@@ -26,8 +26,8 @@
 namespace trireme::cpu {
 namespace {
 
-// One thread is timed by its own processor time, which a busy machine does not stretch; a team by the wall
-// clock.
+// With one thread, its processor time, which the load of the machine does not lengthen; with a team,
+// wall-clock time.
 double now(bool alone) {
   timespec t;
   clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
@@ -45,11 +45,11 @@ double median(std::vector<double>& v) {
   return v[v.size() / 2];
 }
 
-// Runs kernel and limit in turn; both are given their work (bytes or flop) and repeated to about 50 us.
+// Runs kernel and limit in turn; the work of both (bytes or flop) is given, and runs last about 50 us.
 struct Rotation {
   std::function<void()> kernel, limit;
   double kernel_work, limit_work;
-  bool alone;  // one thread
+  bool alone;  // on one thread
 };
 
 void rotate(benchmark::State& state, const Rotation& r, const char* unit) {
@@ -75,7 +75,7 @@ void rotate(benchmark::State& state, const Rotation& r, const char* unit) {
   state.counters[unit] = speed / 1e9;
   state.counters["limit"] = bound / 1e9;
   state.counters["percent"] = 100 * speed / bound;
-  // Best against best: what is left when neighbours of the machine are quiet for one run.
+  // Best run against best run: the ratio when the machine was undisturbed for one run of each.
   state.counters["best"] = 100 * (r.kernel_work / *std::min_element(kernel.begin(), kernel.end())) /
                            (r.limit_work / *std::min_element(limit.begin(), limit.end()));
 }
@@ -88,14 +88,14 @@ std::vector<float> values(int64_t n) {
   return v;
 }
 
-// An array made when a benchmark first asks for it, so that a filtered run costs only what it runs.
+// An array that is made when a benchmark first asks for it, so filtered runs make only what they need.
 template <class T>
 class Lazy {
  public:
   explicit Lazy(int64_t n) : n_(n) {}
   T* data() {
     if (values_.empty()) {
-      // On a cache line, as tensors are.
+      // Aligned to a cache line, as tensors are.
       values_.resize(static_cast<size_t>(n_) + 64 / sizeof(T));
       uint32_t seed = 3;
       for (T& x : values_) {
@@ -112,7 +112,7 @@ class Lazy {
   std::vector<T> values_;
 };
 
-// Names one kernel over `floats` input floats; `bytes` is what it must move.
+// One kernel over `floats` input floats; `bytes` is what it has to move.
 struct Job {
   double bytes;
   std::function<void(base::ThreadPool&)> run;
@@ -120,7 +120,7 @@ struct Job {
 
 void run_job(benchmark::State& state, const Job& job, int threads) {
   base::ThreadPool pool(threads);
-  // The limit: the library's memcpy of the same total of bytes, cut over the same team.
+  // The limit: memcpy of the same number of bytes, divided among the same team.
   const int64_t half = static_cast<int64_t>(job.bytes / 2);
   std::vector<char> from(static_cast<size_t>(half), 1), to(from.size());
   rotate(state,
@@ -233,7 +233,7 @@ void register_transpose(const Size& s) {
   }
 }
 
-// x * scale[row] + bias, gelu, + residual: three reads and a write however many steps.
+// x * scale[row] + bias, gelu, + residual: three reads and one write for any number of steps.
 void register_fused(const Size& s) {
   FusedProgram program;
   program.steps = {fused_muladd(fused_reg(0), fused_input(0), fused_input(1), fused_input(2)),
@@ -253,8 +253,8 @@ void register_fused(const Size& s) {
                 }});
 }
 
-// What training adds around products: batch norms of residual networks, norms and losses of language models.
-// Bytes as the headers state them: what each must read and write once, batch norm its operand twice.
+// The kernels of training besides products: batch norms of residual networks, norms and losses of language
+// models. Bytes as the headers state them: each operand read and result written once, batch norm's x twice.
 void register_batch_norm(const char* title, int64_t rows, int64_t channels) {
   const int64_t n = rows * channels;
   const ChannelShape shape{rows, channels, 1};
@@ -407,7 +407,7 @@ void BM_FusedTiny(benchmark::State& state) {
 }
 BENCHMARK(BM_FusedTiny)->Args({1, 1})->Args({1, 64})->Args({100, 1})->Args({100, 64});
 
-// 2^20 multiply-adds of 16 lanes in 16 chains: the peak of one core.
+// 2^20 multiply-adds of 16 lanes in 16 chains, which measure the peak of one core.
 template <class Vector>
 __attribute__((always_inline)) inline void fma_loop(float* sink) {
   Vector acc[16];
@@ -444,7 +444,7 @@ void register_attention() {
           [=](benchmark::State& state) {
             base::ThreadPool pool(threads);
             const int64_t width = s.heads * s.dim;
-            // q, k and v side by side, as one projection leaves them.
+            // q, k and v are interleaved, as a joint projection writes them.
             const std::vector<float> qkv = values(s.batch * s.seq * 3 * width);
             std::vector<float> out(static_cast<size_t>(s.batch * s.seq * width));
             const auto view = [&](int64_t part) {
@@ -476,7 +476,7 @@ const bool kRegistered = [] {
     register_transpose(s);
     register_dropout(s);
   }
-  // ResNet-50, batch 16: its first and its last stages; a BERT layer, batch 8 of 128; GPT-2's vocabulary.
+  // ResNet-50, batch 16: first and last stages; a BERT layer, batch 8 of 128; GPT-2's vocabulary.
   register_batch_norm("112x112x64", 16 * 112 * 112, 64);
   register_batch_norm("56x56x256", 16 * 56 * 56, 256);
   register_batch_norm("14x14x256", 16 * 14 * 14, 256);

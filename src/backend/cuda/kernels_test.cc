@@ -1,5 +1,5 @@
-// The device's kernels, run thread by thread on the host, against plain loops in double and the CPU's own
-// rules.
+// The device's kernels, run thread by thread on the host, against plain loops in double and the CPU's
+// functions.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -15,7 +15,7 @@
 namespace trireme::cuda {
 namespace {
 
-/// 16-byte aligned storage with a guard of `T(-77)` behind it, as arenas are aligned.
+/// 16-byte aligned storage, as in arenas, with a guard value `T(-77)` after it.
 template <class T>
 class Memory {
  public:
@@ -160,8 +160,8 @@ TEST(HostGrid, FindsBarriersThatNotAllReach) {
   };
   EXPECT_THROW(run_on_host({.blocks = 1, .threads = 64}, half_waits), base::Error);
   EXPECT_THROW(run_on_host({.blocks = 1, .threads = 40}, [](const auto&) {}), base::Error);
-  // A missing barrier: a thread reads what its neighbour may not have written yet. Turns change direction, so
-  // one of the two orders shows it.
+  // Without a barrier, a thread reads what its neighbour may not have written yet. The order of threads
+  // reverses at every meeting, so one of the two orders shows the error.
   std::vector<int> seen(64, -1);
   run_on_host({.blocks = 1, .threads = 64, .shared_bytes = 512}, [&](const auto& lane) {
     int* memory = lane.template shared<int>();

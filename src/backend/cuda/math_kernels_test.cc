@@ -1,5 +1,5 @@
-// What no operator reaches: products with 8-bit operands, gradients of activations and kept arguments,
-// against plain loops.
+// Kernels that no operator reaches: products with 8-bit operands, gradients of activations and saved
+// arguments, against plain loops.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 using tensor::BFloat16;
 using tensor::DType;
 
-/// A device, a stream, and copies there and back.
+/// A device and a stream, with copies in both directions.
 class OnDevice : public testing::Test {
  protected:
   void SetUp() override {

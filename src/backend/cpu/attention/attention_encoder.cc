@@ -1,6 +1,6 @@
-// Attention kernels. Lanes are queries: scores, running maximum, sum and output are vectors over a block of
-// queries, so there is no horizontal reduction, and keys and values are read as they lie, one broadcast float
-// at a time.
+// Attention with the online softmax (Milakov & Gimelshein 2018). Lanes are queries: scores, maximum, sum and
+// output are vectors over a block of queries, which avoids horizontal reductions. Keys and values are read in
+// place, one broadcast float at a time.
 #include "backend/cpu/attention/attention_encoder.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_encoder.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_math.inc"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,12 +21,12 @@ namespace {
 
 #include "backend/cpu/attention/attention_blocks.inc"
 
-constexpr size_t kKeys = 128;  // keys of a step of the online softmax
+constexpr size_t kKeys = 128;  // keys per step of the online softmax
 
-// Where one block of queries lies.
+// Position of one block of queries.
 struct BlockAt {
   int64_t batch, head, query;
-  size_t queries;  // valid ones, at most kBlock
+  size_t queries;  // valid queries, at most kBlock
 };
 
 // Per-task memory, on the stack: at most 64 queries x (256 + 128 + 256) floats.
@@ -58,15 +58,15 @@ HWY_NOINLINE void load_queries(const Attention& g, const BlockAt& at, Scratch& s
   }
 }
 
-// First block of keys that some query of the block sees. Blocks begin at the same keys for every block of
-// queries, so that sums do not depend on how queries are shared out.
+// The first block of keys that some query of the block sees. Blocks of keys begin at the same keys for every
+// block of queries, so that sums do not depend on how queries are divided among tasks.
 HWY_INLINE int64_t first_key(const Attention& g, const BlockAt& at) {
   if (g.left < 0) return 0;
   const int64_t step = static_cast<int64_t>(kKeys);
   return std::max<int64_t>(0, at.query + g.causal_offset - g.left) / step * step;
 }
 
-// Scores [n, kBlock] of keys first .. first + n that a query's window has left behind become -inf.
+// Sets to -inf the scores [n, kBlock] of those keys first .. first + n that lie before a query's window.
 void apply_window(const Attention& g, const BlockAt& at, int64_t first, size_t n, float* scores) {
   for (size_t k = 0; k < n; ++k) {
     // Query i sees the key if i + offset - key <= left.
@@ -106,24 +106,24 @@ HWY_NOINLINE void add_mask(const Attention& g, const BlockAt& at, int64_t first,
   }
 }
 
-// Excludes key > query + offset; only the keys behind the block's first query need it.
+// Excludes keys > query + offset; only keys after those of the block's first query are affected.
 void apply_causal(const Attention& g, const BlockAt& at, int64_t first, size_t n, float* scores) {
-  const int64_t seen = at.query + g.causal_offset;  // last key of the block's first query
+  const int64_t seen = at.query + g.causal_offset;  // last key that the block's first query sees
   for (size_t k = 0; k < n; ++k) {
     const int64_t hidden =
-        first + static_cast<int64_t>(k) - seen;  // queries before this one do not see key k
+        first + static_cast<int64_t>(k) - seen;  // queries with a lower index do not see key k
     const size_t end = static_cast<size_t>(std::clamp<int64_t>(hidden, 0, static_cast<int64_t>(at.queries)));
     std::fill_n(scores + k * kBlock, end, -std::numeric_limits<float>::infinity());
   }
 }
 
-// One step of the online softmax over scores [n, kBlock]: new maximum, rescaled sum and output, scores ->
-// exp.
+// One step of the online softmax over scores [n, kBlock]: updates the maximum, rescales sum and output, and
+// replaces scores by exponentials.
 template <size_t kV>
 HWY_NOINLINE void softmax_step(const Attention& g, size_t n, bool first, Scratch& s) {
   for (size_t v = 0; v < kV; ++v) {
     float* p = s.scores + v * kLanes;
-    // Four running maxima and four running sums hide the latency.
+    // Four running maxima and four running sums hide the latency of the operations.
     VF top[4] = {s.max[v], s.max[v], s.max[v], s.max[v]};
     size_t k = 0;
     for (; k + 4 <= n; k += 4) {
@@ -156,7 +156,7 @@ HWY_NOINLINE void softmax_step(const Attention& g, size_t n, bool first, Scratch
   }
 }
 
-// log of the sum of exponents of each query's scores; -inf where it saw no key.
+// Stores the log of the sum of exponentials of each query's scores; -inf for a query that saw no key.
 void store_log_sum_exp(const Attention& g, const BlockAt& at, const Scratch& s) {
   alignas(64) float max[kBlock], sum[kBlock];
   for (size_t v = 0; v * kLanes < at.queries; ++v) {
@@ -169,7 +169,7 @@ void store_log_sum_exp(const Attention& g, const BlockAt& at, const Scratch& s) 
   }
 }
 
-// out = out^T / sum; a query that saw no key gives 0.
+// Stores out^T / sum; a query that saw no key gives 0.
 template <size_t kV>
 HWY_NOINLINE void store_output(const Attention& g, const BlockAt& at, Scratch& s) {
   const size_t dim = static_cast<size_t>(g.value_dim);
@@ -263,8 +263,8 @@ void attention(const Attention& args, base::ThreadPool& pool) {
                 args.value_dim);
   base::require(args.kv_heads > 0 && args.heads % args.kv_heads == 0,
                 "attention needs kv heads that divide heads: ", args.kv_heads, " of ", args.heads);
-  // With few heads the blocks shrink until every thread has one. Queries are lanes: they do not feel who
-  // shares their block, so results stay the same.
+  // With few heads, blocks shrink until every thread has one. Each query has a lane of its own, so results do
+  // not depend on the size of its block.
   const int64_t largest = HWY_DYNAMIC_DISPATCH(block_queries)();
   const int64_t step = std::min<int64_t>(16, largest);
   const int64_t heads = std::max<int64_t>(1, args.batch * args.heads);

@@ -30,7 +30,7 @@ struct Shape {
 
 enum class MaskKind { none, padding, full };
 
-// Owns the operands of one case: q, k, v interleaved in one [batch, seq, q+k+v] buffer where lengths agree.
+// Operands of one case: q, k, v interleaved in one [batch, seq, q+k+v] buffer where lengths agree.
 struct Problem {
   Shape s;
   std::vector<float> q, k, v, mask, out;
@@ -41,7 +41,7 @@ struct Problem {
     k = wave(s.batch * s.keys * s.kv_heads * s.head_dim + 1, 2);
     v = wave(s.batch * s.keys * s.kv_heads * s.value_dim + 1, 3);
     out.assign(static_cast<size_t>(s.batch * s.queries * s.heads * s.value_dim + 1), -77.0f);
-    // One float of offset misaligns the inputs.
+    // An offset of one float misaligns the inputs.
     args = {{q.data() + 1, s.queries * s.heads * s.head_dim, s.heads * s.head_dim, s.head_dim},
             {k.data() + 1, s.keys * s.kv_heads * s.head_dim, s.kv_heads * s.head_dim, s.head_dim},
             {v.data() + 1, s.keys * s.kv_heads * s.value_dim, s.kv_heads * s.value_dim, s.value_dim},
@@ -142,7 +142,7 @@ TEST_P(AttentionAtLevel, ExcludedQueriesGiveZero) {
 }
 
 TEST_P(AttentionAtLevel, LateMaximumRescales) {
-  // The largest scores come in the last step of keys: earlier sums must shrink.
+  // The largest scores come in the last step of keys, so earlier sums must be rescaled.
   Problem p({1, 9, 300, 1, 1, 4, 4}, MaskKind::full, false);
   for (size_t i = 0; i < p.mask.size(); ++i) p.mask[i] = i % 300 > 280 ? 60.0f : -20.0f;
   p.check(pool_);
@@ -158,7 +158,7 @@ TEST(Attention, SameBitsForThreadsAndBatch) {
   attention(a.args, one);
   attention(b.args, four);
   EXPECT_EQ(0, std::memcmp(a.out.data(), b.out.data(), a.out.size() * 4));
-  // Image 1 alone.
+  // Image 1 without the others.
   std::vector<float> alone(100 * 64);
   Attention single = a.args;
   single.batch = 1;

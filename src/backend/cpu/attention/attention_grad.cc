@@ -1,5 +1,6 @@
-// Backward attention kernels. Scores lie as [queries, keys] with keys in the lanes: masks are added as they
-// lie, and a block of keys is transposed once for all queries. All other products put channels in the lanes.
+// Backward attention kernels. Scores are [queries, keys] with keys in the lanes: masks are added without a
+// transpose, and each block of keys is transposed once for all queries. The other products have channels in
+// the lanes.
 #include "backend/cpu/attention/attention_grad.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_grad.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_math.inc"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,9 +22,9 @@ namespace {
 
 #include "backend/cpu/attention/attention_blocks.inc"
 
-constexpr size_t kQueries = 64;  // queries of a step
+constexpr size_t kQueries = 64;  // queries per step
 
-// Per-task memory, on the stack. Channels of row-major blocks are padded with zeros to whole vectors.
+// Memory of one task, on the stack. Channels of row-major blocks are zero-padded to whole vectors.
 struct Scratch {
   alignas(64) float k_across[kAttentionMaxDim * kBlock];  // [head_dim, kBlock] k^T
   alignas(64) float v_across[kAttentionMaxDim * kBlock];  // [value_dim, kBlock] v^T
@@ -32,16 +33,16 @@ struct Scratch {
   alignas(64) float dy[kQueries * kAttentionMaxDim];      // [queries, padded value_dim]
   alignas(64) float scores[kQueries * kBlock];            // [queries, kBlock]: s, then p
   alignas(64) float ds[kQueries * kBlock];                // dp, then ds
-  alignas(64) float slope[kQueries * kBlock];             // derivative of capped scores
+  alignas(64) float slope[kQueries * kBlock];             // derivative of the capped scores
 };
 
 size_t padded(int64_t channels) { return (static_cast<size_t>(channels) + kLanes - 1) / kLanes * kLanes; }
 
-// Sums of a key head in the workspace of the lane: dq of the query head at work, dk and dv of all of them;
-// and what each query of the head needs.
+// Sums of one key head in the lane's part of the workspace: dq of the current query head, dk and dv over all
+// query heads of the group, and the statistics of each query.
 struct Sums {
   float *dq, *dk, *dv;  // [queries, k_step], [keys, k_step], [keys, v_step]
-  float *lse, *delta;   // [queries]; <dy, y>
+  float *lse, *delta;   // [queries]; delta = <dy, y>
   size_t k_step, v_step;
   Sums(const Attention& g, float* memory)
       : dq(memory),
@@ -58,20 +59,20 @@ int64_t sums_floats(const Attention& g) {
          static_cast<int64_t>(padded(g.head_dim) + padded(g.value_dim)) * g.keys;
 }
 
-// What a step is about: `queries` from `query` on of a head, `keys` from `key` on of its key head.
+// Position of a step: `queries` rows from `query` on of a head, `keys` rows from `key` on of its key head.
 struct StepAt {
   int64_t batch, head, kv_head, query, key;
   size_t queries, keys;
 };
 
-// Rows of `channels` floats, `stride` apart.
+// Rows of `channels` floats that are `stride` floats apart.
 struct Rows {
   const float* from;
   int64_t stride;
   int64_t channels;
 };
 
-// Copies rows times a factor; channels without data are 0.
+// Copies rows times a factor; padding channels become 0.
 HWY_NOINLINE void load_rows(const Rows& b, size_t rows, float factor, float* to) {
   const size_t dim = static_cast<size_t>(b.channels), whole = dim / kLanes * kLanes;
   const VF times = set(factor);
@@ -85,7 +86,7 @@ HWY_NOINLINE void load_rows(const Rows& b, size_t rows, float factor, float* to)
   }
 }
 
-// Columns [channels, kBlock] of rows; lanes without a row are 0.
+// Transposes rows to columns [channels, kBlock]; lanes without a row become 0.
 void load_across(const Rows& b, size_t rows, float* to) {
   const size_t dim = static_cast<size_t>(b.channels);
   if (rows % kLanes != 0) {
@@ -94,7 +95,8 @@ void load_across(const Rows& b, size_t rows, float* to) {
   transpose_small({b.from, b.stride, to, kBlock}, rows, dim);
 }
 
-// lse and delta of a head's queries. One that saw no key gets lse = +inf: its probabilities are 0.
+// Loads lse and delta of a head's queries. A query that saw no key gets lse = +inf, so its probabilities are
+// 0.
 HWY_NOINLINE void load_statistics(const AttentionGrad& a, int64_t batch, int64_t head, const Sums& to) {
   const Attention& g = a.forward;
   const float* lse = a.log_sum_exp + (batch * g.heads + head) * g.queries;
@@ -111,7 +113,7 @@ HWY_NOINLINE void load_statistics(const AttentionGrad& a, int64_t batch, int64_t
   }
 }
 
-// Scores [queries, kBlock] -> cap tanh(score / cap), and the derivative of that.
+// Replaces scores [queries, kBlock] by cap tanh(score / cap) and stores the derivative of that.
 template <size_t kV>
 HWY_NOINLINE void cap_scores(float softcap, size_t queries, Scratch& s) {
   const VF cap = set(softcap), inverse = set(1.0f / softcap);
@@ -139,7 +141,7 @@ HWY_NOINLINE void add_mask_rows(const Attention& g, const StepAt& at, float* sco
   }
 }
 
-// Scores of keys behind a query, or before its window, become -inf.
+// Sets scores of keys after a query, or before its window, to -inf.
 void hide_keys(const Attention& g, const StepAt& at, float* scores) {
   const auto keys = static_cast<int64_t>(at.keys);
   for (size_t i = 0; i < at.queries; ++i, scores += kBlock) {
@@ -151,7 +153,7 @@ void hide_keys(const Attention& g, const StepAt& at, float* scores) {
   }
 }
 
-// scores -> p = exp(s - lse), ds = p (dp - delta).
+// Computes p = exp(s - lse) and ds = p (dp - delta), in place of s and dp.
 template <size_t kV>
 HWY_NOINLINE void probabilities(const StepAt& step, const Sums& sums, Scratch& s) {
   for (size_t i = 0; i < step.queries; ++i) {
@@ -166,7 +168,7 @@ HWY_NOINLINE void probabilities(const StepAt& step, const Sums& sums, Scratch& s
   }
 }
 
-// ds of scores before their cap.
+// Multiplies ds by the derivative of the cap, which gives ds of the scores before the cap.
 template <size_t kV>
 HWY_NOINLINE void apply_slope(size_t queries, Scratch& s) {
   for (size_t i = 0; i < queries; ++i) {
@@ -181,7 +183,7 @@ void store_scores(const AttentionGrad& a, const StepAt& at, const Scratch& s) {
   for (size_t i = 0; i < at.queries; ++i, to += g.keys) std::copy_n(s.ds + i * kBlock, at.keys, to);
 }
 
-// c [rows, step] += a b with channels in the lanes: a(r, k) lies as in Product, b is [depth, step].
+// c [rows, step] += a b with channels in the lanes; a(r, k) is addressed as in Product, b is [depth, step].
 void add_channels(Product p, size_t rows) {
   for (size_t left = p.b_step / kLanes; left > 0;) {
     const size_t vectors = std::min(left, kQ);
@@ -199,7 +201,7 @@ void add_channels(Product p, size_t rows) {
   }
 }
 
-// One step: some queries against the block of keys that lies in the scratch.
+// One step: some queries with the block of keys in the scratch memory.
 template <size_t kV>
 void run_step(const AttentionGrad& a, const StepAt& at, const Sums& sums, Scratch& s) {
   const Attention& g = a.forward;
@@ -228,7 +230,7 @@ void run_step(const AttentionGrad& a, const StepAt& at, const Sums& sums, Scratc
                at.keys);
 }
 
-// All queries of a head that see some of the keys from at.key on.
+// Processes all queries of a head that see some of the keys from at.key on.
 template <size_t kV>
 void run_keys(const AttentionGrad& a, StepAt at, const Sums& sums, Scratch& s) {
   const Attention& g = a.forward;
@@ -248,7 +250,7 @@ void run_keys(const AttentionGrad& a, StepAt at, const Sums& sums, Scratch& s) {
   }
 }
 
-// Sums [rows, step] of one head, and where they go.
+// Sums [rows, step] of one head.
 struct HeadSums {
   const float* from;
   size_t step;
@@ -271,7 +273,7 @@ void attention_grad_task(const AttentionGrad& a, float* memory, int64_t index) {
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     std::fill(sums.dq, sums.dk, 0.0f);
     load_statistics(a, batch, head, sums);
-    if (a.dscores != nullptr && (g.causal || g.left >= 0))  // what no step visits
+    if (a.dscores != nullptr && (g.causal || g.left >= 0))  // no step visits the masked keys
       std::fill_n(a.dscores + (batch * g.heads + head) * g.queries * g.keys, g.queries * g.keys, 0.0f);
     StepAt at{batch, head, kv_head, 0, 0, 0, 0};
     for (; at.key < g.keys; at.key += static_cast<int64_t>(kBlock)) {

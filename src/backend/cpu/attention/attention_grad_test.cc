@@ -145,7 +145,7 @@ Want naive(const Problem& p) {
   return w;
 }
 
-/// What lies between the heads of a row must stay untouched.
+/// Memory between the heads of a row must stay unchanged.
 void expect_close(const std::vector<float>& got, const std::vector<double>& want, int64_t width,
                   int64_t row) {
   for (size_t n = 0; n < got.size(); ++n) {

@@ -1,5 +1,5 @@
-// Paged attention: query vectors that share a key head are taken in blocks, keys and values in runs of tokens
-// that lie together in a page.
+// Paged attention: query vectors that share a key head are processed in blocks, keys and values in runs of
+// tokens that are contiguous in a page.
 #include "backend/cpu/attention/paged_attention.h"
 
 #include <algorithm>
@@ -13,18 +13,18 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/paged_attention.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_math.inc"
 #include "backend/cpu/simd/simd_reduce.inc"
 
 #ifndef TRIREME_PAGED_JOB
 #define TRIREME_PAGED_JOB
 namespace trireme::cpu {
-/// Query vectors [first, first + count) of those of one sequence and key head (row after row, the heads of
-/// the group within), over parts [part, last_part).
+/// Query vectors [first, first + count) of one sequence and key head, ordered by row and then by head in the
+/// group, with the keys of parts [part, last_part).
 struct PagedJob {
   int64_t sequence, kv, first, count, part, last_part;
-  float* states;  ///< one part: where [count][stride] states of dim + 2 floats go; null: into y
+  float* states;  ///< for one part: [count][stride] states of dim + 2 floats; null: results go to y
   int64_t stride = 0;
 };
 inline constexpr int64_t kPagedBlock = 32;  // query vectors of a job
@@ -37,7 +37,7 @@ namespace {
 
 using tensor::DType;
 
-constexpr size_t kRun = 16;  // tokens taken together
+constexpr size_t kRun = 16;  // most tokens processed together
 constexpr size_t kBlock = static_cast<size_t>(kPagedBlock), kPart = static_cast<size_t>(kPagedPart);
 constexpr size_t kMaxDim = static_cast<size_t>(kPagedMaxDim);
 // A register tile: kTile query vectors by 4 keys, or by kWide vectors of channels.
@@ -48,13 +48,13 @@ constexpr size_t kTile = 2;
 #endif
 constexpr size_t kWide = 4;
 
-// Rows of all arrays are kMaxDim or kPart floats apart where they are not `width`: dim rounded up to whole
-// vectors, zeros behind dim.
+// Rows are kMaxDim or kPart floats apart in all arrays but `run`, where they are `width` apart: dim rounded
+// up to whole vectors. Floats past dim are zero.
 struct Scratch {
   HWY_ALIGN float q[kBlock * kMaxDim];
   HWY_ALIGN float scores[kBlock * kPart];
-  HWY_ALIGN float part[kBlock * kMaxDim];  // sum of weighted values of the part
-  HWY_ALIGN float y[kBlock * kMaxDim];     // of all parts so far
+  HWY_ALIGN float part[kBlock * kMaxDim];  // weighted sum of the values of the part
+  HWY_ALIGN float y[kBlock * kMaxDim];     // the same over all parts so far
   HWY_ALIGN float run[kRun * kMaxDim];     // keys or values as whole f32 vectors
   float top[kBlock], sum[kBlock], part_top[kBlock], part_sum[kBlock];
   int64_t from[kBlock], limit[kBlock];  // keys [from, limit) are those that a query vector sees
@@ -62,7 +62,7 @@ struct Scratch {
 
 size_t width_of(int64_t dim) { return (static_cast<size_t>(dim) + kLanes - 1) / kLanes * kLanes; }
 
-// n elements of `type` -> floats.
+// Converts n elements of `type` to floats.
 void widen(const void* from, DType type, float* to, size_t n) {
   if (type == DType::f32) std::memcpy(to, from, n * sizeof(float));
   if (type == DType::bf16) bf16_to_f32(static_cast<const uint16_t*>(from), to, n);
@@ -81,16 +81,16 @@ const std::byte* element(const void* base, DType type, int64_t at) {
   return static_cast<const std::byte*>(base) + at * bytes_of(type);
 }
 
-// Keys or values of tokens [token, token + n) of a job, n <= kRun and within a page.
+// The keys or values of tokens [token, token + n) of a job, where n <= kRun and all lie in one page.
 struct Tokens {
   const void* pages;
   int64_t token;
   size_t n;
 };
-// They as rows of whole vectors of floats: where they lie, or in `room`.
+// These tokens as rows of whole vectors of floats, either in their page or copied to `room`.
 struct Run {
   const float* rows;
-  size_t step;  // floats from row to row
+  size_t step;  // floats between rows
 };
 Run load_run(const PagedAttention& g, const PagedJob& job, const Tokens& tokens, float* room) {
   const auto [pages, token, n] = tokens;
@@ -115,7 +115,7 @@ HWY_INLINE void store_sums(const VF (&v)[4], float scale, float* to, size_t n) {
   for (size_t i = 0; i < n; ++i) to[i] = hn::GetLane(v[i]) * scale;
 }
 #else
-// to[i] = scale * sum of the lanes of v[i], four sums in one tree.
+// Stores to[i] = scale * sum of the lanes of v[i]; one tree of additions computes four sums.
 HWY_INLINE void store_sums(const VF (&v)[4], float scale, float* to, size_t n) {
   const hn::Repartition<uint64_t, F32> pairs;
   const VF ab = hn::Add(hn::InterleaveLower(kF, v[0], v[1]), hn::InterleaveUpper(kF, v[0], v[1]));
@@ -141,14 +141,14 @@ HWY_INLINE void store_sums(const VF (&v)[4], float scale, float* to, size_t n) {
 }
 #endif
 
-// Up to 4 keys and what to score them with.
+// At most 4 keys, and the scale of their scores.
 struct Keys {
   Run run;
   size_t n, width;
   float scale;
 };
 
-// Scores of kRows query vectors with the keys.
+// Computes the scores of kRows query vectors with the keys.
 template <size_t kRows>
 HWY_INLINE void score_tile(const float* q, const Keys& keys, float* to) {
   VF acc[kRows][4];
@@ -216,14 +216,15 @@ HWY_INLINE void for_runs(const PagedAttention& g, int64_t begin, int64_t end, co
   }
 }
 
-// scores -> cap tanh(score / cap)
+// Replaces scores by cap tanh(score / cap).
 void cap_scores(float softcap, float* p, size_t n) {
   const VF cap = set(softcap), inverse = set(1.0f / softcap);
   for (size_t at = 0; at < n; at += kLanes)  // rows of scores are whole vectors
     hn::Store(hn::Mul(cap, tanh_v(hn::Mul(hn::Load(kF, p + at), inverse))), kF, p + at);
 }
 
-// scores -> exponents, their largest and their sum; zeros outside the keys that a query vector sees.
+// Replaces scores by exponentials, and finds the maximum and the sum; keys that the query does not see give
+// 0.
 void soften(Scratch& s, size_t i, int64_t begin, size_t filled) {
   float* p = s.scores + i * kPart;
   const int64_t last = std::clamp<int64_t>(s.limit[i] - begin, 0, kPagedPart);
@@ -250,12 +251,12 @@ void soften(Scratch& s, size_t i, int64_t begin, size_t filled) {
 
 float exp_one(float x) { return hn::GetLane(exp_nonpositive(set(x))); }
 
-// What some keys say of a query vector: largest score, sum of exponents, sum of weighted values.
+// Online softmax state of a query vector: largest score, sum of exponentials, weighted sum of values.
 struct State {
   float *top, *sum, *y;
 };
 
-// Takes the state of later keys into an earlier one.
+// Merges the state of later keys into that of earlier ones.
 void join(const State& state, const State& later, size_t width) {
   if (*later.top == -std::numeric_limits<float>::infinity()) return;
   const float most = std::max(*state.top, *later.top);
@@ -268,7 +269,7 @@ void join(const State& state, const State& later, size_t width) {
   *state.top = most;
 }
 
-// Where query vector i of a job lies: in q and y.
+// Offset of query vector i of a job in q and y.
 int64_t vector_at(const PagedAttention& g, const PagedJob& job, int64_t i) {
   const int64_t group = g.heads / g.kv_heads, at = job.first + i;
   const int64_t row = g.starts[job.sequence] + at / group;
@@ -292,12 +293,12 @@ void load_queries(const PagedAttention& g, const PagedJob& job, Scratch& s) {
   }
 }
 
-// Keys [begin, end) of one part, of which those before `from` are seen by no query vector of the job.
+// Keys [begin, end) of one part; no query vector of the job sees those before `from`.
 struct PartKeys {
   int64_t begin, from, end;
 };
 
-// One part of the keys: its scores, their exponents and the weighted sum of its values.
+// Processes one part of the keys: scores, their exponentials, and the weighted sum of values.
 void attend_part(const PagedAttention& g, const PagedJob& job, const PartKeys& part, Scratch& s) {
   const int64_t begin = part.begin, end = part.end;
   const size_t width = width_of(g.dim), count = static_cast<size_t>(job.count);
@@ -325,7 +326,7 @@ void attend_part(const PagedAttention& g, const PagedJob& job, const PartKeys& p
   });
 }
 
-// The exponent of a query vector's sink beside those of its keys, the largest of which is 1.
+// The exponential of the attention sink of a query vector, relative to the largest score of its keys.
 float sink_of(const PagedAttention& g, const PagedJob& job, int64_t i, float top) {
   if (g.sinks == nullptr) return 0;
   const int64_t group = g.heads / g.kv_heads;
@@ -341,7 +342,7 @@ void store_vector(const PagedAttention& g, const PagedJob& job, int64_t i, float
   narrow(y, g.type, const_cast<std::byte*>(to), dim);
 }
 
-// The states of a part that no query vector of the job sees.
+// Writes empty states for a part that no query vector of the job sees.
 void leave_part(const PagedJob& job, size_t dim) {
   if (job.states == nullptr) return;
   for (int64_t i = 0; i < job.count; ++i) {
@@ -381,7 +382,7 @@ void attend_job(const PagedAttention& g, const PagedJob& job) {
     store_vector(g, job, i, s.y + static_cast<size_t>(i) * kMaxDim, {s.top + i, s.sum + i, nullptr});
 }
 
-// y of one query vector from the states of its parts.
+// Computes y of one query vector from the states of its parts.
 void join_states(const PagedAttention& g, const PagedJob& job) {
   HWY_ALIGN float y[kMaxDim], later[kMaxDim];
   const size_t dim = static_cast<size_t>(g.dim), width = width_of(g.dim);
@@ -408,14 +409,14 @@ HWY_EXPORT(join_states);
 
 namespace {
 
-/// Query vectors whose parts may be shared among threads; more of them give work enough as they are.
+/// Only so many query vectors share their parts among threads; more of them occupy all threads anyway.
 constexpr int64_t kMostSplit = 512;
 
 int64_t most_parts(const PagedAttention& g) {
   return (g.most_pages * g.page_tokens + kPagedPart - 1) / kPagedPart;
 }
 
-/// Query vectors that have a state for each part of their keys.
+/// Number of query vectors that have a state for each part of their keys.
 int64_t state_vectors(const PagedAttention& g) { return std::min(kMostSplit, g.rows * g.heads); }
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -423,7 +424,7 @@ int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 }  // namespace
 
 struct PagedLoop::Job : PagedJob {
-  int64_t first_vector = 0;  // of the block, among those of all sequences
+  int64_t first_vector = 0;  // index of the block's first vector among those of all sequences
 };
 
 PagedLoop::PagedLoop(const PagedAttention& args, int threads) : g_(args), group_(args.heads / args.kv_heads) {
@@ -456,7 +457,7 @@ int64_t PagedLoop::vectors_of(int64_t s) const { return (g_.starts[s + 1] - g_.s
 int64_t PagedLoop::blocks_of(int64_t s) const { return (vectors_of(s) + kPagedBlock - 1) / kPagedBlock; }
 int64_t PagedLoop::parts_of(int64_t s) const { return (g_.lengths[s] + kPagedPart - 1) / kPagedPart; }
 
-/// The sequence whose range of tasks holds `task`; empty ranges hold none.
+/// The sequence whose range of tasks contains `task`; sequences without tasks have empty ranges.
 int64_t PagedLoop::sequence_of(int64_t task) const {
   return std::upper_bound(first_, first_ + g_.sequences + 1, task) - first_ - 1;
 }
@@ -484,7 +485,7 @@ void PagedLoop::run(int64_t task) const {
   if (is_split_ && parts_left_[own.first_vector].finish()) join(own);
 }
 
-/// The query vectors of a block over their parts.
+/// Joins the parts of every query vector of a block.
 void PagedLoop::join(const Job& block) const {
   const int64_t fresh = g_.starts[block.sequence + 1] - g_.starts[block.sequence];
   for (int64_t i = 0; i < block.count; ++i) {

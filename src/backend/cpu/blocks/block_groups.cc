@@ -1,4 +1,4 @@
-// Products of groups of rows by matrices in blocks: the loops of all of them are one loop of the team.
+// Products of groups of rows with matrices in blocks; one loop of the team runs the tasks of all groups.
 #include "backend/cpu/blocks/block_groups.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace {
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// One group: what is multiplied, its loop, and the first of its tasks.
+/// One group: its operands, its loop, and the index of its first task.
 struct Part {
   BlockResult result;
   BlockProducts products;
@@ -38,7 +38,7 @@ struct Part {
 }  // namespace
 
 int64_t block_groups_workspace(const PackedBlocks& weights, int64_t groups, int64_t rows) {
-  // The forms of rows are four arrays, each of which may begin on a line of its own.
+  // The converted rows are four arrays, each of which may need alignment to a cache line.
   constexpr int64_t kArrays = 4 * 64;
   return aligned(groups * static_cast<int64_t>(sizeof(Part))) + block_product_workspace(weights, rows) +
          groups * kArrays + 64;

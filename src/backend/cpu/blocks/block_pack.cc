@@ -1,4 +1,4 @@
-// Rows in a block format to groups of sixteen rows: four codes at a time, as bytes of a 32-bit word.
+// Packs rows in a block format into groups of sixteen rows; a 32-bit word holds four codes, one per byte.
 #include "backend/cpu/blocks/block_pack.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 namespace blocks = tensor::blocks;
 
-/// Eight words of the 32 codes of a unit.
+/// The 32 codes of a unit in eight words.
 using Words = uint32_t[8];
 
 uint32_t word_at(const uint8_t* p, int64_t i) {
@@ -21,10 +21,10 @@ uint32_t word_at(const uint8_t* p, int64_t i) {
   return word;
 }
 
-/// Four bits to the lowest bits of four bytes.
+/// Spreads four bits to the lowest bits of four bytes.
 uint32_t spread(uint32_t bits) { return (bits & 15) * 0x00204081u & 0x01010101u; }
 
-/// Codes of 4 bits of a block of 32 at `p`.
+/// Reads the 4-bit codes of a block of 32 at `p`.
 void nibbles(const uint8_t* p, Words& q) {
   for (int v = 0; v < 4; ++v) {
     const uint32_t pair = word_at(p, v);
@@ -36,16 +36,16 @@ void add_fifth_bits(const uint8_t* p, Words& q) {
   const uint32_t bits = word_at(p, 0);
   for (int v = 0; v < 8; ++v) q[v] |= spread(bits >> (4 * v)) << 4;
 }
-/// Codes of 2 bits of unit `u` in the order of q2_k; of 1 bit in that of q3_k and q5_k.
+/// Reads 2-bit codes of unit `u` in the order of q2_k; bits_of reads single bits in that of q3_k and q5_k.
 uint32_t pairs_of(const uint8_t* p, int u, int v) {
   return word_at(p, u / 4 * 8 + v) >> (2 * (u % 4)) & 0x03030303u;
 }
 uint32_t bits_of(const uint8_t* p, int u, int v) { return word_at(p, v) >> u & 0x01010101u; }
 
-/// Where codes of a block of a quantized checkpoint begin: behind its scale f32 and its zero point.
+/// Offset of the codes in a block of a quantized checkpoint, after an f32 scale and a zero point.
 constexpr int64_t kGroupCodes = 5;
 
-/// The codes of unit `u` of a block, by the format's index.
+/// Reads the codes of unit `u` of a block; `format` is the format's index.
 void open_unit(int format, const uint8_t* b, int u, Words& q) {
   switch (format) {
     case 0: return nibbles(b + 2, q);
@@ -86,7 +86,7 @@ void open_unit(int format, const uint8_t* b, int u, Words& q) {
   }
 }
 
-/// Where a block's own scale and least weight stand in formats of GGUF.
+/// Offsets of a block's own scale and minimum in GGUF formats.
 struct HeadsAt {
   int64_t scale, least;
 };
@@ -103,7 +103,7 @@ constexpr HeadsAt kHeads[] = {{0, 0},
                               {0, 0},
                               {0, 0}};
 
-/// The bytes of part `p`: the scale's, and the least weight's where it has its own.
+/// The bytes that hold the scale of part `p`, and its minimum where the part has one.
 struct PartBytes {
   uint8_t scale = 0, least = 0;
 };
@@ -120,7 +120,7 @@ PartBytes part_of(int format, const uint8_t* b, int64_t p) {
   }
 }
 
-/// Codes of row `r` of a unit to the planes at `to`.
+/// Writes the codes of row `r` of a unit to the planes at `to`.
 void put_unit(int bits, const Words& q, int64_t r, uint8_t* to) {
   const auto put = [&](int v, uint32_t word) { std::memcpy(to + 64 * v + 4 * r, &word, sizeof word); };
   if (bits == 8) {
@@ -173,7 +173,7 @@ void pack_block(const PackedBlocks& m, const uint8_t* b, int64_t r, uint8_t* to)
   }
 }
 
-/// Code of column `c` of row `r` of a unit.
+/// Reads the code of column `c` of row `r` of a unit.
 int code_of(int bits, const uint8_t* unit, int64_t r, int64_t c) {
   const int64_t v = c / 4, at = 4 * r + c % 4;
   if (bits == 8) return unit[64 * v + at];
@@ -190,7 +190,7 @@ int code_of(int bits, const uint8_t* unit, int64_t r, int64_t c) {
   return code;
 }
 
-/// Scale, least weight and zero point of one part, as decoders round them.
+/// Scale, minimum and zero point of one part, rounded as the format's decoder does.
 struct Step {
   float scale = 0, least = 0;
   int zero = 0;

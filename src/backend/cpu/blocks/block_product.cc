@@ -1,5 +1,5 @@
-// Products with weights in blocks: rows of x get their form once, then groups of sixteen weight rows of all
-// matrices go over the team, each over all rows of x while it lies in the first-level cache.
+// Products with weights in blocks: rows of x are converted once, then groups of sixteen weight rows of all
+// matrices are divided among the team; each group multiplies all rows of x while it lies in the L1 cache.
 #include "backend/cpu/blocks/block_product.h"
 
 #include <algorithm>
@@ -18,16 +18,16 @@ void pause() {
 #endif
 }
 
-/// Rows of x of a tile of two groups.
+/// Rows of x in a tile of two groups.
 constexpr int64_t kPairedRows = 4;
 
-/// For loops of a task's own: the members of the team are at other tasks.
+/// A pool of one thread for loops within a task, since the other threads run other tasks.
 base::ThreadPool& alone() {
   static base::ThreadPool pool(1);
   return pool;
 }
 
-/// o0 = silu(i0) i1.
+/// The program o0 = silu(i0) * i1.
 const FusedProgram& silu_gate() {
   static const FusedProgram program{
       {fused_unary(UnaryOp::swish_, fused_reg(0), fused_input(0), {.a = 1.0f}),
@@ -82,7 +82,7 @@ BlockLoop::BlockLoop(const BlockProducts& call, void* workspace)
     end = families_[family_count_ - 1].at.end;
   }
   slice_groups_ = (call.is_gated ? call.results[0].w.groups() : groups) / call.slices;
-  // Tasks of some ten thousand bytes: long enough that what is ahead arrives in time.
+  // A task reads some ten thousand bytes, enough for prefetches to arrive in time.
   const int64_t shared = std::max<int64_t>(1, slice_groups_ * call.slices);
   const int64_t work = (bytes + shared - 1) / shared * std::max<int64_t>(1, call.m / 4);
   const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, work));
@@ -121,8 +121,8 @@ void BlockLoop::make_form(int64_t i) {
   for (size_t f = 0; f < family_count_; ++f) families_[f].to_form(row(i), k_, form(families_[f], i));
 }
 
-/// What all tasks need is made in the same meeting as they: who begins a task takes of it what nobody has
-/// taken, then waits for what others took. So the team meets once instead of twice.
+/// Rows are converted by the tasks themselves: each task converts pieces that nobody has taken, then waits
+/// for the pieces that others took. This saves a second synchronisation of the team.
 void BlockLoop::make_forms() {
   if (done_.load(std::memory_order_acquire) == pieces_) return;
   for (int64_t piece; (piece = next_.fetch_add(1, std::memory_order_relaxed)) < pieces_;) {
@@ -133,8 +133,8 @@ void BlockLoop::make_forms() {
   while (done_.load(std::memory_order_acquire) != pieces_) pause();
 }
 
-/// Rows of x by `groups` groups of a result's weights: by two the rows that whole pairs of groups take, by
-/// one those from `row` on. Returns the first row that is left.
+/// Multiplies rows of x from `row_at` on by one or two groups of a result's weights; a pair of groups takes
+/// only whole tiles of kPairedRows rows. Returns the first row that is left.
 int64_t BlockLoop::group_product(const BlockResult& to, GroupRange groups, int64_t row_at) const {
   const PackedBlocks& w = to.w;
   const Family& family = family_of(to);
@@ -160,7 +160,7 @@ int64_t BlockLoop::group_product(const BlockResult& to, GroupRange groups, int64
   return row_at;
 }
 
-/// All rows of x by groups [begin, end) of a result's weights.
+/// Multiplies all rows of x by groups [begin, end) of a result's weights.
 void BlockLoop::range_product(const BlockResult& to, int64_t begin, int64_t end) const {
   for (int64_t group = begin; group < end;) {
     const int64_t count = family_of(to).pair != nullptr && call_.m >= kPairedRows && group + 1 < end ? 2 : 1;
@@ -199,7 +199,7 @@ void BlockLoop::run(int64_t task) {
     for (const BlockResult& to : call_.results) range_product(to, before + begin, before + end);
     return gate(before + begin, before + end);
   }
-  int64_t before = 0;  // groups of this slice of the results so far
+  int64_t before = 0;  // groups of this slice in the results so far
   for (const BlockResult& to : call_.results) {
     const int64_t own = to.w.groups() / call_.slices, at = slice * own - before;
     const int64_t from = std::max(begin, before), until = std::min(end, before + own);

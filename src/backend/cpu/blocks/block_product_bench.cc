@@ -1,7 +1,7 @@
 // Products of few rows with weights in blocks on one thread, in processor time: `bench_block_product
-// [FORMAT]...`. Of each format and number of rows: billions of operations a second, and their share of a loop
-// of byte dot products in the same rotation; bytes of weights a second. The least of many short runs counts,
-// so that what other programs take does not.
+// [FORMAT]...`. For each format and number of rows it prints billions of operations per second, their share
+// of a loop of byte dot products in the same rotation, and bytes of weights per second. The shortest of many
+// short runs counts, which excludes the load of other programs.
 #include <time.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace trireme::cpu {
 namespace {
 
 constexpr int64_t kRows = 4096,
-                  kDepth = 2048;  // of the matrix: rows of x get their form once for all of them
+                  kDepth = 2048;  // depth of the matrix: rows of x are converted once for all its rows
 constexpr int kRounds = 30;
 
 double processor_seconds() {
@@ -42,7 +42,7 @@ __attribute__((target("avx512f,avx512vnni"))) void dot_loop(int64_t steps, int32
 }
 #endif
 
-/// Seconds of `operations` of byte dot products; 0 where the processor has none.
+/// Seconds for `operations` of byte dot products; 0 if the processor has no such instruction.
 double ceiling_seconds([[maybe_unused]] double operations) {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx512vnni")) return 0;

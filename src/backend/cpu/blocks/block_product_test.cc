@@ -1,5 +1,5 @@
-// Products with weights in blocks: every format on every instruction-set level against sums in f64; rows that
-// do not depend on their mates.
+// Products with weights in blocks: every format at every SIMD level against sums in f64; a row's result does
+// not depend on the other rows.
 #include "backend/cpu/blocks/block_product.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using tensor::BlockFormat;
 
-/// A matrix of blocks of any bytes, but for those whose numbers are not finite.
+/// A matrix of blocks of random bytes; blocks with very large or non-finite values are replaced.
 struct Matrix {
   const BlockFormat* format;
   int64_t n, k;
@@ -43,7 +43,7 @@ struct Matrix {
       f.encode(usual.data(), 1, block, nullptr);
       f.decode(block, 1, out);
     }
-    packed.resize(static_cast<size_t>(packed_block_bytes(f, n, k)) + 8192);  // what is asked for ahead
+    packed.resize(static_cast<size_t>(packed_block_bytes(f, n, k)) + 8192);  // kernels prefetch past the end
     base::ThreadPool pool(2);
     blocks = pack_blocks({&f, rows.data(), n, k}, packed.data(), pool);
   }
@@ -74,7 +74,7 @@ std::vector<float> product(const Matrix& w, const std::vector<float>& x, const f
   return y;
 }
 
-/// 32 neighbours as the nearest of 255 multiples of a scale.
+/// Rounds each 32 neighbours to the nearest of 255 multiples of their scale.
 std::vector<double> rounded(const std::vector<float>& x) {
   std::vector<double> out(x.size());
   for (size_t i = 0; i < x.size(); i += 32) {
@@ -88,7 +88,7 @@ std::vector<double> rounded(const std::vector<float>& x) {
   return out;
 }
 
-/// Sums in f64, and how far off f32 sums in any order may be.
+/// Compares with sums in f64, within the error that f32 sums in any order may have.
 void expect_near(const Matrix& w, const std::vector<float>& x, const std::vector<float>& bias,
                  const Way& way) {
   const std::vector<float> y = product(w, x, bias.data(), way);
@@ -228,7 +228,7 @@ TEST(BlockProduct, RowsThatAreNotFiniteSpoilNoOthers) {
         }
       }
     }
-    // Rows of zeros and of next to nothing.
+    // Rows of zeros and of tiny values.
     const std::vector<float> zeros(static_cast<size_t>(w.k), 0.0f), tiny(static_cast<size_t>(w.k), 1e-42f);
     for (const Isa isa : usable_isas()) {
       for (const float v : product(w, zeros, nullptr, {true, isa, 1})) EXPECT_EQ(v, 0.0f) << f.name;

@@ -9,7 +9,7 @@ TRIREME_TARGET_AVX2_BEGIN
 namespace trireme::cpu {
 namespace {
 
-// Vocabulary, then templates.
+// First the vocabulary of vector types, then the templates that use it.
 #include "backend/cpu/tiles/dense_simd_avx2.inc"
 
 #include "backend/cpu/blocks/block_simd_avx2.inc"

@@ -5,7 +5,7 @@
 
 #if defined(__x86_64__)
 
-// GCC 12 takes the deliberate "undefined" operand inside its own AVX-512 intrinsics for a mistake of ours.
+// GCC 12 warns of the deliberately undefined operands inside its own AVX-512 intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
@@ -15,7 +15,7 @@ TRIREME_TARGET_VNNI_BEGIN
 namespace trireme::cpu {
 namespace {
 
-// Vocabulary, then templates.
+// First the vocabulary of vector types, then the templates that use it.
 #include "backend/cpu/tiles/dense_simd_avx512.inc"
 
 #include "backend/cpu/blocks/block_simd_avx512.inc"

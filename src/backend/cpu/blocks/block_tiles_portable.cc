@@ -1,5 +1,5 @@
-// Products with weights in blocks in plain vector extensions, for any processor; also where the levels'
-// tables are chosen.
+// Products with weights in blocks in plain vector extensions, for any processor; also chooses the table of a
+// level.
 #include "backend/cpu/blocks/block_tiles.h"
 #include "backend/cpu/tiles/dense_simd.h"
 #include "tensor/half.h"
@@ -7,7 +7,7 @@
 namespace trireme::cpu {
 namespace {
 
-// Vocabulary, then templates.
+// First the vocabulary of vector types, then the templates that use it.
 #include "backend/cpu/tiles/dense_simd_portable.inc"
 
 #include "backend/cpu/blocks/block_simd_portable.inc"

@@ -1,4 +1,4 @@
-// The CPU as a device: aligned host memory and streams over a borrowed pool.
+// The CPU as a device: aligned host memory, and streams that use a borrowed thread pool.
 #include "backend/cpu/device/cpu_device.h"
 
 #include <fstream>
@@ -28,7 +28,7 @@ std::string CpuDevice::describe() const {
 }
 
 std::shared_ptr<void> CpuDevice::allocate(int64_t bytes) {
-  // Pages come on first touch, so a generous arena costs address space only.
+  // Pages are allocated on first touch, so a generous arena costs only address space.
   const size_t size = static_cast<size_t>(std::max<int64_t>(bytes, 64));
   if (bytes > base::memory_limit_bytes()) {
     base::fail(base::ErrorCode::exhausted, "no host memory for ", bytes, " bytes, the machine has ",

@@ -1,4 +1,4 @@
-// Tests loops over lanes: every task once, one task of a lane at a time, and late lanes are helped.
+// Loops over lanes: each task runs once, a lane runs one task at a time, other threads help late lanes.
 #include "backend/cpu/device/lane_loop.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Rows that meet one of several matrices each: counting sort, copies and weighted sums of rows.
+// Groups rows by the matrix that multiplies them: counting sort, copies and weighted sums of rows.
 #include "backend/cpu/device/row_groups.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace trireme::cpu {
 namespace {
 
-constexpr int64_t kTaskFloats = 16384;  // worth handing to another thread
+constexpr int64_t kTaskFloats = 16384;  // enough work for another thread
 
 int64_t grain_of(int64_t width) { return std::max<int64_t>(1, kTaskFloats / std::max<int64_t>(1, width)); }
 

@@ -1,4 +1,4 @@
-// Stages in one meeting: every task once, and none before what it waits for, on any team.
+// Loops of several stages: each task runs once and after those it depends on, for any team size.
 #include "backend/cpu/device/stage_loop.h"
 
 #include <gtest/gtest.h>

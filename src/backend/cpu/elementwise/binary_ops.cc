@@ -10,14 +10,14 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/binary_ops.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/elementwise/vector_value.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-// Reads an operand vector by vector; a scalar one is broadcast once.
+// Reads an operand vector by vector; a scalar operand is broadcast once.
 struct VectorOperand {
   const float* p;
   HWY_INLINE VF whole(size_t i) const { return hn::LoadU(kF, p + i); }
@@ -55,7 +55,7 @@ void run_sv(const float* a, const float* b, float* y, size_t n) {
   map2_run(ScalarOperand{set(*a)}, VectorOperand{b}, y, n, F());
 }
 
-/// The vector code of a functor of tensor/elementwise_rows.inc; without a call operator where it has none.
+/// The vector code of a functor of tensor/elementwise_rows.inc; has no call operator if there is none.
 template <class Functor>
 struct VectorForm {};
 
@@ -153,7 +153,7 @@ SelectTile muladd_tile() { return HWY_DYNAMIC_DISPATCH(find_muladd)(); }
 
 namespace {
 
-// 16384 floats a piece: about 10 us at one core's bandwidth, far above the cost of a hand-out.
+// 16384 floats per piece: about 10 us at one core's bandwidth, far more than the cost of handing it out.
 constexpr int64_t kPiece = 16384;
 
 void binary_flat(BinaryTile tile, const BinaryArgs& g, int64_t step_a, int64_t step_b,
@@ -165,7 +165,7 @@ void binary_flat(BinaryTile tile, const BinaryArgs& g, int64_t step_a, int64_t s
   });
 }
 
-// Operand steps in floats: per row and, for splitting a long row, per column (0 or 1).
+// Steps of the operands in floats: per row and, for cutting a long row, per column (0 or 1).
 struct RowSteps {
   int64_t a_row, b_row, a_col, b_col;
 };

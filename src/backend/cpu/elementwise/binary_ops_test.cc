@@ -12,7 +12,7 @@
 namespace trireme::cpu {
 namespace {
 
-/// Functions that have vector code.
+/// The functions that have vector code.
 std::vector<BinaryOp> functions() {
   std::vector<BinaryOp> all;
   for (int op = 0; op < static_cast<int>(BinaryOp::count_); ++op) {
@@ -34,7 +34,7 @@ double exact(BinaryOp op, double a, double b) {
   }
 }
 
-// Quarters in [-4, 4], zeros among them: sums and products are exact.
+// Multiples of 1/4 in [-4, 4], including zeros, so that sums and products are exact.
 std::vector<float> quarters(size_t n, uint32_t seed) {
   std::vector<float> v(n);
   for (float& x : v) {
@@ -67,7 +67,7 @@ constexpr BinaryForm kForms[] = {
 
 void check(BinaryOp op, BinaryForm form, int64_t rows, int64_t cols, base::ThreadPool& pool) {
   const size_t n = static_cast<size_t>(rows * cols);
-  // One float of offset misaligns every operand; the guard after y must survive.
+  // An offset of one float misaligns every operand; the guard after y must stay unchanged.
   const std::vector<float> a = quarters(n + 40, 1), b = quarters(n + 40, 2);
   std::vector<float> y(n + 2, -77.0f);
   binary(op, form, {a.data() + 1, b.data() + 1, y.data() + 1, rows, cols}, pool);
@@ -129,7 +129,7 @@ TEST_P(BinaryAtLevel, SelectAndMuladd) {
     for (size_t i = 0; i < 37; ++i) {
       const float cv = c[cs ? 0 : i], av = a[as ? 0 : i], bv = b[bs ? 0 : i];
       ASSERT_EQ(y[i], cv != 0 ? av : bv);
-      ASSERT_EQ(z[i], av * bv + cv);  // quarters: exact either way
+      ASSERT_EQ(z[i], av * bv + cv);  // multiples of 1/4: exact with or without a fused multiply-add
     }
   }
 }

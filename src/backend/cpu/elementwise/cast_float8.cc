@@ -1,5 +1,5 @@
-// 8-bit floats by exponent and mantissa arithmetic; a scaled value is rounded to an integer count of its
-// quantum.
+// Conversions of 8-bit floats with exponent and mantissa arithmetic: a value is divided by its quantum and
+// rounded to an integer.
 #include "backend/cpu/elementwise/cast_float8.h"
 
 #include <algorithm>
@@ -35,13 +35,13 @@ uint8_t float8_encode(Float8 format, float x, bool saturate) {
                          : f.infinity ? static_cast<uint8_t>(sign | (f.largest + 1))
                                       : nan;
   const float magnitude = std::fabs(x);
-  if (magnitude > 1.0e6f) return beyond;  // above every format, infinities included
-  // quantum = 2^(exponent - mantissa); below the smallest normal the exponent stays and the code is the count
-  // itself.
+  if (magnitude > 1.0e6f) return beyond;  // beyond every format, including those with infinities
+  // quantum = 2^(exponent - mantissa). Below the smallest normal number the exponent stays the same, and the
+  // code is the count itself.
   const int exponent_bits = static_cast<int>(std::bit_cast<uint32_t>(magnitude) >> 23) - 127;
   const int exponent = std::max(exponent_bits, 1 - f.bias);
   const double count = std::nearbyint(std::ldexp(static_cast<double>(magnitude), f.mantissa - exponent));
-  // A count that rounds up to the next power of two carries into the exponent by itself.
+  // A count that rounds up to the next power of two carries into the exponent.
   const int code = ((exponent + f.bias - 1) << f.mantissa) + static_cast<int>(count);
   if (code > f.largest) return beyond;
   if (code == 0 && f.fnuz) return 0;

@@ -1,4 +1,4 @@
-// Casts: SIMD loops for the pairs that carry weights and activations, an L1 tile of double or int64 for all
+// Casts: SIMD loops for the pairs that weights and activations use, a tile of double or int64 in L1 for all
 // others.
 #include "backend/cpu/elementwise/cast_types.h"
 
@@ -15,7 +15,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/cast_types.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_vector.inc"
 
 HWY_BEFORE_NAMESPACE();
@@ -62,11 +62,11 @@ void f32_to_bf16_run(const float* x, uint16_t* y, size_t n) {
 using tensor::DType;
 using Direct = void (*)(const void* x, void* y, size_t n);
 
-// A bool as a cast reads and writes it: true where the byte is not 0.
+// Stands for bool: any byte except 0 is true.
 struct Truth {};
 
-// The float truncated, clamped to the range of T; NaN is 0. Comparisons become masks, so that loops are
-// vectors.
+// Truncates a float and clamps it to the range of T; NaN gives 0. Written with masks, so that loops can be
+// vectorised.
 template <class T>
 HWY_INLINE T whole_of(float x) {
   using Limits = std::numeric_limits<T>;
@@ -76,7 +76,7 @@ HWY_INLINE T whole_of(float x) {
     const float inside = above < kHigh ? above : kHigh;
     return static_cast<T>(static_cast<int32_t>(x == x ? inside : 0.0f));
   } else {
-    // The limit itself is no float of T; the largest below it is.
+    // The upper limit of T is not a float; kBelow is the largest float below it.
     constexpr float kLimit = sizeof(T) == 4 ? 0x1p31f : 0x1p63f,
                     kBelow = sizeof(T) == 4 ? 0x1.fffffep30f : 0x1.fffffep62f;
     const float above = x > -kLimit ? x : -kLimit;
@@ -140,7 +140,7 @@ Direct plain_from(DType to) {
   }
 }
 
-// Pairs of which one element alone makes the other, rounded at most once. Null: another way.
+// Loops of pairs whose elements convert one by one with at most one rounding. Null: another way is needed.
 Direct plain_of(DType from, DType to) {
   switch (from) {
     case DType::f32: return plain_from<float>(to);
@@ -186,20 +186,20 @@ constexpr size_t kTile = 512;
 template <class T>
 constexpr bool is_whole = std::is_integral_v<T>;
 
-// A double rounded to float so that a second rounding to fewer bits is right: inexact results get an odd last
-// bit.
+// Rounds a double to float with "round to odd": inexact results get an odd last bit, so that a second
+// rounding to fewer bits is correct (Boldo & Melquiond 2008).
 float round_to_odd(double x) {
   const float f = static_cast<float>(x);
   if (static_cast<double>(f) == x || x != x || std::isinf(f)) return f;
   if ((std::bit_cast<uint32_t>(f) & 1u) != 0) return f;
-  // f is even and not exact: its neighbour on the side of x is odd.
+  // f is even and inexact: its neighbour on the side of x is odd.
   return std::nextafterf(f, x > static_cast<double>(f) ? HUGE_VALF : -HUGE_VALF);
 }
 
 template <class T>
 T whole_from_double(double x) {
   if (x != x) return 0;
-  // 2^63 is not an int64: compare with the first value outside.
+  // 2^63 is not an int64, so x is compared with the first value outside the range.
   const double above = std::ldexp(1.0, std::numeric_limits<T>::digits);
   if (x >= above) return std::numeric_limits<T>::max();
   if (x <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
@@ -219,7 +219,7 @@ bool is_float8(DType t) {
   return t == DType::f8e4m3fn || t == DType::f8e4m3fnuz || t == DType::f8e5m2 || t == DType::f8e5m2fnuz;
 }
 
-// u64 travels as the bits of i64 and is told apart where its value matters (to float).
+// u64 values are carried as the bits of i64 and distinguished where the value matters (to float).
 bool is_whole_type(DType t) { return tensor::is_integer(t) || t == DType::boolean; }
 
 template <class T, class Wide>
@@ -228,7 +228,7 @@ void widen_run(const void* x, size_t n, Wide* y) {
   for (size_t i = 0; i < n; ++i) y[i] = static_cast<Wide>(from[i]);
 }
 
-// Reads n integers as int64 bits.
+// Reads n integers, extended to 64 bits.
 void load_whole(DType t, const void* x, size_t n, int64_t* y) {
   switch (t) {
     case DType::i8: return widen_run<int8_t>(x, n, y);
@@ -246,7 +246,7 @@ void load_whole(DType t, const void* x, size_t n, int64_t* y) {
   }
 }
 
-// Reads n floats as doubles, exact.
+// Reads n floats as doubles, which is exact.
 void load_real(DType t, const void* x, size_t n, double* y) {
   const uint16_t* half = static_cast<const uint16_t*>(x);
   switch (t) {
@@ -276,7 +276,7 @@ void narrow_run(const Wide* x, size_t n, void* y) {
   }
 }
 
-// Writes n doubles or integers as integers.
+// Writes n doubles or integers as integers of type t.
 template <class Wide>
 void store_whole(DType t, const Wide* x, size_t n, void* y) {
   switch (t) {
@@ -295,7 +295,7 @@ void store_whole(DType t, const Wide* x, size_t n, void* y) {
   }
 }
 
-// Writes n doubles as floats, rounded once.
+// Writes n doubles as floats with one rounding.
 void store_real(const Cast& g, const double* x, size_t n, void* y) {
   uint16_t* half = static_cast<uint16_t*>(y);
   switch (g.to) {
@@ -314,8 +314,8 @@ void store_real(const Cast& g, const double* x, size_t n, void* y) {
   }
 }
 
-// int64 (or u64) bits -> a float that rounds once more to the right value: f32 directly, others through odd
-// rounding.
+// Converts int64 (or u64) bits to floats with one rounding: f32 directly, other types through rounding to
+// odd.
 void store_real_from_whole(const Cast& g, const int64_t* x, size_t n, void* y) {
   const bool is_unsigned = g.from == DType::u64;
   if (g.to == DType::f32) {
@@ -325,8 +325,8 @@ void store_real_from_whole(const Cast& g, const int64_t* x, size_t n, void* y) {
     }
     return;
   }
-  // Beyond 2^53 the double is rounded to 53 bits; no 16- or 8-bit tie is that close unless it is exact there,
-  // so the sticky bit is set by hand where bits were lost.
+  // Beyond 2^53 the double itself is rounded to 53 bits. No inexact value is that close to a tie of a 16- or
+  // 8-bit type, so it is enough to set a sticky bit where bits were lost.
   double wide[kTile];
   for (size_t i = 0; i < n; ++i) {
     wide[i] = is_unsigned ? static_cast<double>(static_cast<uint64_t>(x[i])) : static_cast<double>(x[i]);
@@ -334,10 +334,10 @@ void store_real_from_whole(const Cast& g, const int64_t* x, size_t n, void* y) {
     const bool exact =
         is_unsigned ? static_cast<uint64_t>(x[i]) < (1ull << 53) : std::llabs(x[i] >> 1) < (1ll << 52);
     if (exact) continue;
-    const int64_t kept = x[i] & ~int64_t{0xFFF};  // 52 bits and fewer: exact in a double
+    const int64_t kept = x[i] & ~int64_t{0xFFF};  // at most 52 bits: exact in a double
     const int64_t lost = x[i] & 0xFFF;
     wide[i] = is_unsigned ? static_cast<double>(static_cast<uint64_t>(kept)) : static_cast<double>(kept);
-    if (lost != 0) wide[i] += 2048.0;  // half of the cleared bits: on the same side of every 16-bit tie as x
+    if (lost != 0) wide[i] += 2048.0;  // half of the cleared bits: on the same side of any 16-bit tie as x
   }
   store_real(g, wide, n, y);
 }
@@ -367,7 +367,7 @@ using Direct = void (*)(const void* x, void* y, size_t n);
     HWY_DYNAMIC_DISPATCH(name)(static_cast<const From*>(x), static_cast<To*>(y), n); \
   }
 
-// The pair's own loop, if it has one.
+// The pair's own loop, or null.
 Direct direct_of(DType from, DType to) {
   if (from == DType::f16 && to == DType::f32) return TRIREME_DIRECT(f16_to_f32_run, uint16_t, float);
   if (from == DType::bf16 && to == DType::f32) return TRIREME_DIRECT(bf16_to_f32_run, uint16_t, float);
@@ -376,7 +376,7 @@ Direct direct_of(DType from, DType to) {
   return HWY_DYNAMIC_DISPATCH(plain_of)(from, to);
 }
 
-// Two loops with a tile of f32 between them, where the first is exact: the second alone rounds.
+// Two loops with a tile of f32 in between; the first is exact, so only the second rounds.
 struct Through {
   Direct first = nullptr, second = nullptr;
 };

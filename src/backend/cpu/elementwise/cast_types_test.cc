@@ -25,16 +25,16 @@ struct FloatLayout {
   int exponent, mantissa, bias;
 };
 
-// Value of a code by its definition; `top` says how many of the largest codes are not finite (IEEE: a whole
-// binade).
+// Value of a code by the definition of its format; `top` says how many of the largest codes are not finite
+// (IEEE: a whole binade).
 double value_of(int code, const FloatLayout& l) {
   const int e = code >> l.mantissa, m = code & ((1 << l.mantissa) - 1);
   const double fraction = static_cast<double>(m) / (1 << l.mantissa);
   return e == 0 ? fraction * std::pow(2.0, 1 - l.bias) : (1 + fraction) * std::pow(2.0, e - l.bias);
 }
 
-// Nearest code to |x| among [0, last], ties to the even code; last + 1 if x lies beyond the tie above the
-// last.
+// The code among [0, last] nearest to |x|, where ties go to the even code; last + 1 if |x| lies beyond the
+// tie above the last.
 int nearest_code(double x, const FloatLayout& l, int last) {
   int lo = 0, hi = last + 1;  // value_of(last + 1) is the next grid point, representable or not
   while (hi - lo > 1) {
@@ -54,7 +54,7 @@ std::vector<float> interesting() {
   uint32_t seed = 5;
   for (int i = 0; i < 20000; ++i) {
     seed = seed * 1664525u + 1013904223u;
-    // Exponents near those of the small formats, random mantissas with many trailing zeros half of the time.
+    // Exponents near those of the small formats; half of the mantissas have many trailing zeros.
     const uint32_t mantissa = (seed >> 3) & (i % 2 ? 0x7FFFFFu : 0x7F0000u);
     const uint32_t exponent = 100 + (seed >> 26) % 48;
     v.push_back(std::bit_cast<float>((seed & 0x80000000u) | (exponent << 23) | mantissa));
@@ -148,8 +148,8 @@ double clamped(double x) {
   return std::min(std::max(std::trunc(x), low), high);
 }
 
-// Limits of the types, their neighbours, NaN and infinities among ordinary values, from all floats of 32 and
-// 16 bits.
+// Limits of the types, their neighbours, NaN and infinities among ordinary values, in floats of 32 and 16
+// bits.
 TEST_P(CastAtLevel, WholeNumbersAreTruncatedAndClamped) {
   std::vector<float> x = interesting();
   for (const float limit : {127.0f, 128.0f, 255.0f, 256.0f, 32768.0f, 65535.0f, 0x1p31f, 0x1p63f}) {
@@ -168,7 +168,7 @@ TEST_P(CastAtLevel, WholeNumbersAreTruncatedAndClamped) {
       std::vector<T> y(x.size());
       cast({narrow.data(), from, y.data(), tensor::dtype_of<T>(), n}, pool_);
       for (size_t i = 0; i < y.size(); ++i) {
-        // The largest i64 is no double: both sides are compared as doubles.
+        // The largest i64 is not a double, so both sides are compared as doubles.
         ASSERT_EQ(static_cast<double>(y[i]), clamped<T>(static_cast<double>(exact[i]))) << exact[i];
       }
     };
@@ -214,10 +214,10 @@ TEST(Cast, IntegersKeepLowBitsAndConvertExactly) {
   EXPECT_EQ((cast_one<int32_t, float>(-7)), -7.0f);
   EXPECT_EQ((cast_one<bool, float>(true)), 1.0f);
   EXPECT_EQ((cast_one<uint8_t, int64_t>(200)), 200);
-  // One above a bf16 tie: 2^62 + 2^54 is halfway between neighbours, one more must round up.
+  // One more than a bf16 tie: 2^62 + 2^54 is halfway between neighbours, so the next integer must round up.
   const tensor::BFloat16 up = cast_one<int64_t, tensor::BFloat16>((1ll << 62) + (1ll << 54) + 1);
   EXPECT_EQ(static_cast<float>(up), static_cast<float>((1ll << 62) + (1ll << 55)));
-  // A double just above an f16 tie that f32 cannot tell from the tie.
+  // A double just above an f16 tie, which an f32 cannot distinguish from the tie.
   const tensor::Half half = cast_one<double, tensor::Half>(1.0 + 1.0 / 2048 + 1e-12);
   EXPECT_EQ(static_cast<float>(half), 1.0f + 1.0f / 1024);
 }

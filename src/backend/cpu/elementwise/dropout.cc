@@ -1,4 +1,4 @@
-// Dropout kernel: as many Philox blocks at once as a vector has lanes.
+// Dropout: computes as many blocks of Philox (Salmon et al. 2011) at once as a vector has lanes.
 #include "backend/cpu/elementwise/dropout.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/dropout.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_vector.inc"
 
 HWY_BEFORE_NAMESPACE();
@@ -30,7 +30,7 @@ void draw(uint64_t seed, uint64_t stream, uint64_t block, VU (&words)[4]) {
 using U64 = hn::RepartitionToWide<U32>;
 constexpr U64 kU64;
 
-// High and low halves of a * m for all lanes.
+// High and low halves of the products a * m of all lanes.
 HWY_INLINE VU multiply(VU a, VU m, VU* low) {
   const auto even = hn::MulEven(a, m);
   const auto odd = hn::MulEven(hn::BitCast(kU, hn::ShiftRight<32>(hn::BitCast(kU64, a))), m);
@@ -38,7 +38,7 @@ HWY_INLINE VU multiply(VU a, VU m, VU* low) {
   return hn::OddEven(hn::BitCast(kU, odd), hn::BitCast(kU, hn::ShiftRight<32>(even)));
 }
 
-// The words of blocks [block, block + kLanes), which lie within 16: the low word of the index never carries.
+// The words of blocks [block, block + kLanes); these lie in one group of 16, so the low word never overflows.
 HWY_INLINE void draw(uint64_t seed, uint64_t stream, uint64_t block, VU (&words)[4]) {
   VU c0 = hn::Iota(kU, static_cast<uint32_t>(block));
   VU c1 = hn::Set(kU, static_cast<uint32_t>(block >> 32));
@@ -59,7 +59,7 @@ HWY_INLINE void draw(uint64_t seed, uint64_t stream, uint64_t block, VU (&words)
 }
 #endif
 
-// One whole group: x and y point at its first element.
+// One whole group; x and y point at its first element.
 HWY_INLINE void drop_group(const Dropout& g, uint64_t group, const float* x, float* y) {
   const VU threshold = hn::Set(kU, dropout_threshold(g.ratio));
   const VF scale = set(static_cast<float>(1 / (1 - g.ratio)));
@@ -74,7 +74,7 @@ HWY_INLINE void drop_group(const Dropout& g, uint64_t group, const float* x, flo
   }
 }
 
-// Groups [begin, end) of the whole batch, cut to the elements that x holds.
+// Groups [begin, end) of the whole batch, restricted to the elements that x holds.
 void drop_groups(const Dropout& g, uint64_t begin, uint64_t end) {
   const uint64_t last = g.first + static_cast<uint64_t>(g.n);
   for (uint64_t group = begin; group < end; ++group) {

@@ -1,4 +1,4 @@
-// Runs fused elementwise programs tile by tile: operands resolve to pointers, steps to tile kernels.
+// Runs fused elementwise programs tile by tile: operands become pointers, steps become calls of tile kernels.
 #include "backend/cpu/elementwise/fused_program.h"
 
 #include <algorithm>
@@ -12,18 +12,18 @@ namespace {
 
 using base::require;
 
-// 512 floats: long enough to hide the call per step, short enough that 16 registers stay in L1 and L2.
+// 512 floats: enough to hide the call of each step, few enough that 16 registers stay in L1 and L2.
 constexpr int64_t kTile = 512;
-// Rows shorter than this share a tile; longer ones are cut into tiles of their own.
+// Shorter rows share a tile; longer ones are cut into tiles of their own.
 constexpr int64_t kShortRow = 256;
 
-// A resolved operand: `scalar` ones supply p[0] everywhere.
+// A resolved operand; if it is `scalar`, p[0] is its value everywhere.
 struct Operand {
   const float* p;
   bool scalar;
 };
 
-// The span of the result a tile covers, and where its operands lie.
+// The part of the result that a tile covers, and the addresses of its operands.
 struct Tile {
   const FusedProgram& program;
   std::array<Operand, kFusedInputs> inputs;
@@ -46,7 +46,7 @@ struct Tile {
   }
 };
 
-// A step whose operands are all scalar computes one value and spreads it.
+// Repeats the one value that a step with only scalar operands computes.
 void spread(float* y, size_t n) { std::fill(y + 1, y + n, y[0]); }
 
 void run_unary(const FusedStep& step, const Operand& a, float* y, size_t n) {
@@ -69,7 +69,7 @@ void run_binary(const FusedStep& step, const Operand& a, const Operand& b, float
   }
 }
 
-// A scalar operand (a gradient of ones, a constant) is spread first: derivatives come in one form.
+// A scalar operand (a gradient of ones, a constant) is repeated first, since derivatives have only one form.
 void run_gradient(const FusedStep& step, Operand a, Operand b, float* y, size_t n) {
   alignas(64) float spread_a[kTile], spread_b[kTile];
   if (a.scalar) {
@@ -106,7 +106,7 @@ void run_tile(const Tile& tile) {
   }
 }
 
-// Stack memory of one thread for one run of tiles.
+// Memory on the stack for one thread's run of tiles.
 struct Scratch {
   alignas(64) float registers[kFusedRegisters][kTile];
 };
@@ -115,7 +115,7 @@ Tile start_tile(const FusedProgram& program, Scratch& scratch) {
   return {program, {}, {}, scratch.registers, 0};
 }
 
-// No input varies by row or by column: the result is one long row.
+// Case 1: no input varies by row or by column, so the result is one long row.
 void run_flat(const FusedProgram& program, const FusedArgs& g, int64_t begin, int64_t end) {
   Scratch scratch;
   Tile tile = start_tile(program, scratch);
@@ -130,7 +130,7 @@ void run_flat(const FusedProgram& program, const FusedArgs& g, int64_t begin, in
   }
 }
 
-// Long rows: each tile lies inside one row, so a column input is a scalar there.
+// Case 2, long rows: each tile lies inside one row, so an input that varies by row is a scalar in it.
 void run_long_rows(const FusedProgram& program, const FusedArgs& g, int64_t begin, int64_t end) {
   Scratch scratch;
   Tile tile = start_tile(program, scratch);
@@ -152,7 +152,7 @@ void run_long_rows(const FusedProgram& program, const FusedArgs& g, int64_t begi
   }
 }
 
-// Short rows: a tile holds several whole rows; row and column inputs are laid out to its size first.
+// Case 3, short rows: a tile holds several whole rows; row and column inputs are expanded to its size first.
 void run_short_rows(const FusedProgram& program, const FusedArgs& g, int64_t begin, int64_t end) {
   Scratch scratch;
   alignas(64) float spread_inputs[kFusedInputs][kTile];
@@ -186,8 +186,8 @@ void run_short_rows(const FusedProgram& program, const FusedArgs& g, int64_t beg
   }
 }
 
-// Tiles per piece, so that a piece costs some microseconds: programs of many or costly steps get smaller
-// pieces.
+// Number of tiles per piece, so that a piece takes some microseconds: programs with many or costly steps get
+// smaller pieces.
 int64_t tiles_per_piece(const FusedProgram& program) {
   int64_t cost = 4;
   for (const FusedStep& step : program.steps) {
@@ -274,7 +274,7 @@ void run_fused(const FusedProgram& program, const FusedArgs& args, base::ThreadP
     flat &= in.shape == FusedShape::full || in.shape == FusedShape::scalar;
   const int64_t grain = tiles_per_piece(program);
   if (flat || args.rows == 1) {
-    // With one row a row input is full and a column input is a scalar.
+    // With one row, an input of the shape of a row is full, and one of the shape of a column is a scalar.
     std::array<FusedInput, kFusedInputs> inputs;
     for (size_t i = 0; i < args.inputs.size(); ++i) {
       const FusedShape s = args.inputs[i].shape;

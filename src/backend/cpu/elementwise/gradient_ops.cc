@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/gradient_ops.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/elementwise/vector_value.inc"
 #include "hwy/contrib/math/math-inl.h"
 
@@ -36,7 +36,7 @@ HWY_INLINE void gradient_run(const float* dy, const float* v, float* dx, size_t 
   if (i < n) store_n(f(load_n(dy + i, n - i), load_n(v + i, n - i, 1.0f)), dx + i, n - i);
 }
 
-/// The vector code of a derivative of tensor/elementwise_rows.inc; without a call operator where it has none.
+/// The vector code of a derivative of tensor/elementwise_rows.inc; has no call operator if there is none.
 template <class Functor>
 struct VectorForm {};
 
@@ -88,7 +88,7 @@ namespace {
 
 enum class Cost : uint8_t { none, cheap, costly };
 
-/// What the vector code of a derivative costs; none where there is no such code.
+/// The cost of a derivative's vector code; Cost::none if there is no such code.
 template <class Functor>
 constexpr Cost kCost = Cost::none;
 #define DERIVATIVE(Functor, cost, ...) VECTOR_DERIVATIVE(Functor, cost)
@@ -122,7 +122,7 @@ std::optional<GradientOp> gradient_op_of(std::string_view name) {
 
 void gradient(const GradientFunction& f, const GradientArgs& g, base::ThreadPool& pool) {
   const GradientTile tile = gradient_tile(f.op);
-  // Pieces are cut at multiples of 16 floats (one cache line) and cost a few microseconds each.
+  // Pieces are multiples of 16 floats (one cache line) and take a few microseconds each.
   pool.for_range((g.n + 15) / 16, is_costly(f.op) ? 256 : 1024, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * 16, last = end * 16 < g.n ? end * 16 : g.n;
     tile(g.dy + first, g.v + first, g.dx + first, static_cast<size_t>(last - first), f.params);

@@ -1,4 +1,4 @@
-// The scalar functions of all devices in loops that the compiler turns into vectors of each SIMD level.
+// The scalar functions shared by all devices, in loops that the compiler vectorises for each SIMD level.
 #include "backend/cpu/elementwise/typed_ops.h"
 
 #include <cstring>
@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/typed_ops.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_vector.inc"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,7 +20,7 @@ using tensor::DType;
 
 constexpr size_t kBlock = 64;  // elements: whole vectors of any type at any level
 
-// A block is read before it is written: the result may be an operand.
+// Reads a whole block before it writes, because the result may overwrite an operand.
 template <class F, class T, class R>
 HWY_INLINE void block(const T* a, const T* b, R* y) {
   const F f(nullptr);
@@ -29,7 +29,7 @@ HWY_INLINE void block(const T* a, const T* b, R* y) {
   std::memcpy(y, out, sizeof(out));
 }
 
-// A block's worth of an operand that is not read in place: its first element repeated, or what is left of it.
+// One block of an operand that is not read in place: its first element repeated, or its last elements.
 template <class T>
 struct Held {
   T values[kBlock];
@@ -43,8 +43,8 @@ struct Held {
   }
 };
 
-// The last elements are those of a block that ends with them. It is read before anything is written, because
-// the result may be an operand, and written after the others; fewer than a block are copied to one first.
+// The last elements are computed as a block that ends with them. It is read before anything is written, as
+// the result may overwrite an operand, and written last. Fewer elements than a block are first copied to one.
 template <class F, bool kScalarA, bool kScalarB, class T, class R>
 void tile(const void* a, const void* b, void* y, size_t n) {
   const T *p = static_cast<const T*>(a), *q = static_cast<const T*>(b);
@@ -73,7 +73,7 @@ TypedTiles tiles() {
   return {tile<F, false, false, T, R>, tile<F, false, true, T, R>, tile<F, true, false, T, R>};
 }
 
-// What a functor computes of booleans, which are bytes: an operand counts as true where it is not 0.
+// The form of a functor for booleans, which are bytes: any byte except 0 counts as true.
 template <class Functor>
 struct OnBytes {};
 template <>
@@ -97,7 +97,7 @@ struct OnBytes<math::Equal> {
   uint8_t operator()(uint8_t x, uint8_t y) const { return static_cast<uint8_t>((x != 0) == (y != 0)); }
 };
 
-// The words of a row: the element types of the operator, and whether its loops are tiled.
+// The terms used in the rows: the element types of an operator, and whether its loops are tiled.
 enum class Types : uint8_t { number, integer, boolean, any };
 enum class Loops : uint8_t { tiled, plain };
 
@@ -152,7 +152,7 @@ TypedTiles tiles_of(BinaryOp op, DType dtype) {
   }
 }
 
-// Both values are read and joined by a mask: no branch, no load that depends on the condition.
+// Loads both values and combines them with a mask: no branch, no load that depends on the condition.
 template <class W>
 HWY_INLINE void select_block(const uint8_t* c, const W* a, const W* b, W* y) {
   W out[kBlock];

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/unary_ops.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/elementwise/vector_value.inc"
 #include "hwy/contrib/math/math-inl.h"
 
@@ -21,7 +21,7 @@ namespace {
 namespace math = tensor::math;
 using P = UnaryParams;
 
-/// The vector code of a functor of tensor/elementwise_rows.inc; without a call operator where it has none.
+/// The vector code of a functor of tensor/elementwise_rows.inc; has no call operator if there is none.
 template <class Functor>
 struct VectorForm {};
 
@@ -91,7 +91,7 @@ namespace {
 
 enum class Cost : uint8_t { none, cheap, costly };
 
-/// What the vector code of a functor costs; none where there is no such code.
+/// The cost of a functor's vector code; Cost::none if there is no such code.
 template <class Functor>
 constexpr Cost kCost = Cost::none;
 #define FUNCTION(Functor, cost, ...) VECTOR_FUNCTION(Functor, cost)
@@ -129,7 +129,7 @@ std::optional<UnaryOp> unary_op_of(std::string_view name) {
 
 void unary(const UnaryFunction& f, const float* x, float* y, int64_t n, base::ThreadPool& pool) {
   const UnaryTile tile = unary_tile(f.op);
-  // Pieces are cut at multiples of 16 floats (one cache line) and cost a few microseconds each.
+  // Pieces are multiples of 16 floats (one cache line) and take a few microseconds each.
   const int64_t lines = (n + 15) / 16;
   pool.for_range(lines, is_costly(f.op) ? 256 : 1024, [&](int64_t begin, int64_t end) {
     const int64_t last = end * 16 < n ? end * 16 : n;

@@ -25,7 +25,7 @@ struct Case {
   UnaryParams params;
 };
 
-/// The rows of tests/unary_cases.h whose functions have vector code, and powers by a number.
+/// The rows of tests/unary_cases.h whose functions have vector code, and powers with a constant exponent.
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   const auto add = [&](UnaryOp op, const UnaryCase& c) {
@@ -47,7 +47,7 @@ std::vector<float> inputs(const Case& c, size_t n) {
   std::vector<float> x(n);
   for (size_t i = 0; i < n; ++i) {
     x[i] = static_cast<float>(low + (high - low) * (static_cast<double>(i) + 0.37) / static_cast<double>(n));
-    // Small magnitudes and halves, where rounding and cancellation show.
+    // Small magnitudes and halves, which reveal errors of rounding and cancellation.
     if (i % 7 == 3 && low < 0 && high > 0) x[i] *= 1e-3f;
     if (i % 11 == 5 && low <= -9) x[i] = std::round(x[i] * 2) / 2;
   }
@@ -125,7 +125,7 @@ TEST_P(UnaryAtLevel, SpecialValues) {
   EXPECT_EQ(f(UnaryOp::round_, -3.5f), -4.0f);
   EXPECT_EQ(f(UnaryOp::pow_scalar_, 0.0f, {-1.0f, 0}), kInf);
   for (const Case& c : all_cases()) {
-    // Neither is above the threshold, nor does x^0 ask for x.
+    // NaN is not above the threshold, and x^0 is 1 for any x.
     if (c.op == UnaryOp::thresholded_relu_ || (c.op == UnaryOp::pow_scalar_ && c.of.a == 0)) continue;
     EXPECT_TRUE(std::isnan(f(c.op, nan, c.params))) << c.of.name;
   }

@@ -1,4 +1,4 @@
-// A vector of points at a time: each tap is one gather, masked where it lies in the padding.
+// Samples a vector of points at a time: each tap is one gather, masked where it falls into the padding.
 #include "backend/cpu/move/gather_points.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/move/gather_points.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_vector.inc"
 
 HWY_BEFORE_NAMESPACE();

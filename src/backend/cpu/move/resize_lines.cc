@@ -1,5 +1,5 @@
-// One result row: its source rows are blended by vectors, then columns are picked from two vectors at a time
-// by a permutation of their lanes.
+// Resizes one result row: vectors blend its source rows, then permutations of lanes pick columns from two
+// vectors at a time.
 #include "backend/cpu/move/resize_lines.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/move/resize_lines.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_vector.inc"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,7 +17,7 @@ namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t kStep = static_cast<int64_t>(kLanes);
-// y[i] = sum of weight[k] * source[k][i]; two taps start from their product, more from zero.
+// y[i] = sum of weight[k] * source[k][i]. The sum starts from zero, except with two taps.
 template <int kTaps>
 void blend(const float* const* source, const float* weight, int64_t taps, float* y, int64_t n) {
   const int64_t count = kTaps > 0 ? kTaps : taps;
@@ -41,7 +41,7 @@ void blend_rows(const float* const* source, const float* weight, int64_t taps, f
   blend<0>(source, weight, taps, y, n);
 }
 
-// Whole pixels of `inner` floats.
+// Blends whole pixels of `inner` floats.
 void blend_pixels(const LineAxis& a, const float* x, int64_t inner, float* y) {
   const float* source[kMostResizeTaps];
   float weight[kMostResizeTaps];
@@ -102,7 +102,7 @@ HWY_INLINE VF pick_vector(const LineAxis& a, const float* x, int64_t first, int6
   return sum;
 }
 
-// `room`: floats that may be read from x.
+// `room` is the number of floats that may be read from x.
 template <bool kNearest>
 void pick_row(const LineAxis& a, const float* x, int64_t room, float* y) {
   const int32_t *lowest = a.index.data(), *highest = lowest + (kNearest ? 0 : (a.taps - 1) * a.out);
@@ -140,14 +140,14 @@ namespace {
 
 constexpr int64_t kPieces = 16;
 
-// Floats of one blended row, with room for a vector's reads past its end.
+// Floats of one blended row, including room for vector reads past its end.
 int64_t line_room(const ResizeLines& g) {
   return (g.columns == nullptr ? 1 : g.columns->in) * g.inner + 2 * HWY_DYNAMIC_DISPATCH(lanes)();
 }
 
 int64_t row_count(const ResizeLines& g) { return g.outer * (g.rows == nullptr ? 1 : g.rows->out); }
 
-// No more than there are source rows: the scratch stays linear in the operand.
+// At most one piece per source row, so that the scratch stays linear in the operand.
 int64_t piece_count(const ResizeLines& g) {
   return std::min({kPieces, row_count(g), g.outer * (g.rows == nullptr ? 1 : g.rows->in)});
 }
@@ -196,7 +196,7 @@ void run_row(const ResizeLines& g, int64_t row, float* scratch) {
     return g.nearest ? pick_elements(*g.columns, x, g.inner, y)
                      : HWY_DYNAMIC_DISPATCH(blend_pixels)(*g.columns, x, g.inner, y);
   } else {
-    if (x != scratch && room < line_room(g) - line) {  // too short to be read by vectors in place
+    if (x != scratch && room < line_room(g) - line) {  // too short for vector reads in place
       std::copy_n(x, line, scratch);
       x = scratch;
       room = line_room(g);
@@ -205,7 +205,7 @@ void run_row(const ResizeLines& g, int64_t row, float* scratch) {
   }
 }
 
-// Nearest elements that are no floats.
+// Nearest neighbours of elements that are not f32.
 template <class T>
 void move_row(const ResizeLines& g, int64_t row) {
   const int64_t in = g.columns == nullptr ? 1 : g.columns->in,
@@ -222,7 +222,7 @@ void move_row(const ResizeLines& g, int64_t row) {
   }
 }
 
-// A nearest row whose source is that of the row before it is a copy of that one.
+// A row of nearest neighbours with the same source row as the previous one is a copy of it.
 bool repeats(const ResizeLines& g, int64_t row, int64_t begin) {
   if (!g.nearest || g.rows == nullptr || row == begin || row % g.rows->out == 0) return false;
   const size_t o = static_cast<size_t>(row % g.rows->out);
@@ -271,7 +271,7 @@ void resize_lines(const ResizeLines& args, void* scratch, base::ThreadPool& pool
   pool.run(pieces, [&](int64_t piece) {
     float* line = static_cast<float*>(scratch) + piece * room;
     const int64_t begin = rows * piece / pieces, end = rows * (piece + 1) / pieces;
-    // Reads past a blended row must find numbers: a permutation ignores them.
+    // Vector reads past a blended row must find numbers, though the permutation ignores them.
     std::fill_n(line, room, 0.0f);
     for (int64_t row = begin; row < end; ++row) run_any_row(args, row, begin, line);
   });

@@ -1,5 +1,5 @@
-// Strided copies: axes are merged, then one of three inner loops runs over the rest: memcpy, tile transpose,
-// elements.
+// Strided copies: axes are merged, then one of three inner loops does the rest: memcpy, tile transpose,
+// single elements.
 #include "backend/cpu/move/transpose_copy.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Axis {
   int64_t n, xs, ys;  // extent and strides in elements
 };
 
-// A copy after merging: axes outermost first, strides in elements of `bytes`.
+// A copy after merging: axes are ordered outermost first, strides count elements of `bytes`.
 struct Plan {
   const char* x;
   char* y;
@@ -35,7 +35,7 @@ struct Plan {
   }
 };
 
-// Drops axes of extent 1 and joins neighbours that step as one.
+// Drops axes of extent 1 and merges neighbouring axes that can be traversed as one.
 Plan plan_of(const StridedCopy& g) {
   Plan p{static_cast<const char*>(g.x), static_cast<char*>(g.y), {}, 0, g.element_bytes};
   for (size_t i = 0; i < g.shape.size(); ++i) {
@@ -52,7 +52,7 @@ Plan plan_of(const StridedCopy& g) {
   return p;
 }
 
-// A short contiguous innermost run becomes one wider element: [h, w, 2] of f32 moves as [h, w] of 8 bytes.
+// Turns a short contiguous innermost run into one wider element: [h, w, 2] of f32 becomes [h, w] of 8 bytes.
 void widen(Plan& p) {
   const Axis last = p.axes[static_cast<size_t>(p.rank - 1)];
   const int64_t bytes = last.n * p.bytes;
@@ -74,7 +74,7 @@ struct Offset {
   int64_t x, y;  // bytes
 };
 
-// Offsets of outer index t over the axes [0, rank - inner).
+// Offsets of index t of the outer axes [0, rank - inner).
 Offset offset_of(const Plan& p, int inner, int64_t t) {
   Offset at = {0, 0};
   for (int i = p.rank - inner - 1; i >= 0; --i) {
@@ -87,13 +87,13 @@ Offset offset_of(const Plan& p, int inner, int64_t t) {
   return {at.x * p.bytes, at.y * p.bytes};
 }
 
-// Results beyond this leave the caches anyway before anyone reads them.
+// Larger results leave the caches before anyone reads them.
 constexpr int64_t kStreamBytes = 16 << 20;
 
-// About 64 KiB a piece.
+// Items per piece, so that a piece moves about 64 KiB.
 int64_t grain_of(int64_t bytes) { return std::max<int64_t>(1, 65536 / std::max<int64_t>(1, bytes)); }
 
-// Walks the outer indices of a plan one after the other.
+// Visits the outer indices of a plan one after the other.
 class Walk {
  public:
   Walk(const Plan& p, int inner, int64_t first)
@@ -124,14 +124,14 @@ class Walk {
   std::array<int64_t, kCopyMaxRank> index_{};
 };
 
-// Lines of the last axis that lie evenly: `count` of them, steps in bytes.
+// `count` lines along the last axis at even distances; steps are in bytes.
 struct Lines {
   const char* x;
   char* y;
   int64_t count, x_step, y_step;
 };
 
-// Calls body(lines) for all lines, in parts of about `line_bytes` each times as many as make a piece.
+// Calls body(lines) for all lines, in parts that make a piece at about `line_bytes` per line.
 template <class Body>
 void for_lines(const Plan& p, int64_t line_bytes, base::ThreadPool& pool, const Body& body) {
   const Axis even = p.rank > 1 ? p.axes[static_cast<size_t>(p.rank - 2)] : Axis{1, 0, 0};
@@ -165,7 +165,7 @@ struct Half32 {
   Half16 words[2];
 };
 
-// Short runs of one length: two words that may overlap each, instead of a call.
+// Copies short runs of equal length with two words each, which may overlap, instead of calling memcpy.
 void copy_short_runs(const Lines& g, int64_t run) {
   const auto each = [&](const auto& move) {
     for (int64_t i = 0; i < g.count; ++i) move(g.x + i * g.x_step, g.y + i * g.y_step);
@@ -195,7 +195,7 @@ void copy_runs(const Plan& p, base::ThreadPool& pool) {
         std::memcpy(g.y + i * g.y_step, g.x + i * g.x_step, static_cast<size_t>(run));
     });
   }
-  // Long runs are cut so that one run of everything (a plain copy) still uses the team.
+  // Long runs are cut, so that a single one (a plain copy) still occupies the whole team.
   const int64_t cuts = (run + kCut - 1) / kCut;
   pool.for_range(p.outer_count(1) * cuts, grain_of(kCut), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
@@ -209,7 +209,7 @@ void copy_runs(const Plan& p, base::ThreadPool& pool) {
 // The last axis is contiguous in y; the axis before it is contiguous in x: see `copy_strided`.
 void copy_transposed(const Plan& p, base::ThreadPool& pool) {
   const Axis cols = p.axes[static_cast<size_t>(p.rank - 2)], rows = p.axes[static_cast<size_t>(p.rank - 1)];
-  // Tiles of eight cache lines a side: long enough runs for the memory's pages, small enough for L2.
+  // Tiles are eight cache lines wide and high: long runs within memory pages, small enough for L2.
   const int64_t strip = std::max<int64_t>(1, 512 / p.bytes);
   const int64_t span = strip;
   const int64_t row_strips = (rows.n + strip - 1) / strip, col_spans = (cols.n + span - 1) / span;
@@ -231,7 +231,7 @@ struct Wide {
   uint64_t half[2];
 };
 
-// Two to four planes woven into dense pixels: y[c * N + r] = x[r * plane + c].
+// Interleaves two to four planes into pixels: y[c * N + r] = x[r * plane + c].
 template <class T, int N>
 void weave(const char* x, int64_t plane, char* y, int64_t pixels) {
   const T* from = reinterpret_cast<const T*>(x);
@@ -250,7 +250,7 @@ auto weave_of(int64_t planes) {
   return planes == 2 ? weave<T, 2> : planes == 3 ? weave<T, 3> : weave<T, 4>;
 }
 
-// A transpose with so few rows that tiles would be nearly empty: the layout change of colour images.
+// A transpose with so few rows that tiles would be nearly empty, as in the layout change of colour images.
 bool is_woven(const Plan& p) {
   const Axis cols = p.axes[static_cast<size_t>(p.rank - 2)], rows = p.axes[static_cast<size_t>(p.rank - 1)];
   return rows.n >= 2 && rows.n <= 4 && cols.ys == rows.n && cols.xs == 1 && p.bytes <= 4;
@@ -274,7 +274,7 @@ void copy_woven(const Plan& p, base::ThreadPool& pool) {
   });
 }
 
-// kStep 0: any.
+// kStep 0 stands for any step.
 template <class T, int kStep>
 void copy_steps(const T* from, T* to, int64_t n, int64_t step) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i * (kStep != 0 ? kStep : step)];
@@ -310,7 +310,7 @@ void copy_elements(const Plan& p, base::ThreadPool& pool) {
   for_lines(p, line.n * p.bytes * 2, pool, [&](const Lines& g) { copy(g, line); });
 }
 
-// Brings the axis that is contiguous in x next to the last one. False if there is none.
+// Moves the axis that is contiguous in x next to the last one. Returns false if there is none.
 bool pair_axes(Plan& p) {
   const auto end = p.axes.begin() + p.rank;
   if ((end - 1)->ys != 1) return false;
@@ -365,7 +365,7 @@ void permute(const Permute& args, base::ThreadPool& pool) {
 
 namespace {
 
-// Source index of each result index along one axis; -1 where the constant goes.
+// The source index for each result index of one axis; -1 where the padding constant goes.
 std::vector<int64_t> source_indices(const Pad& g, size_t axis) {
   const int64_t n = g.shape[axis], size = n + g.before[axis] + g.after[axis];
   require(size >= 0, "pad cuts more than axis ", axis, " holds: ", size);
@@ -394,7 +394,7 @@ std::vector<int64_t> source_indices(const Pad& g, size_t axis) {
 struct PadPlan {
   std::vector<std::vector<int64_t>> source;  // per axis
   std::vector<int64_t> x_stride;             // per axis, elements
-  int64_t first = 0, last = 0;               // the result's innermost indices [first, last) are one run of x
+  int64_t first = 0, last = 0;               // innermost result indices [first, last) are one run of x
 };
 
 template <class T>

@@ -114,7 +114,7 @@ TEST(Copy, SlicesBroadcastsAndReversals) {
   }
 }
 
-// Runs of 1 to 80 bytes and lines of every step, for several pieces and teams.
+// Runs of 1 to 80 bytes, lines of every step, several pieces and team sizes.
 TEST(Copy, ShortRunsAndSteps) {
   const std::vector<uint8_t> x = noise(300000);
   for (const int threads : {1, 3}) {

@@ -1,5 +1,5 @@
-// log2(n) rounds of interleaving transpose an n x n block of 16-byte vectors; blocks are walked a cache line
-// at a time.
+// Transposes n x n blocks of 16-byte vectors in log2(n) rounds of interleaving; blocks are visited a cache
+// line at a time.
 #include "backend/cpu/move/transpose_tile.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace trireme::cpu {
 namespace {
 
-// 16 bytes of lanes; the compiler maps it to the baseline vector registers of any machine.
+// A vector of 16 bytes, which the compiler maps to the baseline vector registers of any machine.
 template <class T>
 struct Vector {
   typedef T type __attribute__((vector_size(16)));
@@ -41,7 +41,7 @@ inline V<uint32_t> high(V<uint32_t> a, V<uint32_t> b) { return __builtin_shuffle
 inline V<uint64_t> low(V<uint64_t> a, V<uint64_t> b) { return __builtin_shufflevector(a, b, 0, 2); }
 inline V<uint64_t> high(V<uint64_t> a, V<uint64_t> b) { return __builtin_shufflevector(a, b, 1, 3); }
 
-// A typed TransposeTile.
+// A TransposeTile with its element type.
 template <class T>
 struct Part {
   const T* x;
@@ -70,7 +70,7 @@ inline void block(const T* x, int64_t x_stride, T* y, int64_t y_stride) {
   for (int i = 0; i < n; ++i) std::memcpy(y + i * y_stride, &a[i], 16);
 }
 
-// One cache line to y; `stream` goes past the cache (y is then 64-byte aligned).
+// Writes one cache line to y; `stream` bypasses the cache (y is then 64-byte aligned).
 inline void put_line(const void* line, void* y, bool stream) {
 #if defined(__SSE2__)
   if (stream) {
@@ -84,14 +84,14 @@ inline void put_line(const void* line, void* y, bool stream) {
   std::memcpy(y, line, 64);
 }
 
-// A line of rows by a line of columns. Each cache line of x and of y is touched once: rows a power of two
-// apart share few cache sets and would not survive until a second visit.
+// Transposes a line of rows by a line of columns. Each cache line of x and of y is touched once, because rows
+// that are a power of two apart share few cache sets and would be evicted before a second visit.
 template <class T>
 void line_block(const T* x, int64_t x_stride, T* y, int64_t y_stride, bool stream) {
   constexpr int n = 16 / sizeof(T), line = 64 / sizeof(T);
   alignas(64) T turned[line * line];
   for (int r = 0; r < line; r += n) {
-    // Two blocks ahead: the hardware follows fewer rows than a block has.
+    // Prefetches two blocks ahead: the hardware prefetcher tracks fewer rows than a block has.
     if (stream) {
       for (int i = 0; i < n; ++i) __builtin_prefetch(x + (r + i) * x_stride + 2 * line);
     }
@@ -107,7 +107,7 @@ void edge(const Part<T>& p, int64_t rows, int64_t cols) {
   }
 }
 
-// What line blocks leave over: n x n blocks, then single elements.
+// Transposes what the line blocks leave: n x n blocks, then single elements.
 template <class T>
 void small(const Part<T>& p, int64_t rows, int64_t cols) {
   constexpr int64_t n = 16 / static_cast<int64_t>(sizeof(T));
@@ -122,11 +122,11 @@ void small(const Part<T>& p, int64_t rows, int64_t cols) {
   edge(p.at(whole_rows, 0), rows - whole_rows, cols);
 }
 
-/// Whole vectors of rows through the widest registers, for elements of four bytes. They visit a line of x
-/// several times, so the rows' lines must not share a few sets of the first-level cache. Returns the rows
-/// done.
+/// Transposes whole vectors of rows with the widest registers, for elements of four bytes. It visits a line
+/// of x several times, so the lines of the rows must not compete for a few sets of the L1 cache. Returns the
+/// number of rows done.
 int64_t wide_rows(const Part<uint32_t>& p, int64_t rows, int64_t cols) {
-  constexpr int64_t kWorstStride = 512;  // elements: half a page
+  constexpr int64_t kWorstStride = 512;  // in elements: half a page
   if (p.x_stride % kWorstStride == 0) return 0;
   const DenseKernels& kernels = dense_kernels(best_isa());
   const float* lines[kRowSlots];
@@ -150,7 +150,7 @@ void transpose(TransposeTile t, int64_t rows, int64_t cols) {
   const T* x = static_cast<const T*>(t.x);
   T* y = static_cast<T*>(t.y);
   constexpr int64_t kSize = sizeof(T), kLine = 64 / kSize;
-  // Rows before the first whole line of y, where all lines of y are aligned alike.
+  // `head` is the number of rows before the first whole line of y, if all lines of y have the same alignment.
   const int64_t past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) % 64);
   const bool alike = t.y_stride * kSize % 64 == 0 && past % kSize == 0;
   const int64_t head = alike ? std::min(rows, (64 - past) % 64 / kSize) : 0;

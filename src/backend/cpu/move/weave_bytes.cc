@@ -1,11 +1,11 @@
-// Weaves planes of bytes by the interleaving stores of each vector level.
+// Interleaves planes of bytes with the interleaving stores of each SIMD level.
 #include "backend/cpu/move/weave_bytes.h"
 
 #include "backend/cpu/simd/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/move/weave_bytes.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

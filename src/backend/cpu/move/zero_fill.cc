@@ -1,4 +1,4 @@
-// Zeros over large memory, compiled once per SIMD level.
+// Zero fills of large memory, compiled once per SIMD level.
 #include "backend/cpu/move/zero_fill.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/move/zero_fill.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Whole aligned lines by streaming stores, the ends by memset.
+/// Whole aligned lines are written by streaming stores, the ends by memset.
 void zero_past_caches(unsigned char* y, int64_t bytes) {
   const hn::ScalableTag<uint8_t> tag;
   const int64_t step = static_cast<int64_t>(hn::Lanes(tag)), line = 64;

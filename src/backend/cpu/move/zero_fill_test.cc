@@ -1,4 +1,4 @@
-// Zero fills of every alignment and size class touch what they should and nothing else.
+// Zero fills of every alignment and size class write what they should and nothing else.
 #include "backend/cpu/move/zero_fill.h"
 
 #include <gtest/gtest.h>

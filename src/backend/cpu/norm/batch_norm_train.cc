@@ -1,4 +1,4 @@
-// Batch normalisation in training: one pass for sums per channel, one that writes; channels last or planes.
+// Training batch norm: one pass sums per channel, a second one writes; for channels last and for planes.
 #include "backend/cpu/norm/batch_norm_train.h"
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/batch_norm_train.cc"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_reduce.inc"
 
 #ifndef TRIREME_BATCH_NORM_TRAIN_ONCE
 #define TRIREME_BATCH_NORM_TRAIN_ONCE
 namespace trireme::cpu {
 
-// Per channel: what the second pass multiplies with.
+// Factors and offsets of the second pass, per channel.
 struct ChannelTerms {
   const float* center;  // mean
   const float* factor;  // scale * inv_std
@@ -25,7 +25,7 @@ struct ChannelTerms {
   const float* slope;   // backward: mean(g (x - mean)) inv_std^2
 };
 
-// Two sums per channel of a range of rows, or of one plane.
+// Two sums per channel over a range of rows, or over one plane.
 struct SumsTo {
   double* first;   // forward: sum of x - center; backward: sum of g
   double* second;  // forward: sum of (x - center)^2; backward: sum of g (x - center)
@@ -39,7 +39,7 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-// f32 sums run over so many rows before they go to double.
+// Sums run over so many rows in f32 before they are added in double.
 constexpr int64_t kBlockRows = 256;
 
 template <bool kWhole>
@@ -53,14 +53,14 @@ HWY_INLINE void put(VF v, float* p, size_t n) {
   store_n(v, p, n);
 }
 
-// Stores past the caches: the lines need not be read first. For whole vectors on their own alignment.
+// Streaming stores, which avoid reading the lines first; for whole, aligned vectors.
 template <bool kWhole, bool kStream>
 HWY_INLINE void put_last(VF v, float* p, size_t n) {
   if constexpr (kWhole && kStream) return hn::Stream(v, kF, p);
   put<kWhole>(v, p, n);
 }
 
-// f(whole, c, count) for the vectors of n columns; `whole` is a compile-time constant.
+// Calls f(whole, c, count) for each vector of n columns; `whole` is a compile-time constant.
 template <class F>
 HWY_INLINE void over_columns(size_t n, const F& f) {
   size_t c = 0;
@@ -68,7 +68,7 @@ HWY_INLINE void over_columns(size_t n, const F& f) {
   if (c < n) f(std::false_type(), c, n - c);
 }
 
-// As IfThenElse(v < 0, 0, v), NaN stays.
+// IfThenElse(v < 0, 0, v), where NaN stays NaN.
 HWY_INLINE VF rectified(VF v) { return max_or_second(hn::Zero(kF), v); }
 HWY_INLINE VF passed(VF before, VF g) { return hn::IfThenZeroElse(hn::Le(before, hn::Zero(kF)), g); }
 
@@ -78,11 +78,11 @@ void flush(float* block, size_t n, double* first, double* second) {
   std::fill(block, block + 2 * n, 0.0f);
 }
 
-// Sums over rows [begin, end) of [rows, channels]; load(whole, at, c, count) yields the pair to add.
+// Sums over rows [begin, end) of [rows, channels]; load(whole, at, c, count, ...) adds to both sums.
 template <class Load>
 HWY_INLINE void sum_rows(int64_t channels, int64_t begin, int64_t end, const SumsTo& to, const Load& load) {
   const size_t n = static_cast<size_t>(channels);
-  constexpr int64_t kStep = 8;  // rows between two visits to the running sums
+  constexpr int64_t kStep = 8;  // rows between two accesses to the running sums
   std::fill(to.first, to.first + n, 0.0);
   std::fill(to.second, to.second + n, 0.0);
   std::fill(to.block, to.block + 2 * n, 0.0f);
@@ -147,7 +147,7 @@ void forward_rows_to(const BatchNormTrain& g, const ChannelTerms& t, int64_t beg
                 : forward_rows_as<false, false, kStream>(g, t, begin, end);
 }
 
-// The start of a result as large as a last-level cache is gone before it is read again.
+// Of a result larger than the last-level cache, the beginning is evicted before it is read again.
 constexpr int64_t kStreamBytes = int64_t{32} << 20;
 
 bool may_stream(const ChannelShape& s, const float* y) {
@@ -163,23 +163,23 @@ void forward_rows(const BatchNormTrain& g, const ChannelTerms& t, int64_t begin,
   hwy::FlushStream();
 }
 
-// Where the rectifier's mask comes from.
+// Which tensor gives the mask of the ReLU.
 enum class Mask : uint8_t { none, from_x, from_y };
 
-// A vector of `n` lanes: element `at` of the tensor, channel c.
+// A vector of `n` lanes, at element `at` of the tensor and channel c.
 struct Lanes {
   int64_t at;
   size_t c, n;
 };
 
-// dy, which may come in two parts.
+// dy, which may be the sum of two tensors.
 template <bool kWhole>
 HWY_INLINE VF arriving(const BatchNormGrad& g, int64_t at, size_t n) {
   const VF dy = get<kWhole>(g.dy + at, n);
   return g.dy_more == nullptr ? dy : hn::Add(dy, get<kWhole>(g.dy_more + at, n));
 }
 
-// g from dy; `d` is x - mean.
+// The gradient g before the ReLU, from dy; `d` is x - mean.
 template <Mask kMask, bool kWhole>
 HWY_INLINE VF behind_rectifier(const BatchNormGrad& g, const float* factor, VF d, const Lanes& v) {
   const VF dy = arriving<kWhole>(g, v.at, v.n);
@@ -241,17 +241,17 @@ void backward_rows_to(const BatchNormGrad& g, const ChannelTerms& t, int64_t beg
 }
 
 void backward_rows(const BatchNormGrad& g, const ChannelTerms& t, int64_t begin, int64_t end) {
-  // In place the line has been read anyway.
+  // In place, the line has already been read.
   const bool in_place = g.dx == g.dy || g.dx == g.x;
   if (in_place || !may_stream(g.shape, g.dx)) return backward_rows_to<false>(g, t, begin, end);
   backward_rows_to<true>(g, t, begin, end);
   hwy::FlushStream();
 }
 
-// Planes: f32 sums of at most 8192 values, by 64 running ones.
+// In planes, 64 running sums in f32 cover at most 8192 values.
 constexpr size_t kPiece = 8192;
 
-// Sum and squared deviations from the plane's own centre (its first value), both relative to that centre.
+// Sums of x - center and of its square over one plane.
 void forward_sums_plane(const float* x, size_t n, float center, double* first, double* second) {
   const VF k = set(center);
   *first = *second = 0;
@@ -284,7 +284,7 @@ void forward_plane(const BatchNormTrain& g, const ChannelTerms& t, int64_t plane
   });
 }
 
-// The gradient behind the rectifier at element e of a plane.
+// The gradient before the ReLU at element e of a plane.
 struct PlaneMask {
   Mask mask;
   VF factor, bias;
@@ -352,13 +352,13 @@ HWY_EXPORT(backward_plane);
 
 namespace {
 
-// Pieces of the sums, by the shape alone: at most 64 ranges of rows of about 64 Ki elements, or the planes.
+// Pieces of the sums, from the shape only: at most 64 ranges of rows of about 64 Ki elements, or the planes.
 int64_t pieces_of(const ChannelShape& s) {
   if (s.inner > 1) return s.outer;
   return std::clamp<int64_t>(std::min(s.elements() / 65536, s.outer / 32), 1, 64);
 }
 
-// The workspace: per piece two rows of sums in double and two of f32 scratch, then four rows of terms.
+// The workspace: two rows of sums in double per piece, two of f32 scratch per piece, four rows of terms.
 struct Layout {
   int64_t pieces, channels;
   double* sums;
@@ -375,8 +375,8 @@ struct Layout {
   float* term(int64_t i) const { return terms + i * channels; }
 };
 
-// The mean of some values spread over each channel: close enough to the mean that squares around it do not
-// cancel. In planes each value is a cache line of its own, so they are fewer.
+// Estimates the mean from some values spread over each channel, closely enough that squares around it do not
+// cancel. In planes each value costs a cache line, so fewer are read.
 void sample_centers(const BatchNormTrain& g, float* center, int64_t begin, int64_t end) {
   const ChannelShape& s = g.shape;
   const int64_t total = s.count(), samples = std::min<int64_t>(total, s.inner == 1 ? 32 : 4);
@@ -389,7 +389,7 @@ void sample_centers(const BatchNormTrain& g, float* center, int64_t begin, int64
   }
 }
 
-// Adds all pieces to the first, in order: one chain per channel.
+// Adds all pieces to the first in order, as one chain per channel.
 void add_pieces(const Layout& at, int64_t begin, int64_t end) {
   const SumsTo total = at.piece(0);
   for (int64_t i = 1; i < at.pieces; ++i) {
@@ -407,12 +407,12 @@ void finish_forward(const BatchNormTrain& g, const Layout& at, int64_t begin, in
   for (int64_t c = begin; c < end; ++c) {
     const double shift = sum.first[c] / n;
     const double rest = sum.second[c] - shift * sum.first[c];
-    const double squares = rest < 0 ? 0.0 : rest;  // NaN stays
+    const double squares = rest < 0 ? 0.0 : rest;  // NaN stays NaN
     const double inverse = 1 / std::sqrt(squares / n + g.eps);
     center[c] = g.mean[c] = static_cast<float>(static_cast<double>(center[c]) + shift);
     g.inv_std[c] = static_cast<float>(inverse);
     factor[c] = g.scale[c] * g.inv_std[c];
-    // One value has no unbiased variance; its own is 0.
+    // The unbiased variance of one value is undefined; 0 is stored.
     g.variance_unbiased[c] = static_cast<float>(squares / std::max(1.0, n - 1));
   }
 }
@@ -430,7 +430,7 @@ void finish_backward(const BatchNormGrad& g, const Layout& at, int64_t begin, in
   }
 }
 
-// Ranges of rows for the writing passes; any cut gives the same result.
+// The size of a task of the writing passes; it does not affect the result.
 constexpr int64_t kWriteElements = 16384;
 int64_t row_grain(int64_t channels) { return std::max<int64_t>(1, kWriteElements / channels); }
 int64_t plane_grain(int64_t inner) { return std::max<int64_t>(1, kWriteElements / inner); }
@@ -499,7 +499,7 @@ void batch_norm_grad(const BatchNormGrad& g, base::ThreadPool& pool) {
     });
   }
   pool.for_range(s.channels, kFinishGrain, [&](int64_t b, int64_t e) { finish_backward(g, at, b, e); });
-  // What the first pass wrote behind the rectifier needs no mask any more.
+  // The residual's gradient, which the first pass wrote, already has the mask of the ReLU applied.
   BatchNormGrad write = g;
   if (g.dresidual != nullptr) write.dy = g.dresidual, write.dy_more = nullptr, write.relu = false;
   if (s.inner == 1) {

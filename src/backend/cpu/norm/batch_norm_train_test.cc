@@ -1,4 +1,4 @@
-// Batch norm in training where its way of writing differs: results that pass by the caches, in place, planes.
+// Training batch norm with different ways of writing results: streaming stores, in place, planes.
 #include "backend/cpu/norm/batch_norm_train.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ bool same(const float* a, const float* b, int64_t n) {
   return std::memcmp(a, b, static_cast<size_t>(n) * sizeof(float)) == 0;
 }
 
-// 34 MB: written past the caches unless in place, where the plain stores are used.
+// 34 MB: streaming stores write the results, except in place, where plain stores are used.
 TEST(BatchNormTrainLarge, StreamedResultsEqualThoseInPlace) {
   const ChannelShape shape{66 * 1024, 128, 1};
   const int64_t n = shape.elements(), c = shape.channels;

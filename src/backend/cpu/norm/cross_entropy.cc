@@ -1,4 +1,5 @@
-// Cross entropy kernels: a running maximum and sum over pieces that stay in L1, so that logits are read once.
+// Cross entropy with a running maximum and sum (online softmax) over pieces in L1, so that logits are read
+// once.
 #include "backend/cpu/norm/cross_entropy.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/cross_entropy.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_math.inc"
 #include "backend/cpu/simd/simd_reduce.inc"
 
@@ -23,10 +24,10 @@ constexpr size_t kPiece = 1024;
 struct RowSums {
   float max = -std::numeric_limits<float>::infinity();
   double exp_sum = 0;  // sum of exp(x - max)
-  double sum = 0;      // of x; only where labels are smoothed
+  double sum = 0;      // sum of x; only where labels are smoothed
 };
 
-// The sums of a piece in f32 with 64 running values, of the pieces in double.
+// Sums within a piece are 64 running values in f32; pieces are added in double.
 RowSums sums_of_row(const float* x, size_t n, bool with_mean) {
   RowSums s;
   for (size_t i = 0; i < n; i += kPiece) {
@@ -86,7 +87,7 @@ void entropy_part_rows(const EntropyPart& g, int64_t begin, int64_t end) {
     const RowSums s = sums_of_row(x, n, g.results[4] != nullptr);
     const int64_t at = g.target[row] - g.first, to = row * g.result_stride;
     const bool mine = at >= 0 && at < g.classes;
-    // Ties matter where the target has the maximum, or is in a later part.
+    // A tie counts against the target if the target has the maximum, or belongs to a later part.
     const bool ties = mine ? x[at] == s.max && any_equal(x, static_cast<size_t>(at), s.max) : at > 0 && n > 0;
     g.results[0][to] = s.max;
     g.results[1][to] = static_cast<float>(s.exp_sum);
@@ -115,7 +116,7 @@ void entropy_grad_rows(const CrossEntropyGrad& g, int64_t begin, int64_t end) {
     map_run(g.logits + row * stride, dx, n,
             [=](VF v) HWY_ATTR { return hn::MulAdd(exp_nonpositive(hn::Sub(v, shift)), scale, spread); });
     const int64_t at = target - g.first;
-    if (at < 0 || at >= g.classes) continue;  // another part's
+    if (at < 0 || at >= g.classes) continue;  // belongs to another part
     dx[at] = static_cast<float>(static_cast<double>(dx[at]) - up * (1 - smooth));
   }
 }

@@ -1,4 +1,4 @@
-// Sums of columns by blocks of points, then one affine pass.
+// Group norm with channels last: column sums over blocks of points, then one affine pass.
 #include "backend/cpu/norm/group_norm_last.h"
 
 #include <algorithm>
@@ -11,18 +11,18 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/group_norm_last.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_vector.inc"
 
 #ifndef TRIREME_GROUP_NORM_TYPES
 #define TRIREME_GROUP_NORM_TYPES
 namespace trireme::cpu {
 
-/// Points of one image whose columns are summed together.
+/// A block of points of one image whose columns are summed together.
 struct PointBlock {
   const float* x;  // [points, channels]
   int64_t points, channels;
-  const float* centre;  // [channels]: squares around it are summed; null: the values themselves
+  const float* centre;  // [channels]: sums squares around it; null: sums the values themselves
   float* sums;          // [channels]
 };
 
@@ -33,7 +33,7 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-/// kMany vectors of columns from `c` on, the last one of `left` floats.
+/// Sums kMany vectors of columns from `c` on; the last one has `left` floats.
 template <int kMany, bool kSquares>
 HWY_INLINE void sum_some(const PointBlock& b, int64_t c, size_t left) {
   VF sum[kMany], centre[kMany];
@@ -95,7 +95,7 @@ constexpr int64_t kBlockPoints = 128;
 
 int64_t blocks_of(const GroupNormLast& g) { return (g.points + kBlockPoints - 1) / kBlockPoints; }
 
-/// Sums of the blocks of an image [blocks, channels] as one of each group, divided by its elements.
+/// Adds the sums of an image's blocks [blocks, channels] per group, divided by the elements of a group.
 void group_means(const GroupNormLast& g, const float* sums, double* mean) {
   const int64_t each = g.channels / g.groups, blocks = blocks_of(g);
   for (int64_t i = 0; i < g.groups; ++i) {
@@ -107,7 +107,7 @@ void group_means(const GroupNormLast& g, const float* sums, double* mean) {
   }
 }
 
-/// Floats of an image in the workspace: block sums, then mean, scale and offset of each channel.
+/// Parts of an image's workspace: block sums, then mean, scale and offset of each channel.
 struct ImageParts {
   float *sums, *mean, *scale, *offset;
 };

@@ -1,4 +1,4 @@
-// Kernel of the gradients of layer norm and RMS norm.
+// The kernel of the gradients of layer norm and RMS norm.
 #include "backend/cpu/norm/norm_grad.h"
 
 #include <algorithm>
@@ -7,14 +7,14 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/norm_grad.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_moments.inc"
 
 #ifndef TRIREME_NORM_GRAD_ONCE
 #define TRIREME_NORM_GRAD_ONCE
 namespace trireme::cpu {
 
-// Column sums of a piece of rows, and the f32 sums of the rows since they were last added there.
+// Column sums of a piece of rows, and the f32 sums of the rows that were not yet added to them.
 struct ColumnSums {
   double *scale, *bias;  // [cols]
   float* block;          // [2, cols]
@@ -27,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-// f32 column sums run over so many rows.
+// Column sums run over so many rows in f32 before they are added in f64.
 constexpr int64_t kBlockRows = 64;
 
 struct Row {
@@ -37,7 +37,7 @@ struct Row {
   RowMoments moments;
 };
 
-// The sums over a row that its dx needs.
+// The sums over a row on which its dx depends.
 struct RowSums {
   float plain, product;  // of g, of g xhat
 };
@@ -56,7 +56,7 @@ HWY_INLINE void put(VF v, float* p, size_t n) {
   store_n(v, p, n);
 }
 
-// One vector of columns: adds to the column sums and to the two row sums.
+// Adds one vector of columns to the column sums and to the two row sums.
 template <bool kWhole, bool kScale>
 HWY_INLINE void sum_step(const Row& r, float* block, size_t i, size_t n, RunningSums& sums) {
   const VF dy = get<kWhole>(r.dy + i, n);
@@ -155,7 +155,7 @@ HWY_EXPORT(grad_rows);
 
 namespace {
 
-// Pieces of rows, by the extents alone: about 32 Ki elements each, at most 64.
+// Number of pieces of rows, from the extents only: about 32 Ki elements each, at most 64 pieces.
 int64_t pieces_of(int64_t rows, int64_t cols) {
   return std::clamp<int64_t>(std::min(rows * cols / 32768, rows / 4), 1, 64);
 }

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/norm_rows.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_moments.inc"
 
 HWY_BEFORE_NAMESPACE();
@@ -59,7 +59,7 @@ void scale_row(const float* x, float* y, size_t n, const RowScale& r) {
   scale_run<false, false>(x, y, n, r);
 }
 
-// The row to normalise: x, or x + residual, left in sum_out or (where nobody wants it) in y.
+// The row to normalise: x, or x + residual, which is stored in sum_out or, if nobody asks for it, in y.
 const float* with_residual(const LayerNorm& g, int64_t row, size_t n) {
   const float* x = g.x + row * g.cols;
   if (g.residual == nullptr) return x;
@@ -120,7 +120,7 @@ void affine_rows(const ChannelAffine& g, int64_t begin, int64_t end) {
   }
 }
 
-// inner == 1: the channels are the columns.
+// With inner == 1 the channels are the columns.
 void affine_columns(const ChannelAffine& g, int64_t begin, int64_t end) {
   const size_t n = static_cast<size_t>(g.channels);
   for (int64_t row = begin; row < end; ++row) {
@@ -240,7 +240,7 @@ void l2_normalize_rows(const L2Rows& args, base::ThreadPool& pool) {
 
 void mean_pool(const MeanPool& args, base::ThreadPool& pool) {
   const auto columns = HWY_DYNAMIC_DISPATCH(mean_pool_columns);
-  // A block of 64 columns is one cache line pair per token: enough work per task from a few dozen tokens on.
+  // A block of 64 columns is four cache lines per token: enough work for a task from a few dozen tokens on.
   constexpr int64_t kBlock = 64;
   const int64_t blocks = (args.width + kBlock - 1) / kBlock;
   pool.for_range(args.batch * blocks, row_grain(args.tokens * kBlock), [&](int64_t b, int64_t e) {

@@ -74,7 +74,7 @@ TEST_P(NormAtLevel, LayerAndRms) {
           double want = (line[k] - (rms ? 0 : m.mean)) * inv;
           if (with_scale) want *= s[k] + (rms ? 0.5 : 0.0);
           if (with_bias && !rms) want += b[k];
-          // A single column has variance 0: only eps keeps the rounding of the mean from showing.
+          // A single column has variance 0, so only eps limits the effect of the mean's rounding.
           ASSERT_NEAR(y[static_cast<size_t>(row * cols + c)], want, cols == 1 ? 2e-4 : 1e-5)
               << cols << " " << option;
         }

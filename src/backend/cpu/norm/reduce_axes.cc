@@ -1,5 +1,4 @@
-// Reduction kernels: contiguous axes by the 64-chain row reduction, other axes vector by vector down the
-// axis.
+// Reduction kernels: the 64-chain row reduction for contiguous axes, vectors of columns for other axes.
 #include "backend/cpu/norm/reduce_axes.h"
 
 #include <algorithm>
@@ -17,9 +16,9 @@ namespace trireme::cpu {
 namespace {
 
 constexpr int64_t kGroup = 64;      // columns held in registers
-constexpr int64_t kColumns = 1024;  // columns of one task: a page of each row
+constexpr int64_t kColumns = 1024;  // columns of one task: one page per row
 
-// A run of at most kRun axis elements of at most kColumns columns, joined into totals[columns].
+// Up to kRun axis elements of up to kColumns columns, which are joined into totals[columns].
 struct ColumnRun {
   const float* x;
   int64_t n, step, columns;
@@ -30,7 +29,7 @@ struct ColumnRun {
 }  // namespace
 }  // namespace trireme::cpu
 #endif
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_math.inc"
 #include "backend/cpu/simd/simd_reduce.inc"
 
@@ -40,7 +39,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// What an operation does to an element, how two results combine, and where it starts.
+// How an operation maps an element, how it joins two results, and its initial value.
 struct MapSame {
   VF operator()(VF v) const { return v; }
 };
@@ -72,7 +71,7 @@ struct JoinMin {
   static double join(double a, double b) { return a != a || a < b ? a : b; }
 };
 
-// One contiguous piece; pieces are joined by the caller in double.
+// Reduces one contiguous piece; the caller joins pieces in double.
 template <class Map, class Join>
 double piece_of(const float* x, size_t n) {
   return static_cast<double>(reduce_run(
@@ -85,7 +84,8 @@ double exp_piece(const float* x, size_t n, float max) {
       x, n, 0.0f, [=](VF v, size_t) HWY_ATTR { return exp_nonpositive(hn::Sub(v, m)); }, AddFold()));
 }
 
-// One vector of columns: `acc` (one padded vector in memory) takes axis elements [0, n), `step` floats apart.
+// Adds axis elements [0, n), `step` floats apart, of one vector of columns to `acc`, a padded vector in
+// memory.
 template <class Map, class Join>
 HWY_INLINE void column_run(const float* x, int64_t n, int64_t step, size_t lanes, float* acc) {
   VF sum = hn::Load(kF, acc);
@@ -128,8 +128,8 @@ HWY_INLINE void group_run(const float* x, int64_t n, int64_t step, float* acc) {
   for (size_t v = 0; v < kVectors; ++v) hn::Store(sum[v], kF, acc + v * kLanes);
 }
 
-// Eight axis elements of all columns, then the next eight: memory is read in long runs, sums wait in L1.
-// Each column is still one chain in axis order.
+// Processes eight axis elements of all columns at a time, so that memory is read in long runs and sums stay
+// in L1. Each column is still added in the order of the axis.
 template <class Map, class Join>
 void columns_of(const ColumnRun& r) {
   constexpr int64_t kStep = static_cast<int64_t>(kLanes), kSub = 8;
@@ -203,7 +203,7 @@ int64_t arg_row(const float* x, int64_t axis, bool min, bool last) {
   return i;
 }
 
-// kMany whole vectors of columns side by side, so that memory is read in longer runs; each lane as below.
+// kMany whole vectors of columns side by side, for longer runs of memory; each lane is computed as below.
 template <int kMany>
 HWY_INLINE void arg_many(const float* x, const ArgReduceArgs& g, int64_t* y) {
   VF best[kMany];
@@ -232,7 +232,7 @@ HWY_INLINE void arg_many(const float* x, const ArgReduceArgs& g, int64_t* y) {
   }
 }
 
-// Columns [begin, begin + lanes) of one outer index; indices are kept as floats' int32 twins.
+// Columns [begin, begin + lanes) of one outer index; indices are int32 lanes beside the floats.
 void arg_columns(const float* x, const ArgReduceArgs& g, size_t lanes, int64_t* y) {
   const auto load = [&](int64_t a) HWY_ATTR {
     const float* p = x + a * g.inner;
@@ -244,7 +244,7 @@ void arg_columns(const float* x, const ArgReduceArgs& g, size_t lanes, int64_t* 
     const VF v = load(a);
     const MF better = g.min ? hn::Lt(v, best) : hn::Gt(v, best);
     MF take = g.last ? hn::Or(better, hn::Eq(v, best)) : better;
-    // A NaN beats any number; of two NaNs the rule for equals decides.
+    // A NaN is larger than any number; between two NaNs the rule for ties decides.
     const MF v_nan = not_equal(v, v), best_nan = not_equal(best, best);
     take = hn::Or(take, hn::AndNot(best_nan, v_nan));
     if (g.last) take = hn::Or(take, hn::And(best_nan, v_nan));
@@ -288,10 +288,10 @@ HWY_EXPORT(arg_block);
 
 namespace {
 
-constexpr int64_t kPiece = 8192;      // contiguous floats of one f32 run
-constexpr int64_t kRun = 256;         // axis elements of one f32 run elsewhere
-constexpr int64_t kColumnTasks = 32;  // tasks at which a reduction of columns is no longer cut along its axis
-constexpr int64_t kShares = 64;       // most parts one long reduction is cut into, for any number of threads
+constexpr int64_t kPiece = 8192;      // contiguous floats that one f32 sum covers
+constexpr int64_t kRun = 256;         // axis elements that one f32 sum covers elsewhere
+constexpr int64_t kColumnTasks = 32;  // with so many tasks, a reduction of columns is not cut along its axis
+constexpr int64_t kShares = 64;       // most shares of a long reduction, for any number of threads
 
 double start_of(ReduceOp op) {
   switch (op) {
@@ -322,12 +322,12 @@ float finish(ReduceOp op, double total, int64_t n) {
   }
 }
 
-// Where exp(x - max) is summed: an infinite maximum is the answer itself.
+// Result where exp(x - max) was summed; an infinite maximum is itself the result.
 float log_sum_exp(double max, double sum) {
   return std::isinf(max) ? static_cast<float>(max) : static_cast<float>(max + std::log(sum));
 }
 
-// Pieces [first, last) of one row, joined in order; `max` only for exponentials (second pass).
+// Reduces a part of a row piece by piece, in order; `max` is given for exponentials (second pass) only.
 double row_part(ReduceOp op, const float* x, int64_t n, const float* max) {
   double total = max != nullptr ? 0.0 : start_of(op);
   for (int64_t i = 0; i < n; i += kPiece) {
@@ -340,8 +340,8 @@ double row_part(ReduceOp op, const float* x, int64_t n, const float* max) {
   return total;
 }
 
-// One row cut into shares of whole pieces; shares are joined in order, so the result equals any thread
-// count's.
+// Cuts one row into shares of whole pieces. Shares are joined in order, so the result does not depend on the
+// number of threads.
 double row_shared(ReduceOp op, const float* x, int64_t n, const float* max, base::ThreadPool& pool) {
   const int64_t pieces = (n + kPiece - 1) / kPiece;
   const int64_t shares = std::min(pieces, kShares);
@@ -355,7 +355,7 @@ double row_shared(ReduceOp op, const float* x, int64_t n, const float* max, base
   return total;
 }
 
-// Shares of a row as above, but on this thread: used where there are rows enough to keep the team busy.
+// The same shares on this thread alone, for when there are enough rows to keep the team busy.
 double row_alone(ReduceOp op, const float* x, int64_t n, const float* max) {
   const int64_t pieces = (n + kPiece - 1) / kPiece;
   const int64_t shares = std::min(pieces, kShares);
@@ -406,8 +406,8 @@ void column_part(ReduceOp op, ColumnRun run, int64_t begin, int64_t end) {
   }
 }
 
-// Shares a long axis above few columns (a bias gradient) is cut into, so that they can be tasks of their own:
-// whole runs, as many as the axis and the columns alone say.
+// Into how many shares a long axis with few columns (a bias gradient) is cut, so that shares can be tasks.
+// They hold whole runs, and their number depends on the axis and the columns only.
 int64_t column_shares(const ReduceArgs& g, int64_t blocks) {
   return std::clamp<int64_t>(std::min((g.axis + kRun - 1) / kRun, kColumnTasks / blocks), 1, kColumnTasks);
 }
@@ -436,7 +436,7 @@ void join_shares(ReduceOp op, const double* parts, int64_t shares, int64_t colum
   }
 }
 
-// One outer index: its blocks' shares are the tasks.
+// Reduces one outer index; the shares of its blocks are the tasks.
 void reduce_columns_shared(ReduceOp op, const ReduceArgs& g, base::ThreadPool& pool) {
   double parts[kColumnTasks * kColumns], totals[kColumns];
   const int64_t blocks = (g.inner + kColumns - 1) / kColumns, shares = column_shares(g, blocks);
@@ -452,7 +452,7 @@ void reduce_columns_shared(ReduceOp op, const ReduceArgs& g, base::ThreadPool& p
   }
 }
 
-// One block of one outer index on this thread, in the same shares.
+// Reduces one block of one outer index on this thread, in the same shares.
 void reduce_block(ReduceOp op, const ReduceArgs& g, ColumnBlock b, int64_t shares) {
   double part[kColumns], totals[kColumns];
   b.run.totals = part;
@@ -482,14 +482,14 @@ void reduce_columns(ReduceOp op, const ReduceArgs& g, base::ThreadPool& pool) {
   });
 }
 
-constexpr int64_t kSmall = 64;     // elements of one outer index that are joined one by one
-constexpr int64_t kSmallRow = 24;  // the same where they lie in a row: longer ones are worth vectors
+constexpr int64_t kSmall = 64;     // most elements of an outer index that are joined one by one
+constexpr int64_t kSmallRow = 24;  // the same for contiguous elements: longer rows are worth vectors
 
 bool is_small(ReduceOp op, const ReduceArgs& g) {
   return op != ReduceOp::log_sum_exp && g.axis > 0 && g.axis * g.inner <= (g.inner == 1 ? kSmallRow : kSmall);
 }
 
-// Elements of each result in axis order, in f32.
+// Adds the elements of each result in the order of the axis, in f32.
 template <class Join>
 void small_run(ReduceOp op, const ReduceArgs& g, int64_t begin, int64_t end, const Join& join_one) {
   const float start = static_cast<float>(start_of(op));

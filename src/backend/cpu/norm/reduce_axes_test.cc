@@ -94,7 +94,7 @@ TEST_P(ReduceAtLevel, ArgExtremes) {
   for (int64_t axis : {1, 2, 16, 33, 200}) {
     for (int64_t inner : {1, 5, 16, 35}) {
       std::vector<float> x = wave(2 * axis * inner);
-      for (float& v : x) v = std::round(v * 4);  // ties
+      for (float& v : x) v = std::round(v * 4);  // makes ties
       for (int option = 0; option < 4; ++option) {
         const bool min = option & 1, last = option & 2;
         std::vector<int64_t> y(static_cast<size_t>(2 * inner));
@@ -143,7 +143,7 @@ TEST(Reduce, LongAxisIsAccurateAndTheSameForEveryThreadCountAndNeighbour) {
   const int64_t n = 1000003;
   const std::vector<float> x = wave(n * 2);
   for (ReduceOp op : kOps) {
-    if (op == ReduceOp::prod) continue;  // underflows
+    if (op == ReduceOp::prod) continue;  // would underflow
     float a[2], b[2], alone = 0;
     reduce(op, {x.data(), a, 2, n, 1}, one);
     reduce(op, {x.data(), b, 2, n, 1}, four);
@@ -156,7 +156,7 @@ TEST(Reduce, LongAxisIsAccurateAndTheSameForEveryThreadCountAndNeighbour) {
     reduce(op, {x.data(), c.data(), 2, 9999, 100}, one);
     reduce(op, {x.data(), d.data(), 2, 9999, 100}, four);
     EXPECT_EQ(0, std::memcmp(c.data(), d.data(), 800));
-    // The first of two outer neighbours alone: cut over the team, with the same result.
+    // The first of two outer indices alone is divided among the team, with the same result.
     reduce(op, {x.data(), d.data(), 1, 9999, 100}, four);
     EXPECT_EQ(0, std::memcmp(c.data(), d.data(), 400));
   }

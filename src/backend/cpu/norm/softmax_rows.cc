@@ -1,4 +1,4 @@
-// Softmax kernels: a row is loaded, reduced and scaled while it is in L1; inner axes go 64 columns at a time.
+// Softmax kernels: a row is loaded, reduced and scaled in L1; inner axes are processed 64 columns at a time.
 #include "backend/cpu/norm/softmax_rows.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/norm/softmax_rows.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_math.inc"
 #include "backend/cpu/simd/simd_reduce.inc"
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr float kLowest = -3.0e38f;  // a finite maximum: exp(-inf - kLowest) is 0, not NaN
 
-// y = scale * x + mask, and the largest of it; the mask may be absent.
+// Stores y = scale * x + mask and returns its maximum; the mask may be absent.
 float scaled_max(const float* x, const float* mask, float scale, float* y, size_t n) {
   const VF s = set(scale);
   const float start = -std::numeric_limits<float>::infinity();
@@ -36,7 +36,7 @@ float scaled_max(const float* x, const float* mask, float scale, float* y, size_
   return reduce_run(y, n, start, Same(), MaxFold());
 }
 
-// y = exp(scale * x - max), returns the sum over y in the order of reduce_run.
+// Stores y = exp(scale * x - max) and returns the sum of y, added in the order of reduce_run.
 float exp_sum(const float* x, float scale, float max, float* y, size_t n) {
   const VF s = set(scale), m = set(max);
   const auto map = [=](VF v, size_t i) HWY_ATTR {
@@ -53,7 +53,7 @@ float exp_sum(const float* x, float scale, float max, float* y, size_t n) {
 void softmax_row(const float* x, const float* mask, const SoftmaxRows& g, float* y) {
   const size_t n = static_cast<size_t>(g.cols);
   float max = scaled_max(x, mask, g.scale, y, n);
-  // With a mask the scaled row lies in y already.
+  // With a mask, y already holds the scaled row.
   const float* from = mask != nullptr ? y : x;
   const float scale = mask != nullptr ? 1.0f : g.scale;
   if (mask != nullptr && max < kLowest) max = kLowest;
@@ -94,7 +94,7 @@ HWY_INLINE void softmax_column(int64_t axis, bool log, const Load& load, const S
     for (int64_t a = 0; a < axis; ++a) store(a, hn::Sub(hn::Sub(load(a), max), shift));
     return;
   }
-  // The exponentials are stored and scaled after: the result may overwrite x, which is not read again.
+  // The exponentials are stored and scaled afterwards; x is not read again, so y may overwrite it.
   for (int64_t a = 0; a < axis; ++a) {
     const VF e = exp_nonpositive(hn::Sub(load(a), max));
     sum = hn::Add(sum, e);
@@ -110,8 +110,8 @@ HWY_INLINE void scale_column(int64_t axis, const Get& get, const Put& put) {
   for (int64_t a = 0; a < axis; ++a) put(a, hn::Mul(get(a), inverse));
 }
 
-// kMany whole vectors of columns side by side, so that memory is read and written in longer runs. Each lane's
-// order is that of softmax_column and scale_column.
+// kMany whole vectors of columns side by side, so that memory is accessed in longer runs. Each lane is
+// computed in the order of softmax_column and scale_column.
 constexpr int kMany = 8;
 void softmax_many(const float* x, float* y, int64_t axis, int64_t inner) {
   VF max[kMany], sum[kMany];

@@ -23,7 +23,7 @@ std::vector<float> wave(int64_t n, double phase) {
   return v;
 }
 
-// Softmax of n values `stride` apart.
+// Softmax of n values that are `stride` apart.
 std::vector<double> oracle(const std::vector<double>& x, bool log) {
   double max = -HUGE_VAL, sum = 0;
   for (double v : x) max = std::max(max, v);
@@ -92,7 +92,7 @@ TEST_P(SoftmaxAtLevel, ScaleAndSharedMask) {
         const std::vector<double> want = oracle(line, log);
         for (int64_t c = 0; c < cols; ++c) {
           const double w = want[static_cast<size_t>(c)], got = y[static_cast<size_t>(row * cols + c)];
-          if (std::isnan(w)) {  // all excluded
+          if (std::isnan(w)) {  // all are excluded
             ASSERT_EQ(got, log ? -HUGE_VAL : 0.0);
           } else if (std::isinf(w)) {
             ASSERT_EQ(got, w);
@@ -145,7 +145,7 @@ TEST(Softmax, SameBitsForEveryThreadCountAndAlone) {
   EXPECT_EQ(0, std::memcmp(a.data() + 531 * 41, alone.data(), 531 * 4));
 }
 
-// Columns beside each other in one task or each alone: the same bits.
+// A column gives the same bits whether it shares its task with others or not.
 TEST(Softmax, ColumnsHaveTheSameBitsWhateverIsBesideThem) {
   constexpr int64_t kAxis = 7, kInner = 403;
   std::vector<float> x(kAxis * kInner), y(x.size()), part(kAxis * 9), alone(part.size());

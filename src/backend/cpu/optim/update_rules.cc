@@ -1,4 +1,5 @@
-// Optimizer arithmetic in vectors: loads, one formula per rule, stores; reductions in f64 with a fixed order.
+// Optimizer arithmetic in vectors: loads, the formula of a rule, stores. Reductions add in f64 in a fixed
+// order.
 #include "backend/cpu/optim/update_rules.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/optim/update_rules.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_vector.inc"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,20 +27,20 @@ template <class T>
 HWY_INLINE Vec<T> all(double v) {
   return hn::Set(Tag<T>(), static_cast<T>(v));
 }
-// Two roundings: the bits of a scalar loop without contraction.
+// Rounds twice, so the bits equal those of a scalar loop without fused multiply-adds.
 template <class V>
 HWY_INLINE V mul_add(V a, V b, V c) {
   return hn::Add(hn::Mul(a, b), c);
 }
 
-/// What one vector step reads and writes.
+/// The vectors that one step of a rule reads and writes.
 template <class T>
 struct Lanes {
   Vec<T> p, g, s0, s1;
 };
 
-/// One vector of a run through the rule: loads what the run has, applies, stores what the run wants. A null
-/// address is not touched.
+/// Applies the rule to one vector of a run: loads what the run has, computes, and stores what the run asks
+/// for. Null addresses are neither read nor written.
 template <class T, class Rule>
 HWY_INLINE void step_at(const Rule& rule, const UpdateRun<T>& r, size_t i) {
   const Tag<T> d;
@@ -51,7 +52,7 @@ HWY_INLINE void step_at(const Rule& rule, const UpdateRun<T>& r, size_t i) {
   if (r.state_out[1] != nullptr) hn::StoreU(v.s1, d, r.state_out[1] + i);
 }
 
-/// The last n < width elements go through zero-padded copies: no read or write past the run.
+/// Processes the last n < width elements in zero-padded copies, so nothing past the run is read or written.
 template <class T, class Rule>
 void step_tail(const Rule& rule, const UpdateRun<T>& r, size_t at) {
   const size_t n = static_cast<size_t>(r.n) - at;
@@ -112,7 +113,7 @@ HWY_INLINE void sgd_any(const SgdRule& rule, const UpdateRun<T>& run) {
   sgd_kind<T, 1>(rule, run);
 }
 
-/// Constants in registers; one square root and one division per vector are hidden behind memory.
+/// Constants stay in registers; memory access hides the one square root and one division per vector.
 template <class T>
 HWY_INLINE void adam_any(const AdamRule& rule, const UpdateRun<T>& run) {
   const Vec<T> scale = all<T>(rule.grad_scale), l2 = all<T>(rule.l2), decay = all<T>(rule.decay);
@@ -132,7 +133,7 @@ HWY_INLINE void adam_any(const AdamRule& rule, const UpdateRun<T>& run) {
       run);
 }
 
-/// u of LAMB from moments and parameter.
+/// The update direction u of LAMB (You et al. 2020) from moments and parameter.
 template <class T>
 struct LambDirection {
   Vec<T> inverse, root, eps, weight_decay;
@@ -150,9 +151,9 @@ struct LambDirection {
 template <class T>
 HWY_INLINE double sum_squares_any(const T* x, int64_t count);
 
-constexpr int64_t kTile = 1024;  // elements of a direction kept in L1 between two loops over it
+constexpr int64_t kTile = 1024;  // elements of a direction that stay in L1 between two loops over them
 
-/// The part of a run from `at` on, at most a tile.
+/// The part of a run that begins at `at`, at most one tile long.
 template <class T>
 HWY_INLINE UpdateRun<T> tile_of(const UpdateRun<T>& r, int64_t at) {
   const auto from = [&](auto* x) { return x == nullptr ? x : x + at; };
@@ -164,7 +165,7 @@ HWY_INLINE UpdateRun<T> tile_of(const UpdateRun<T>& r, int64_t at) {
           std::min(kTile, r.n - at)};
 }
 
-/// Tile by tile: moments, the direction into L1, then both sums of squares.
+/// For each tile: the moments, the direction into L1, then both sums of squares.
 template <class T>
 HWY_INLINE RunNorms lamb_moments_any(const LambRule& rule, const UpdateRun<T>& run) {
   const Vec<T> scale = all<T>(rule.grad_scale);
@@ -181,7 +182,7 @@ HWY_INLINE RunNorms lamb_moments_any(const LambRule& rule, const UpdateRun<T>& r
   RunNorms norms;
   for (int64_t at = 0; at < run.n; at += kTile) {
     UpdateRun<T> tile = tile_of(run, at);
-    tile.param_out = u;  // the direction, for its norm only
+    tile.param_out = u;  // the direction is needed for its norm only
     step_run<T>(step, tile);
     norms.param += sum_squares_any(tile.param, tile.n);
     norms.update += sum_squares_any(u, tile.n);
@@ -238,7 +239,7 @@ HWY_INLINE void mean_square_any(double take_of, double grad_scale, const UpdateR
       run);
 }
 
-/// lerp forms, as PyTorch rounds them.
+/// Written in the form of lerp, with the roundings of PyTorch.
 template <class T>
 HWY_INLINE void muon_momentum_any(const MuonMomentum& rule, const UpdateRun<T>& run) {
   const Vec<T> scale = all<T>(rule.grad_scale), take = all<T>(rule.take), mu = all<T>(1 - rule.take);
@@ -270,19 +271,19 @@ HWY_INLINE void direction_any(const FactoredRow& rule, const T* grad, const T* v
   const Vec<T> scale = all<T>(rule.grad_scale), row = all<T>(rule.row), floor = all<T>(rule.floor);
   step_run<T>(
       [=](Lanes<T>& v) HWY_ATTR {
-        // A NaN variance must survive: the second operand wins where either is NaN.
+        // A NaN variance must propagate: max_or_second returns its second operand if either is NaN.
         const Vec<T> square = max_or_second(floor, hn::Mul(row, v.p));
         v.p = hn::Div(hn::Mul(v.g, scale), hn::Sqrt(square));
       },
       UpdateRun<T>{variance, grad, {}, u, {}, n});
 }
 
-// Reductions: 16 running sums in f64, element i in sum i mod 16 at every level.
+// Reductions keep 16 running sums in f64; element i goes to sum i mod 16 at every SIMD level.
 constexpr size_t kSums = 16;
 constexpr size_t kWide = HWY_LANES(double);
 constexpr size_t kSumVectors = kSums / kWide;
 
-// As many elements as a vector of doubles holds.
+// Loads as many elements as a vector of doubles holds.
 HWY_INLINE Vec<double> load_wide(const float* x) {
   return hn::PromoteTo(Tag<double>(), hn::LoadU(hn::Rebind<float, Tag<double>>(), x));
 }
@@ -322,7 +323,7 @@ HWY_INLINE void add_squares_any(const T* x, double* sums, int64_t count) {
   for (; i < n; ++i) sums[i] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
 }
 
-// The exported instances: f for float, d for double.
+// The exported instances: suffix f for float, d for double.
 #define TRIREME_RULE(name, Rule)                                                      \
   void name##_f(const Rule& rule, const UpdateRun<float>& r) { name##_any(rule, r); } \
   void name##_d(const Rule& rule, const UpdateRun<double>& r) { name##_any(rule, r); }

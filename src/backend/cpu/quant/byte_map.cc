@@ -1,4 +1,4 @@
-// Bytes through a table: the low half of a byte looks into sixteen rows, the high half chooses among them.
+// Maps bytes through a table: the low half of a byte indexes sixteen rows, the high half selects one of them.
 #include "backend/cpu/quant/byte_map.h"
 
 #include "backend/cpu/simd/simd_level.h"
@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/quant/byte_map.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_vector.inc"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,7 +19,7 @@ using VU8 = hn::Vec<U8>;
 using MU8 = hn::Mask<U8>;
 constexpr U8 kU8;
 
-/// Rows [first, first + N) of the table at `low`, chosen by the bits of the row's number within them.
+/// Looks `low` up in rows [first, first + N) of the table and selects by the bits of the row number.
 template <int N>
 HWY_INLINE VU8 choose(const uint8_t* table, int first, VU8 low, const MU8* bits) {
   if constexpr (N == 1) {

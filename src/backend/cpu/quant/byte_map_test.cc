@@ -1,4 +1,4 @@
-// Bytes through a table at every level, all lengths around a vector, in place too.
+// Maps of bytes through a table at every SIMD level, for all lengths around a vector, also in place.
 #include "backend/cpu/quant/byte_map.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// Cuts plain 8-bit products into blocks whose activations stay in the first-level cache, and walks their
-// tiles.
+// Cuts plain 8-bit products into blocks whose activations stay in the L1 cache, and runs their tiles.
 #include "backend/cpu/quant/qgemm_bytes.h"
 
 #include <algorithm>
@@ -9,9 +8,9 @@
 namespace trireme::cpu {
 namespace {
 
-constexpr int64_t kColumns = 64;          // of a tile of four vectors; blocks start at multiples
-constexpr int64_t kBand = kByteRows / 2;  // rows of a tile of four vectors; lower tiles take two bands
-constexpr int64_t kRowBytes = 20 * 1024;  // activations of a block, beside weights in the first-level cache
+constexpr int64_t kColumns = 64;          // columns of a tile of four vectors; blocks start at multiples
+constexpr int64_t kBand = kByteRows / 2;  // rows of a tile of four vectors; narrower tiles take two bands
+constexpr int64_t kRowBytes = 20 * 1024;  // activations of a block, which share the L1 cache with weights
 constexpr int64_t kMostBands = 16;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -22,7 +21,7 @@ struct Grid {
   int64_t rows = 1, columns = 1;
 };
 
-/// The grid whose slowest member of the team has the least to do; a task costs as much as 4 KiB of results.
+/// The grid that minimises the work of the busiest thread; a task costs as much as 4 KiB of results.
 Grid choose_grid(int64_t m, int64_t n, int64_t k_bytes, int threads) {
   Grid best;
   best.bands = divide_up(m, kBand);
@@ -60,7 +59,7 @@ class Runner {
     prototype_.zero = e.zero, prototype_.lo = e.lo, prototype_.hi = e.hi;
   }
 
-  /// Bands [begin, end) of `bands` x columns [first, last).
+  /// Multiplies bands [begin, end) of `bands` with columns [first, last).
   void block(int64_t bands, int64_t begin, int64_t end, int64_t first, int64_t last) const {
     const uint8_t* a = static_cast<const uint8_t*>(args_.a);
     uint8_t* c = static_cast<uint8_t*>(args_.c);
@@ -88,7 +87,7 @@ class Runner {
   const QuantGemmArgs& args_;
   const QuantKernels& kernels_;
   int64_t groups_;
-  ByteTile prototype_;  // what all tiles share
+  ByteTile prototype_;  // values common to all tiles
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Gathers activation bytes into 32-bit groups per tile and calls the 8-bit tile kernels.
+// Gathers activation bytes into 32-bit groups for each tile and calls the 8-bit tile kernels.
 #include "backend/cpu/quant/qgemm_driver.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
 int64_t groups_of(int64_t run, int group) { return (run + group - 1) / group; }
 
-/// Widens or copies one run of bytes into whole groups: [length] bytes -> [groups] 32-bit, zero filled.
+/// Copies or widens one run of bytes into whole groups: [length] bytes -> [groups] 32-bit words, zero-filled.
 void stage_run(const uint8_t* in, int64_t run, const QuantJob& job, int group, int32_t* out) {
   const int64_t groups = groups_of(run, group);
   out[groups - 1] = 0;
@@ -72,7 +72,7 @@ class Runner {
   }
 
  private:
-  /// Weights, and their first column of the output.
+  /// The weights of a group, and the first column of the output that they compute.
   struct Group {
     const PackedQuantMatrix& b;
     int64_t column;
@@ -80,7 +80,7 @@ class Runner {
   int64_t tile_begin(int64_t tile) const { return plan_.tile_begin(tile); }
   int64_t depth() const { return taps_ * run_groups_; }
 
-  // A lane's memory: stage [kRowSlots, run_groups], then per tile: row sums [kRowSlots], then groups or
+  // A lane's memory: stage [kRowSlots, run_groups], then for each tile row sums [kRowSlots] and the groups or
   // pointers.
   char* stage(char* lane) const { return lane; }
   size_t stage_bytes() const {
@@ -101,7 +101,7 @@ class Runner {
     const int count = static_cast<int>(tile_begin(tile + 1) - begin);
     char* memory = slot(lane, index);
     if (!plan_.packed && !job_.source.spatial && !job_.epilogue.row_factors) {
-      // The common case, small products, must not pay for the general one.
+      // Fast path: small products, which are common, need none of the general preparation.
       const char** row = reinterpret_cast<const char**>(body(memory));
       for (int r = 0; r < count; ++r) row[r] = job_.source.base + (begin + r) * job_.source.row_stride;
       return;
@@ -119,8 +119,8 @@ class Runner {
     }
   }
 
-  /// The pixels of a tile are where they are for every group: its channels lie behind those of the one
-  /// before.
+  /// Advances a tile to the next group. Every group has the same pixels, and its channels follow those of the
+  /// previous group.
   void next_group(int64_t index, char* lane) const {
     const char** rows = reinterpret_cast<const char**>(body(slot(lane, index)));
     for (int64_t i = 0; i < taps_ * kRowSlots; ++i) rows[i] += job_.source.run;
@@ -139,7 +139,7 @@ class Runner {
         start[r] = reinterpret_cast<const float*>(bytes[r] == bytes[0] ? staged : row);
       }
     }
-    // The transpose only moves 32-bit lanes, so groups of bytes pass through it as floats unharmed.
+    // The transpose only moves 32-bit lanes, so groups of bytes may pass through it as floats.
     for (int r = 0; r < kernels_.tile_rows; r += kernels_.width) {
       floats_.transpose(start + r, run_groups_, reinterpret_cast<float*>(out + r), kRowSlots);
     }
@@ -148,7 +148,7 @@ class Runner {
     }
   }
 
-  /// Sums of the raw activation values of each row, padding included.
+  /// Sums the raw activation values of each row, including padding.
   void sum_rows(const TileRows& rows, int count, int32_t* sums) const {
     std::fill(sums, sums + kRowSlots, 0);
     for (int64_t tap = 0; tap < taps_; ++tap) {
@@ -213,7 +213,7 @@ class Runner {
   const QuantKernels& kernels_;
   const DenseKernels& floats_;
   int64_t run_groups_, taps_;
-  QuantTile prototype_;  // what all tiles of the job share
+  QuantTile prototype_;  // values common to all tiles of the job
   bool curved_ = false;
 };
 
@@ -224,7 +224,7 @@ GemmPlan plan_quant(const RowSource& source, int64_t m, int64_t n, Isa isa, int 
   RowSource groups = source;
   groups.run = groups_of(source.run, kernels.group);
   const bool in_place = kernels.group == 4 && source.run % 4 == 0;
-  // The whole depth in one pass: partial sums have no room in an 8-bit output.
+  // One pass covers the whole depth, because an 8-bit output cannot hold partial sums.
   GemmPlan plan =
       plan_gemm(m, n, groups, dense_kernels(isa), {std::max<int64_t>(1, groups.depth()), threads});
   plan.packed = plan.packed || !in_place;
@@ -249,7 +249,7 @@ GemmPlan plan_quant_groups(const QuantJob& job, int threads) {
   plan.tiles_outside = true;
   plan.n_blocks = 1;
   plan.block_panels = plan.panels;
-  constexpr int64_t kBlocks = 4;  // of each thread, so that one that is late is helped
+  constexpr int64_t kBlocks = 4;  // per thread, so that others can take over blocks of a late thread
   plan.m_blocks = std::clamp<int64_t>(plan.tiles, 1, kBlocks * threads);
   plan.lanes = static_cast<int>(std::min<int64_t>(plan.m_blocks, threads));
   return plan;

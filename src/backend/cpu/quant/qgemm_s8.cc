@@ -1,4 +1,4 @@
-// Packs 8-bit weights, folds zero points into column offsets, and runs plain 8-bit products.
+// Packs 8-bit weights, folds zero points into column offsets, and starts plain 8-bit products.
 #include "backend/cpu/quant/qgemm_s8.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ constexpr size_t kAlignment = 64;
 
 size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
 
-/// Groups of k in the packed form of one column.
+/// Number of groups of k in the packed form of one column.
 int64_t packed_groups(int64_t taps, int64_t run, int group) { return taps * ((run + group - 1) / group); }
 
 int32_t weight_at(const QuantMatrixB& b, int64_t k, int64_t n) {
@@ -45,19 +45,19 @@ int32_t pack_column(const QuantMatrixB& b, int64_t n, int group, int width, int3
   return sum;
 }
 
-/// A panel of packed columns, and the sums of their weights.
+/// Where a panel of packed columns and the sums of their weights are written.
 struct BytePanel {
-  int64_t first;     // column
-  int valid, width;  // columns there are, and with what fills the panel
+  int64_t first;     // column index
+  int valid, width;  // columns that exist, and columns of the panel including padding
   int32_t* to;
   int32_t* sums;  // [valid]
 };
 
-/// Columns of one run of rows in groups of four bytes: row by row of the source where a column's bytes lie
-/// apart, else column by column. Products of two computed operands pack in every run.
+/// Packs columns in groups of four bytes, reading the source row by row or, if it is transposed, column by
+/// column. Must be fast: products of two computed operands pack in every run.
 void pack_byte_columns(const QuantMatrixB& b, const BytePanel& panel) {
   constexpr int kGroup = 4;
-  const uint8_t flip = b.is_signed ? 0 : 128;  // u8 weights are packed minus 128
+  const uint8_t flip = b.is_signed ? 0 : 128;  // u8 weights are stored minus 128
   const uint8_t* data = static_cast<const uint8_t*>(b.data);
   std::fill_n(panel.sums, panel.valid, 0);
   for (int64_t k0 = 0; k0 < b.run; k0 += kGroup) {
@@ -108,7 +108,7 @@ PackedQuantMatrix pack_quant_b(const QuantMatrixB& b, void* memory, Isa isa) {
 
 bool quant_offsets(const PackedQuantMatrix& b, QuantInput a, const int32_t* bias, const int32_t* b_zero,
                    QuantOffsets out) {
-  // With byte groups, signed activations are read as a + 128; with words they are read as they are.
+  // Kernels with byte groups read signed activations as a + 128; kernels with words read them unchanged.
   const int64_t flip = quant_kernels(b.isa).group == 4 && a.is_signed ? 128 : 0;
   bool any = false;
   for (int64_t n = 0; n < b.n; ++n) {

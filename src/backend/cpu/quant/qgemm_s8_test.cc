@@ -14,7 +14,7 @@ namespace {
 struct Case {
   int64_t m, k, n;
   bool a_signed, b_signed;
-  int32_t a_zero, b_zero;  // b_zero is of the weights' own type; column n adds n % 3
+  int32_t a_zero, b_zero;  // b_zero is in the weights' own type; column n adds n % 3
   bool vary_zero;
 };
 
@@ -24,7 +24,7 @@ class Product {
     std::mt19937 generator(static_cast<uint32_t>(s.m * 7 + s.k));
     a_.resize(static_cast<size_t>(s.m * s.k + 1));
     b_.resize(static_cast<size_t>(s.n * s.k));
-    // Extreme bytes often: the largest products are where saturating instructions would show.
+    // Extreme bytes are frequent, because saturating instructions would show with the largest products.
     for (uint8_t& x : a_)
       x = generator() % 4 ? static_cast<uint8_t>(generator()) : (s.a_signed ? 0x80 : 0xff);
     for (uint8_t& x : b_)
@@ -47,7 +47,7 @@ class Product {
     return sum;
   }
 
-  /// c as raw bytes of `element` each.
+  /// Returns c as raw bytes, `element` bytes per value.
   std::vector<char> run(QuantEpilogue e, int64_t element, int threads) {
     std::vector<char> memory(packed_quant_bytes(1, s_.k, s_.n, isa_));
     const PackedQuantMatrix packed =
@@ -119,16 +119,16 @@ TEST(QgemmS8, RequantisesLikeOnnx) {
     for (const Isa isa : usable_isas()) {
       Product p(s, isa);
       for (const int kind : {0, 1, 2, 3, 4}) {
-        // Any finite scales, at last: products past 2^31 and past all floats, of either sign.
+        // Finally any finite scales: products past 2^31 and past the range of floats, of either sign.
         const float odd[] = {-0.02f, 1.5f, -3e4f, 1e38f, -3e38f, 1e-40f};
         for (size_t j = 0; kind == 4 && j < p.scale_.size(); ++j) p.scale_[j] = odd[j % 6];
         const QuantOutput output = kind % 2 ? QuantOutput::s8 : QuantOutput::u8;
         QuantEpilogue e;
         e.output = output;
         e.scales_below_one =
-            kind == 2 || kind == 3;  // they are: the short way and the general one must agree
+            kind == 2 || kind == 3;  // they are here, so the short path and the general one must agree
         e.zero = output == QuantOutput::u8 ? 100 : -10;
-        e.lo = output == QuantOutput::u8 ? 100 : -128;  // the first as a fused relu
+        e.lo = output == QuantOutput::u8 ? 100 : -128;  // the first acts as a fused ReLU
         e.hi = output == QuantOutput::u8 ? 255 : 127;
         const std::vector<char> c = p.run(e, 1, kind == 2 ? 1 : 4);
         for (int64_t i = 0; i < s.m * s.n; ++i) {

@@ -14,7 +14,7 @@
 namespace trireme::cpu {
 namespace {
 
-// One scale's run: q = clamp(round(x / scale) + zero, lo, hi).
+// A run with one scale: q = clamp(round(x / scale) + zero, lo, hi).
 struct QuantRun {
   float scale, zero, lo, hi;
 };
@@ -22,14 +22,14 @@ struct QuantRun {
 }  // namespace
 }  // namespace trireme::cpu
 #endif
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_reduce.inc"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-// The quantised value as a float: whole, in range, NaN already 0.
+// The quantised value as a float: a whole number in range, where NaN became 0.
 HWY_INLINE VF quantized(VF v, VF scale, const QuantRun& r) {
   const VF q = hn::Round(hn::Div(v, scale));
   const VF shifted = hn::Add(hn::IfThenElseZero(hn::Eq(q, q), q), set(r.zero));
@@ -65,7 +65,7 @@ void dequantize_u8(const uint8_t* x, float* y, size_t n, float scale, int32_t ze
 void dequantize_i8(const int8_t* x, float* y, size_t n, float scale, int32_t zero) {
   dequantize_run(x, y, n, scale, zero);
 }
-// A 64-bit difference: i32 minus a zero point of the other sign leaves 32 bits.
+// The difference needs 64 bits: i32 minus a zero point of opposite sign overflows 32 bits.
 void dequantize_i32(const int32_t* x, float* y, size_t n, float scale, int32_t zero) {
   for (size_t i = 0; i < n; ++i) {
     y[i] = static_cast<float>(static_cast<int64_t>(x[i]) - static_cast<int64_t>(zero)) * scale;
@@ -89,11 +89,11 @@ namespace {
 
 constexpr int64_t kPiece = 8192;
 
-// Calls body(channel, first element, count) over [outer, axis, inner], long runs cut into pieces.
+// Calls body(channel, first element, count) over [outer, axis, inner]; long runs are cut into pieces.
 template <class Body>
 void for_runs(int64_t outer, int64_t axis, int64_t inner, base::ThreadPool& pool, const Body& body) {
   if (outer <= 0 || axis <= 0 || inner <= 0) return;
-  // Per tensor, outer and inner are one run.
+  // With one scale per tensor, outer and inner form one run.
   if (axis == 1) inner *= outer, outer = 1;
   const int64_t pieces = (inner + kPiece - 1) / kPiece;
   const int64_t grain = std::max<int64_t>(1, kPiece / std::min(inner, kPiece));

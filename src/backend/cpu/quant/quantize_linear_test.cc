@@ -11,7 +11,7 @@
 namespace trireme::cpu {
 namespace {
 
-// Multiples of 1/8 in [-40, 40]: with scales that are powers of two there are many exact ties.
+// Multiples of 1/8 in [-40, 40], which give many exact ties with scales that are powers of two.
 std::vector<float> eighths(int64_t n) {
   std::vector<float> v(static_cast<size_t>(n));
   uint32_t seed = 11;

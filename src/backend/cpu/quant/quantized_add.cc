@@ -1,4 +1,4 @@
-// The sum of two 8-bit tensors: bytes widen to f32 lanes, two multiply-adds, round, clamp, narrow.
+// The sum of two 8-bit tensors: widens to f32 lanes, two multiply-adds, rounds, clamps, narrows.
 #include "backend/cpu/quant/quantized_add.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/quant/quantized_add.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must follow foreach_target.h, which sets the SIMD level.
 #include "backend/cpu/simd/simd_vector.inc"
 
 HWY_BEFORE_NAMESPACE();

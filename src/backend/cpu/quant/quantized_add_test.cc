@@ -23,7 +23,7 @@ void check(bool is_signed, int64_t n) {
   base::ThreadPool pool(3);
   quantized_add({a.data(), b.data(), y.data(), n, is_signed, 0.5f, 0.25f, 1.5f, lowest, highest}, pool);
   for (size_t i = 0; i < a.size(); ++i) {
-    // Factors are powers of two, so the double sum is exact and halves really occur.
+    // Factors are powers of two, so the sum in double is exact and ties occur.
     const double sum = std::nearbyint(double(a[i]) * 0.5 + double(b[i]) * 0.25 + 1.5);
     ASSERT_EQ(double(y[i]), std::min(std::max(sum, double(lowest)), double(highest))) << "element " << i;
   }

@@ -10,7 +10,7 @@ TRIREME_TARGET_AVX2_BEGIN
 namespace trireme::cpu {
 namespace {
 
-// Vocabulary, templates, table: in this order.
+// The order matters: vocabulary of vector types, templates, table.
 #include "backend/cpu/tiles/dense_simd_avx2.inc"
 
 #include "backend/cpu/tiles/dense_activation.inc"

@@ -2,13 +2,13 @@
 #include "backend/cpu/tiles/dense_bf16.h"
 #include "backend/cpu/tiles/dense_simd.h"
 
-// Clang 16, which builds the fuzz targets, crashes on these intrinsics: its binaries take the f32 tiles.
+// Clang 16, which builds the fuzz targets, crashes on these intrinsics, so its binaries use the f32 tiles.
 #if defined(__x86_64__) && (!defined(__clang__) || __clang_major__ > 16)
 
-// GCC 12 takes the deliberate "undefined" operand inside its own AVX-512 intrinsics for a mistake of ours.
+// GCC 12 warns of the deliberately undefined operands inside its own AVX-512 intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
-// Only the tiles of the shared vocabulary are used here.
+// Of the shared vocabulary, only the tiles are used here.
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 #define TRIREME_BF16 1
@@ -17,7 +17,7 @@ TRIREME_TARGET_BF16_BEGIN
 namespace trireme::cpu {
 namespace {
 
-// Vocabulary, then templates.
+// First the vocabulary of vector types, then the templates that use it.
 #include "backend/cpu/tiles/dense_simd_avx512.inc"
 
 #include "backend/cpu/tiles/gemm_kernel.inc"

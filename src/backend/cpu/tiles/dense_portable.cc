@@ -1,4 +1,4 @@
-// The dense kernels in plain vector extensions, for any processor; also where the levels' tables are chosen.
+// The dense kernels in plain vector extensions, for any processor; also chooses the table of a level.
 #include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/tiles/dense_simd.h"
 #include "backend/cpu/tiles/qgemm_kernels.h"
@@ -6,7 +6,7 @@
 namespace trireme::cpu {
 namespace {
 
-// Vocabulary, templates, table: in this order.
+// The order matters: vocabulary of vector types, templates, table.
 #include "backend/cpu/tiles/dense_simd_portable.inc"
 
 #include "backend/cpu/tiles/dense_activation.inc"

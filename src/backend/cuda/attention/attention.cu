@@ -1,4 +1,4 @@
-// Launchers of attention: whole, its gradient, rotary embedding.
+// Launchers of attention, its gradient, and rotary embedding.
 #include "backend/cuda/attention/attention.h"
 
 #include "backend/cuda/attention/attention_grad_keys.h"
@@ -57,14 +57,14 @@ AttentionView view_of(const AttentionShape& s, const void* mask, const int64_t* 
           .ends_at_length = s.has_lengths && s.ends_at_length};
 }
 
-/// Whether all rows of a head at `at` begin on 16 bytes and are whole packs of them.
+/// Whether every row of a head at `at` is aligned to 16 bytes and consists of whole 16-byte packs.
 bool is_packed(const void* at, const AttentionStrides& strides, int64_t channels, tensor::DType type) {
   const int64_t pack = 16 / tensor::bytes_of(type, 1);
   return reinterpret_cast<uintptr_t>(at) % 16 == 0 && channels % pack == 0 && strides.batch % pack == 0 &&
          strides.seq % pack == 0 && strides.head % pack == 0;
 }
 
-/// f(std::integral_constant) of the smallest tile that holds the channels.
+/// Calls f(std::integral_constant) with the smallest tile width that holds the channels.
 template <class F>
 void by_dim(int64_t dim, F f) {
   if (dim <= 32) return f(std::integral_constant<int, 32>{});

@@ -1,4 +1,4 @@
-// Where there is no cuDNN, our own kernels do all attention.
+// Builds without cuDNN: our own kernels compute all attention.
 #include "backend/cuda/attention/attention.h"
 
 namespace trireme::cuda {

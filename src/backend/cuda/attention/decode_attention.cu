@@ -1,4 +1,4 @@
-// Launchers of attention in a step of decoding.
+// Launchers of attention in a decoding step.
 #include "backend/cuda/attention/decode_attention.h"
 
 #include <type_traits>
@@ -10,7 +10,7 @@
 namespace trireme::cuda {
 namespace {
 
-/// Rotated queries lie behind what attention asks for.
+/// The rotated queries are stored after the workspace of paged attention.
 int64_t queries_at(const PagedAttentionArgs& a) {
   return (paged_attention_workspace_bytes(a) + 255) / 256 * 256;
 }

@@ -1,4 +1,4 @@
-// Launchers of attention over pages.
+// Launchers of attention over a paged key-value cache.
 #include "backend/cuda/attention/paged_attention.h"
 
 #include <type_traits>
@@ -32,7 +32,7 @@ PagedView view_of(const PagedAttentionArgs& a) {
 
 namespace {
 
-/// Parts of the workspace: states, then tickets.
+/// The workspace holds the states first, then the tickets.
 int64_t state_bytes(const PagedAttentionArgs& a) {
   const PagedView view = view_of(a);
   return view.few_rows() * a.heads * view.most_parts() * (a.dim + 2) * static_cast<int64_t>(sizeof(float));
@@ -99,7 +99,7 @@ int32_t* tickets_of(const PagedAttentionArgs& a) {
   return reinterpret_cast<int32_t*>(static_cast<std::byte*>(a.workspace) + state_bytes(a));
 }
 
-/// Whatever the number of vectors that a block takes.
+/// An upper bound that holds for any number of query vectors per block.
 int64_t ticket_count(const PagedAttentionArgs& a) { return a.sequences * kFewRows * a.heads; }
 
 int64_t paged_attention_workspace_bytes(const PagedAttentionArgs& a) {

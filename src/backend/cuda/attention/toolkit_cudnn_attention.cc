@@ -11,10 +11,10 @@ namespace {
 using Ints = std::vector<int64_t>;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-/// Operands and results by their numbers in a graph.
+/// Identifiers of operands and results in a graph.
 enum : Uid { kQ = 1, kK, kV, kY, kLse, kDy, kDq, kDk, kDv };
 
-/// [batch, heads, positions, channels] as it lies.
+/// Dimensions [batch, heads, positions, channels] with the strides that the tensor has in memory.
 struct Operand {
   Ints dims, strides;
 };
@@ -36,17 +36,17 @@ Operand statistics(const AttentionShape& s) {
 
 int64_t rounded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// A deterministic gradient keeps all probabilities in 16 bits and a sum for each query; what the plan asks
-/// for beside it is small.
+/// The deterministic gradient stores all probabilities in 16 bits and one sum per query; the rest of the
+/// plan's workspace is small.
 int64_t workspace_of(const AttentionShape& s, bool gradient) {
   if (!gradient) return kCudnnWorkspaceBytes;
-  constexpr int64_t kRows = 128, kColumns = 128;  // tiles
+  constexpr int64_t kRows = 128, kColumns = 128;  // extents of a tile
   const int64_t rows = s.batch * s.heads * rounded(s.queries, kRows);
   return kCudnnWorkspaceBytes + rows * (rounded(s.keys, kColumns) * 2 + static_cast<int64_t>(sizeof(float)));
 }
 constexpr int64_t kMostWorkspaceBytes = int64_t{8} << 30;
 
-/// What both directions read.
+/// Operands of both the forward and the backward graph.
 struct Inputs {
   Tensor q, k, v;
 };
@@ -82,7 +82,7 @@ std::string key_of(const AttentionShape& s, bool gives_lse, bool gradient) {
   return base::concat(key, " ", gives_lse, gradient);
 }
 
-/// Null if cuDNN refuses the shape.
+/// Returns null if cuDNN refuses the shape.
 std::unique_ptr<const fe::graph::Graph> build(const GemmPlace& place, const Cudnn& cudnn,
                                               const AttentionShape& s, bool gives_lse, bool gradient) {
   const PlanWish wish{.key = key_of(s, gives_lse, gradient),
@@ -136,10 +136,10 @@ class CudnnAttention final : public AttentionPlan {
   bool gives_lse_;
   std::shared_ptr<const Cudnn> cudnn_;
   std::shared_ptr<const SharedGraph> shared_;
-  const fe::graph::Graph* graph_;  // of it
+  const fe::graph::Graph* graph_;  // owned by shared_
 };
 
-/// Stands where there is no device: the program is only looked at.
+/// Used where there is no device: the program is only inspected.
 class ImaginedAttention final : public AttentionPlan {
  public:
   explicit ImaginedAttention(int64_t workspace) : workspace_(workspace) {}

@@ -1,4 +1,4 @@
-// Launchers of images as columns of blocks.
+// Launchers of im2col and col2im: images as columns of blocks.
 #include "backend/cuda/conv/columns.h"
 
 #include "backend/cuda/conv/column_kernels.h"
@@ -11,7 +11,7 @@ ColumnWalk walk_of(const ColumnShape& s, bool of_columns) {
   ColumnWalk w{};
   w.rank = static_cast<int>(s.axes.size());
   w.image_count = w.block_count = w.position_count = 1;
-  constexpr int64_t kAny = INT64_MAX;  // indices of an axis may be offset by its padding
+  constexpr int64_t kAny = INT64_MAX;  // no upper bound: padding shifts the indices of an axis
   for (size_t d = 0; d < s.axes.size(); ++d) {
     const ColumnShape::Axis& a = s.axes[s.axes.size() - 1 - d];
     w.axes[d] = {Divider(a.image, kAny),

@@ -1,5 +1,5 @@
-// Plans of convolutions: the library's where it takes the shape, else the plain kernel; a finish that the
-// library does not do follows in a kernel of ours.
+// Plans of convolutions: cuDNN where it takes the shape, else the plain kernel. A finish that cuDNN does not
+// do is computed by a kernel of ours afterwards.
 #include "backend/cuda/conv/convolution.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// Launchers of the plain convolution and of what follows one.
+// Launchers of the plain convolution and of the finish after a convolution.
 #include "backend/cuda/conv/convolution.h"
 
 #include "backend/cuda/conv/convolution_kernels.h"

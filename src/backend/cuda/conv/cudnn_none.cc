@@ -1,4 +1,4 @@
-// Where there is no cuDNN, our own kernels do every convolution.
+// Builds without cuDNN: our own kernels compute every convolution.
 #include "backend/cuda/conv/convolution.h"
 
 namespace trireme::cuda {

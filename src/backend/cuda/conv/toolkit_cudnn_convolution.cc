@@ -1,5 +1,5 @@
-// Convolutions by cuDNN's graphs, with bias, residual and rectifier in the same pass. With channels last the
-// weights, which ours are [filters, channels, taps], go through a copy [filters, taps, channels].
+// Convolutions by cuDNN graphs, with bias, residual and ReLU in the same pass. With channels last, the
+// weights, stored as [filters, channels, taps], are first copied to [filters, taps, channels].
 #include "backend/cuda/conv/convolution.h"
 #include "backend/cuda/conv/transpose.h"
 #include "backend/cuda/cudnn/toolkit_cudnn.cuh"
@@ -10,7 +10,7 @@ namespace {
 using Ints = std::vector<int64_t>;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-/// Two spatial axes unless the first is used.
+/// Index of the first spatial axis to use: 1 (two axes) if the first of the three is trivial.
 size_t first_axis(const ConvolutionShape& s) {
   return s.in[0] == 1 && s.kernel[0] == 1 && s.out[0] == 1 && s.pad[0] == 0 ? 1 : 0;
 }
@@ -19,7 +19,7 @@ Ints axes_of(const ConvolutionShape& s, const std::array<int64_t, 3>& values) {
   return Ints(values.begin() + static_cast<std::ptrdiff_t>(first_axis(s)), values.end());
 }
 
-/// [outer, channels, spatial ...] in either layout.
+/// Dimensions [outer, channels, spatial ...] with the strides of either layout.
 struct Layout {
   Ints dims, strides;
   Layout(int64_t outer, int64_t channels, const Ints& spatial, bool channels_last) {
@@ -34,16 +34,16 @@ struct Layout {
   }
 };
 
-/// What must follow the operand so that the result has its extents: as much as precedes it where that does,
-/// for which the library has most kernels. nullopt: cuDNN would count otherwise.
+/// Padding after the operand that gives the result its extents. It equals the padding before where possible,
+/// since cuDNN has most kernels for that. nullopt: cuDNN cannot express this shape.
 std::optional<Ints> post_padding(const ConvolutionShape& s) {
   Ints post;
   for (size_t i = first_axis(s); i < 3; ++i) {
     const int64_t reach = (s.kernel[i] - 1) * s.dilation[i] + 1;
     const int64_t missing = (s.out[i] - 1) * s.stride[i] + reach - s.in[i] - s.pad[i];
     if (s.pad[i] < 0 || missing <= -s.stride[i]) return std::nullopt;
-    // A stride's remainder may be padded or not: 7x7 over 224 with stride 2 and padding 3 reads 2 of the
-    // last 3.
+    // Equal padding may exceed what is read by less than a stride: 7x7 over 224 with stride 2 and padding 3
+    // reads only 2 of the last 3.
     const bool is_even = s.pad[i] >= missing && s.pad[i] < missing + s.stride[i];
     post.push_back(is_even ? s.pad[i] : std::max<int64_t>(missing, 0));
   }
@@ -58,7 +58,7 @@ bool copies_data(const ConvolutionShape& s) { return s.x_channels_last != s.y_ch
 
 int64_t rounded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// Parts of the workspace in front of cuDNN's.
+/// Bytes of the workspace that hold copies of operands; cuDNN's own workspace follows them.
 struct Copies {
   int64_t weights = 0, data = 0;
   explicit Copies(const ConvolutionShape& s) {
@@ -68,10 +68,10 @@ struct Copies {
   int64_t bytes() const { return weights + data; }
 };
 
-/// Operands and results by their numbers in a graph.
+/// Identifiers of operands and results in a graph.
 enum : Uid { kX = 1, kW, kY, kBias, kResidual, kResult };
 
-/// A description under way.
+/// A graph while it is described.
 struct Description {
   fe::graph::Graph& graph;
   const ConvolutionShape& shape;
@@ -96,7 +96,7 @@ Tensor pointwise(Description& d, const Tensor& left, const Tensor& right, fe::Po
   return right == nullptr ? d.graph.pointwise(left, attributes) : d.graph.pointwise(left, right, attributes);
 }
 
-/// bias, residual and rectifier behind `z`.
+/// Adds bias, residual and ReLU to the graph after `z`.
 Tensor add_finish(Description& d, Tensor z, const Layout& result) {
   const ConvolutionShape& s = d.shape;
   if (s.bias) {
@@ -136,7 +136,7 @@ void describe(fe::graph::Graph& graph, const ConvolutionShape& s, const Ints& po
   result->set_data_type(cudnn_type(s.type));
 }
 
-/// What is measured with: bytes of each operand and of the result.
+/// Identifiers and bytes of the buffers that a measurement needs.
 std::vector<std::pair<Uid, int64_t>> operands_of(const ConvolutionShape& s) {
   const auto bytes = [&](int64_t elements) { return tensor::bytes_of(s.type, elements); };
   const int64_t x = bytes(s.x_elements()), y = bytes(s.y_elements()), w = bytes(s.w_elements());
@@ -159,7 +159,7 @@ std::string key_of(const ConvolutionShape& s, bool tf32) {
   return key;
 }
 
-/// Null if cuDNN has no such convolution.
+/// Returns null if cuDNN has no such convolution.
 std::unique_ptr<const fe::graph::Graph> build(const GemmPlace& place, const Cudnn& cudnn,
                                               const ConvolutionShape& s, bool tf32) {
   const std::optional<Ints> post = post_padding(s);
@@ -215,20 +215,20 @@ class CudnnConvolution final : public ConvolutionPlan {
   Copies copies_;
   std::shared_ptr<const Cudnn> cudnn_;
   std::shared_ptr<const SharedGraph> shared_;
-  const fe::graph::Graph* graph_;  // of it
+  const fe::graph::Graph* graph_;  // owned by shared_
 };
 
-/// True if cuDNN may be asked for all of it.
+/// Whether a cuDNN graph can express the whole convolution with its finish.
 bool is_expressible(const ConvolutionShape& s) {
   const bool relu_or_none = s.act.kind == Activation::none || s.act.kind == Activation::relu;
   const bool is_finished = s.bias || s.residual || s.act.kind != Activation::none;
   if (is_finished && s.kind != ConvolutionKind::forward) return false;
   if (s.act_before_residual && s.residual && s.act.kind != Activation::none) return false;
-  // Only an operand that is read goes through a copy.
+  // Copies are made of operands only, and for the gradient of the data x is the result.
   return relu_or_none && (s.kind != ConvolutionKind::data || !copies_data(s));
 }
 
-/// Stands where there is no device: the program is only looked at.
+/// Used where there is no device: the program is only inspected.
 class ImaginedConvolution final : public ConvolutionPlan {
  public:
   explicit ImaginedConvolution(const ConvolutionShape& shape) : copies_(shape) {}

@@ -8,7 +8,7 @@ namespace trireme::cuda {
 
 namespace {
 
-/// Moved as unsigned integers of the element's size.
+/// Elements are moved as unsigned integers of their size.
 template <class T>
 void run_transpose(On on, const void* x, void* y, const int64_t (&e)[3]) {
   constexpr int64_t kTile = Transpose<T>::kTile;

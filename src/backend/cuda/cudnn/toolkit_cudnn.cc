@@ -1,4 +1,4 @@
-// Opens cuDNN and builds and runs its graphs.
+// Opens cuDNN, and builds and runs its graphs.
 #include "backend/cuda/cudnn/toolkit_cudnn.cuh"
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 #include "backend/cuda/device/cuda_check.h"
 #include "backend/cuda/device/cuda_device.h"
 
-// Where the front end looks for the library's functions.
+// The front end looks up cuDNN's functions through this handle.
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
 }
@@ -21,10 +21,11 @@ void require(cudnnStatus_t status, const char* what) {
   base::fail(base::ErrorCode::unavailable, "cuDNN: ", what, ": ", fe::detail::get_error_string(status));
 }
 
-/// Opens what cuDNN and its front end load by name first, so that they find it wherever it lies.
+/// Opens the libraries that cuDNN and its front end load by name, so that these names resolve wherever they
+/// are.
 void open_libraries() {
   const ToolkitLibrary runtime("libcudart.so.13");
-  // The front end would take a runtime of CUDA 12 first where there is one.
+  // Without this, the front end would prefer a CUDA 12 runtime if one is installed.
   ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.path().c_str(), /*overwrite=*/0);
   for (const char* name : {"libnvrtc.so.13", "libcublasLt.so.13", "libcublas.so.13"})
     const ToolkitLibrary needed(name);
@@ -32,8 +33,8 @@ void open_libraries() {
   fe::cudnn_dlhandle = cudnn.handle();
 }
 
-/// While it lives, this thread may do what a thread that records launches may not: allocate, load code. The
-/// recording is not touched by it.
+/// During its lifetime, this thread may allocate memory and load code even while it captures a CUDA graph.
+/// The capture does not record these calls.
 class Unrecorded {
  public:
   Unrecorded() { check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "leaving a recording"); }
@@ -58,7 +59,7 @@ Cudnn::Cudnn(int ordinal, std::shared_ptr<const PlanStore> plans)
     : ordinal_(ordinal), plans_(std::move(plans)) {
   open_libraries();
   check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
-  const Lease first(*this, nullptr);  // fails now rather than in a run
+  const Lease first(*this, nullptr);  // a failure shows here, not at the first run
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, ordinal), "reading the properties of a GPU");
   int driver = 0;

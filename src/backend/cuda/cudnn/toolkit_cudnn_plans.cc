@@ -1,4 +1,4 @@
-// Plans of cuDNN's graphs: kept by earlier processes, or the fastest of what the library proposes.
+// Execution plans of cuDNN graphs: taken from the plan store, or the fastest of those that cuDNN proposes.
 #include <algorithm>
 #include <exception>
 #include <limits>
@@ -9,25 +9,25 @@
 namespace trireme::cuda {
 namespace {
 
-/// What is kept of a graph: one of these, and what belongs to it.
-constexpr char kRefused = '-';  ///< the library has no plan
-constexpr char kPlan = 'p';     ///< the plan itself, in the library's words
-constexpr char kName = 'n';  ///< the name of a plan that the library does not write down but builds quickly
+/// The first byte of a stored plan says what the rest holds.
+constexpr char kRefused = '-';  ///< cuDNN has no plan; nothing follows
+constexpr char kPlan = 'p';     ///< the plan as serialized by cuDNN
+constexpr char kName = 'n';  ///< the name of a plan, if cuDNN cannot serialize the plan but builds it quickly
 
 using Graph = fe::graph::Graph;
 
-/// The graph of one wish on its way to a plan.
+/// Finds the plan of one graph.
 class PlanBuilder {
  public:
   PlanBuilder(const GemmPlace& place, const Cudnn& cudnn, const PlanWish& wish,
               const std::function<void(Graph&)>& describe)
       : place_(place), cudnn_(cudnn), wish_(wish), describe_(describe) {}
 
-  /// Makes the graph of what was kept; false where that is no longer of use.
+  /// Makes the graph from a stored entry; false if the entry cannot be used any more.
   bool open(std::string_view kept) {
     if (kept.empty()) return false;
     const std::string_view rest = kept.substr(1);
-    // The front end reads with a JSON library that throws errors of its own.
+    // The front end parses with a JSON library that throws exceptions of its own.
     try {
       if (kept[0] == kRefused) return graph_.reset(), true;
       if (kept[0] == kPlan) return (graph_ = opened(rest)) != nullptr;
@@ -37,14 +37,14 @@ class PlanBuilder {
     return false;
   }
 
-  /// Makes the graph from the library's proposals; gives what is to be kept.
+  /// Makes the graph from cuDNN's proposals; returns the entry to store.
   std::string build() {
     graph_ = proposed();
     std::vector<int64_t> found;
     if (graph_ != nullptr) found = candidates();
     if (found.empty()) return graph_.reset(), std::string(1, kRefused);
     const int64_t best = found.size() == 1 ? found[0] : fastest(found);
-    // What was built last is what execute() runs; the second call lays out its arguments.
+    // execute() runs the plan that was built last; the second call prepares its arguments.
     const Cudnn::Lease lease(cudnn_, nullptr);
     if (graph_->build_plan_at_index(best).is_bad() || graph_->build_plans(lease.handle()).is_bad())
       return graph_.reset(), std::string(1, kRefused);
@@ -55,7 +55,7 @@ class PlanBuilder {
 
  private:
   bool fits(const Graph& graph) const {
-    // The front end has intermediate results beside what the plan asks for, which its filter is blind to.
+    // The front end may add memory of its own to the plan's workspace, which its filter does not count.
     int64_t needed = 0;
     return graph.get_workspace_size(needed).is_good() && needed <= wish_.workspace_bytes;
   }
@@ -83,7 +83,7 @@ class PlanBuilder {
     return nullptr;
   }
 
-  /// The graph and the library's proposals, those that are not wanted struck out; null where there is none.
+  /// The graph with cuDNN's proposals except the unwanted ones; null if cuDNN does not support the graph.
   std::unique_ptr<Graph> proposed() const {
     const Cudnn::Lease lease(cudnn_, nullptr);
     auto graph = std::make_unique<Graph>();
@@ -109,8 +109,8 @@ class PlanBuilder {
            std::find(notes.begin(), notes.end(), fe::BehaviorNote_t::RUNTIME_COMPILATION) != notes.end();
   }
 
-  /// Built, in the library's order. Of those that it compiles now, which takes a second or more, only the
-  /// first.
+  /// Indices of plans that build, in cuDNN's order. Compiling a plan at run time takes a second or more, so
+  /// only the first plan of that kind is included.
   std::vector<int64_t> candidates() const {
     constexpr size_t kMeasured = 4;
     constexpr int64_t kTried = 32;
@@ -127,7 +127,7 @@ class PlanBuilder {
     return found;
   }
 
-  /// Of these plans; the first where there is no memory for a trial.
+  /// Returns the fastest of these plans; the first one if there is no memory for a trial.
   int64_t fastest(const std::vector<int64_t>& plans) const {
     std::vector<float> ms;
     try {
@@ -143,7 +143,7 @@ class PlanBuilder {
     std::vector<std::shared_ptr<void>> memory;
     const auto room = [&](int64_t bytes) {
       memory.push_back(place_.device->allocate(bytes));
-      // Small numbers in every type: zeros run faster than data does.
+      // In every type the byte 0x3c repeated is a small number; zeros would run faster than real data.
       check_cuda(cudaMemset(memory.back().get(), 0x3c, static_cast<size_t>(bytes)), "filling memory");
       return memory.back().get();
     };
@@ -165,7 +165,7 @@ class PlanBuilder {
     return ms;
   }
 
-  /// The plan, if the library writes it down and reads it again, else its name.
+  /// The serialized plan if cuDNN can write it and read it back, else the plan's name.
   std::string written(int64_t plan) const {
     std::vector<uint8_t> bytes;
     constexpr bool kStructure = false;
@@ -176,7 +176,7 @@ class PlanBuilder {
         if (opened(text) != nullptr) return kPlan + text;
       }
     } catch (const std::exception&) {
-      // The JSON library's; a name will do.
+      // Thrown by the JSON library; the name is stored instead.
     }
     return graph_->get_plan_name_at_index(plan, name).is_good() ? kName + name : std::string();
   }
@@ -193,7 +193,7 @@ class PlanBuilder {
 std::unique_ptr<const fe::graph::Graph> ready_graph(const GemmPlace& place, const Cudnn& cudnn,
                                                     const PlanWish& wish,
                                                     const std::function<void(fe::graph::Graph&)>& describe) {
-  check_cuda(cudaSetDevice(cudnn.ordinal()), "choosing a GPU");  // the front end asks for its generation
+  check_cuda(cudaSetDevice(cudnn.ordinal()), "choosing a GPU");  // the front end asks for its architecture
   PlanBuilder builder(place, cudnn, wish, describe);
   const bool measures = gemm_options_from_environment().measure;
   const std::string key =

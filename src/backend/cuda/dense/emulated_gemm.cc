@@ -1,5 +1,5 @@
-// Products on the emulated device: plain loops, in stream order. Nothing of a finish is done here, so that
-// the kernels behind products run.
+// Products on the emulated device: plain loops in stream order. They compute no part of a finish, so that
+// tests run the finishing kernels.
 #include <cmath>
 
 #include "backend/cuda/device/emulated_stream.h"
@@ -11,7 +11,7 @@ namespace {
 
 using tensor::DType;
 
-/// An 8-bit float of `exponent_bits` and `mantissa_bits`; e4m3fn has no infinity.
+/// Value of an 8-bit float with `exponent_bits` and `mantissa_bits`; e4m3fn has no infinity.
 float float8_value(uint8_t bits, int exponent_bits, int mantissa_bits) {
   const int exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);
   const int mantissa = bits & ((1 << mantissa_bits) - 1), bias = (1 << (exponent_bits - 1)) - 1;
@@ -56,7 +56,7 @@ void store(void* at, int64_t i, DType type, A value) {
   }
 }
 
-/// A matrix [rows, columns] as op() gives it.
+/// A matrix [rows, columns] after op(), at its place in memory.
 struct MatrixView {
   const void* at;
   int64_t first, leading;
@@ -73,7 +73,7 @@ struct MatrixView {
   }
 };
 
-/// Sums in A, in the order of k. `room`: for op(a), op(b) and a row of sums.
+/// Accumulates in type A in the order of k. `room` holds op(a), op(b) and one row of sums.
 template <class A>
 void multiply(const GemmShape& s, const GemmPointers& p, int64_t batch, A* room) {
   const int64_t i = batch / s.inner, j = batch % s.inner;

@@ -1,4 +1,4 @@
-// Plans of products: as much of the finish as the library does in its pass, the rest by kernels behind it.
+// Plans of products: cuBLASLt does as much of the finish as it can in its pass, kernels of ours do the rest.
 #include "backend/cuda/dense/gemm.h"
 
 #include <cstdlib>
@@ -24,11 +24,11 @@ std::string cache_file() {
   return directory.empty() ? directory : directory + "/gemm.jsonl";
 }
 
-/// Parts of a finish that a kernel of ours does behind the product.
+/// The parts of a finish that our own kernels do after the product.
 struct Rest {
-  bool finish = false;  ///< finish_product, with all parts but `sums`
+  bool finish = false;  ///< finish_product does all parts except `sums`
   bool sums = false;
-  /// finish_product with the activation only: the library leaves its argument where the aux belongs.
+  /// finish_product does the activation only: cuBLASLt writes the activation's argument to the aux output.
   bool activation = false;
   bool is_empty() const { return !finish && !sums && !activation; }
 };
@@ -37,13 +37,13 @@ bool has_finish(const GemmFinish& f) {
   return f.bias || f.residual || f.act.kind != Activation::none || f.writes_aux || f.is_gradient;
 }
 
-/// True if `rest` leaves something that is asked for.
+/// Whether the parts named by `rest` are needed and may be separated from the product.
 bool applies(const GemmFinish& f, Rest rest) {
   if (rest.activation) return f.writes_aux && f.sums == SumsOf::none && !f.act_before_residual;
   return (!rest.finish || has_finish(f)) && (!rest.sums || f.sums != SumsOf::none);
 }
 
-/// What the library does when all of `rest` is left to kernels.
+/// The shape that is left for cuBLASLt when kernels do all of `rest`.
 GemmShape without(GemmShape shape, Rest rest) {
   const SumsOf sums = shape.finish.sums;
   if (rest.finish) shape.finish = {};
@@ -99,7 +99,8 @@ class ComposedPlan final : public GemmPlan {
     return {.out = p.out, .in = p.aux, .act = shape_.finish.act, .rows = rows(), .n = shape_.n};
   }
 
-  /// op(a) is [m, k], op(b) [k, n]: as they lie, k is down the columns of a transposed a and of a plain b.
+  /// op(a) is [m, k] and op(b) is [k, n], so k runs down the columns of a transposed a and of an untransposed
+  /// b.
   void add_sums(tensor::Stream& stream, const GemmPointers& p, void* workspace) const {
     const bool of_a = shape_.finish.sums == SumsOf::a;
     const bool down = of_a ? shape_.transpose_a : !shape_.transpose_b;
@@ -118,7 +119,7 @@ class ComposedPlan final : public GemmPlan {
   std::unique_ptr<GemmPlan> product_;
 };
 
-/// A product of no columns, rows or batches.
+/// A product whose result has no elements.
 class EmptyPlan final : public GemmPlan {
  public:
   int64_t workspace_bytes() const override { return 0; }

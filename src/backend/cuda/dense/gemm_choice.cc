@@ -1,4 +1,4 @@
-// Names and shapes of measured choices.
+// Keys and shapes of measured choices of an algorithm.
 #include "backend/cuda/dense/gemm_choice.h"
 
 #include <numeric>
@@ -8,16 +8,17 @@
 namespace trireme::cuda {
 namespace {
 
-/// Of products whose algorithm is the same for any rows: a step of decoding, one of a server, a prompt.
+/// Rows of the products measured when one algorithm serves any number of rows: one step, a server's step, a
+/// prompt.
 constexpr int64_t kRowsMeasured[] = {16, 256, 4096};
 
 std::string_view name_of(Scales scales) {
   return scales == Scales::none ? "" : scales == Scales::single ? " s1" : " sv";
 }
 
-/// The same product of `rows` rows, alone.
+/// The same product with `rows` rows and without batches.
 GemmShape with_rows(GemmShape s, int64_t rows) {
-  if (s.transpose_a) s.lda += rows - s.m;  // rows lie side by side there
+  if (s.transpose_a) s.lda += rows - s.m;  // a transposed a has m as its contiguous axis
   s.m = rows;
   s.outer = s.inner = 1;
   s.outer_a = s.outer_b = s.outer_c = s.inner_a = s.inner_b = s.inner_c = 0;
@@ -39,7 +40,7 @@ std::string choice_key(const GemmShape& s, const GemmOptions& options, std::stri
   key += base::concat(" ", tensor::name_of(s.in), ",", tensor::name_of(s.in_b), ",", tensor::name_of(s.out),
                       options.tf32 ? " tf32" : "", " ", finish, s.finish.residual ? " r" : "",
                       name_of(s.scales));
-  // Lines of before parts of sums were kept in f32 do not say so.
+  // "f32parts" tells these lines from older ones, which were measured without f32 partial sums.
   return base::concat(key, " f32parts a", choice_alignment(s, options));
 }
 
@@ -56,7 +57,7 @@ int64_t choice_alignment(const GemmShape& s, const GemmOptions& options) {
     common = std::gcd(common, tensor::bytes_of(type, elements));
   };
   if (options.fixed_order) {
-    // Batches follow each other by whole rows of these, or by less.
+    // Strides of batches are multiples of these, so only row strides count.
     take(s.transpose_a ? 1 : s.lda, s.in), take(s.ldb, s.in_b), take(s.ldc, s.out);
     return common;
   }

@@ -1,5 +1,5 @@
-// One algorithm for any number of rows where bits are not to depend on it: by the names and shapes of
-// choices.
+// Where bits must not depend on the number of rows, all numbers of rows use one algorithm: checked by the
+// keys and shapes of choices.
 #include "backend/cuda/dense/gemm_choice.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Launchers of the kernels behind products.
+// Launchers of the kernels that finish products.
 #include "backend/cuda/dense/gemm_finish.h"
 
 #include "backend/cuda/dense/gemm_finish_kernels.h"

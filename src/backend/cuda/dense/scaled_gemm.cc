@@ -1,4 +1,4 @@
-// Plans of products of 8-bit floats with a scale each row of both operands.
+// Plans of products of 8-bit floats with one scale per row of each operand.
 #include <algorithm>
 
 #include "backend/cuda/dense/float8.h"
@@ -11,10 +11,10 @@ namespace {
 
 using tensor::DType;
 
-/// Where workspaces of kernels may begin.
+/// Rounds up to the alignment of workspaces.
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// A product into f32, then scales and finish in one pass. A null product: of nothing, zeros.
+/// A product into f32, then one pass that applies scales and finish.
 class UnscaledPlan final : public GemmPlan {
  public:
   UnscaledPlan(const GemmShape& shape, std::unique_ptr<GemmPlan> product)
@@ -48,7 +48,7 @@ class UnscaledPlan final : public GemmPlan {
   std::unique_ptr<GemmPlan> product_;
 };
 
-/// A product of no columns, rows or depth: zeros with their finish.
+/// A product without columns, rows or depth: the finish applied to zeros.
 class NoProductPlan final : public GemmPlan {
  public:
   explicit NoProductPlan(const GemmShape& shape) : shape_(shape) {}
@@ -90,7 +90,7 @@ std::shared_ptr<const GemmPlan> prepare_scaled(const GemmPlace& place, const Gem
   if (shape.m * shape.n * shape.k == 0) return std::make_shared<NoProductPlan>(shape);
   const GemmOptions options = gemm_options_from_environment();
   if (std::unique_ptr<GemmPlan> whole = make_product(place, shape, options)) return whole;
-  // The scales are not left to the library without the finish: it would round between the two.
+  // The library must not apply the scales without the finish, because it would round in between.
   GemmShape sums = shape;
   sums.finish = {};
   sums.scales = Scales::none;

@@ -1,4 +1,4 @@
-// cuBLASLt opened at run time, and the measured choices of its algorithms.
+// Opens cuBLASLt at run time; measures its algorithms and records which is fastest.
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -65,7 +65,7 @@ std::string hex_of(const cublasLtMatmulAlgo_t& algo) {
   return out;
 }
 
-/// False for text that is no algorithm.
+/// Returns false if the text does not encode an algorithm.
 bool read_hex(const std::string& text, cublasLtMatmulAlgo_t& algo) {
   auto* bytes = reinterpret_cast<unsigned char*>(&algo);
   if (text.size() != 2 * sizeof(algo)) return false;
@@ -80,21 +80,21 @@ bool read_hex(const std::string& text, cublasLtMatmulAlgo_t& algo) {
   return true;
 }
 
-/// Milliseconds of each algorithm on one of the trial's products; infinite where it does not launch.
+/// Milliseconds of each algorithm on one product of the trial; infinity if it cannot be launched.
 std::vector<float> times_of(LaunchTimer& timer, const GemmTrial& trial, const GemmTrial::Launch& launch) {
   std::vector<float> ms;
   for (const cublasLtMatmulAlgo_t& algo : trial.algos) {
     try {
       ms.push_back(timer.median_ms([&](cudaStream_t queue) { launch(queue, algo); }));
     } catch (const base::Error&) {
-      cudaGetLastError();  // this algorithm does not launch
+      cudaGetLastError();  // clears the error of the failed launch
       ms.push_back(std::numeric_limits<float>::infinity());
     }
   }
   return ms;
 }
 
-/// The best over all products of the trial; the first where none can be launched.
+/// The algorithm that is best over all products of the trial; the first if none can be launched.
 GemmChoice measure(const GemmTrial& trial) {
   LaunchTimer timer;
   std::vector<float> scores(trial.algos.size(), 0.0f);
@@ -106,12 +106,12 @@ GemmChoice measure(const GemmTrial& trial) {
   GemmChoice best{trial.algos.at(0)};
   float best_score = std::numeric_limits<float>::infinity();
   for (size_t i = 0; i < scores.size(); ++i) {
-    if (scores[i] < best_score) best_score = scores[i], best.algo = trial.algos[i];  // not where NaN
+    if (scores[i] < best_score) best_score = scores[i], best.algo = trial.algos[i];  // false for NaN
   }
   return best;
 }
 
-/// A file that one process at a time holds.
+/// A file that only one process at a time holds open.
 class LockedFile {
  public:
   explicit LockedFile(const std::string& path)
@@ -124,10 +124,10 @@ class LockedFile {
   LockedFile(const LockedFile&) = delete;
   LockedFile& operator=(const LockedFile&) = delete;
   bool is_open() const { return fd_ >= 0; }
-  /// Without the line, the next process measures again.
+  /// If the write fails, the next process measures again.
   void append(const std::string& line) {
     if (::write(fd_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-      // A cut line is skipped by readers.
+      // Readers skip an incomplete line.
     }
   }
 
@@ -155,9 +155,9 @@ void GemmChoices::read(Lines& lines) const {
       if (entry.at("device").as_string() != device_key_ ||
           !read_hex(entry.at("algo").as_string(), choice.algo))
         continue;
-      lines.emplace(entry.at("product").as_string(), choice);  // the first line of a product stands
+      lines.emplace(entry.at("product").as_string(), choice);  // the first line of a product is valid
     } catch (const base::Error&) {
-      // A line that was cut short, or of another version: measured again.
+      // The line is incomplete or of another version: the product is measured again.
     }
   }
 }
@@ -178,7 +178,7 @@ GemmChoice GemmChoices::publish(const std::string& key, const GemmChoice& mine) 
 }
 
 GemmChoice GemmChoices::get(const std::string& key, const std::function<GemmTrial()>& make_trial) const {
-  // Held while measuring: two measurements at once would disturb each other.
+  // The lock is held while measuring, because two measurements at once would disturb each other.
   return lines_.with([&](Lines& lines) {
     if (const auto at = lines.find(key); at != lines.end()) return at->second;
     const GemmChoice choice = publish(key, measure(make_trial()));

@@ -1,5 +1,5 @@
-// Products by cuBLASLt. Its matrices are column-major: ours, read so, are their transposes, and
-// out' = op(b)' op(a)'.
+// Products by cuBLASLt, whose matrices are column-major: our row-major matrices are their transposes there,
+// and out' = op(b)' op(a)'.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
@@ -19,15 +19,17 @@ namespace {
 
 using tensor::DType;
 
-// What NVIDIA recommends for Hopper; a plan does not depend on the algorithm that is chosen later.
+// The size that NVIDIA recommends for Hopper. It is fixed, so that a plan can be sized before its algorithm
+// is chosen.
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
-constexpr int64_t kAlignment = 256;  // of it; arenas promise less
+constexpr int64_t kAlignment = 256;  // of the workspace; arenas guarantee less
 
 void* aligned(void* p) {
   return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(p) + kAlignment - 1) / kAlignment * kAlignment);
 }
 
-/// The library's workspace, and room for sums that are not asked for in some launch.
+/// Bytes of cuBLASLt's workspace and of the sums, which must go somewhere even if a launch does not ask for
+/// them.
 int64_t bytes_for(const GemmShape& s) {
   const int64_t sums = s.finish.sums == SumsOf::none ? 0 : std::max(s.m, s.n);
   return kWorkspaceBytes + kAlignment + tensor::bytes_of(s.out, sums);
@@ -57,7 +59,7 @@ cudaDataType_t scale_type_of(DType in) {
   return in == DType::f64 ? CUDA_R_64F : in == DType::i8 ? CUDA_R_32I : CUDA_R_32F;
 }
 
-/// A number in the type that the library reads it in.
+/// A scalar in the type in which cuBLASLt reads it.
 union Scale {
   float f;
   double d;
@@ -75,13 +77,13 @@ Scale scale_of(DType in, float value) {
   return s;
 }
 
-/// What the library can do behind the product; nullopt: not all that is asked for.
+/// The epilogue that does the whole finish; nullopt if cuBLASLt cannot do all of it.
 std::optional<cublasLtEpilogue_t> epilogue_of(const GemmShape& s) {
   const GemmFinish& f = s.finish;
   const bool is_one = s.outer * s.inner == 1;
   if (f.sums != SumsOf::none) {
     const bool is_alone = !f.bias && !f.residual && f.act.kind == Activation::none && is_one;
-    // Its A is our b.
+    // cuBLASLt's A is our b.
     return is_alone ? std::optional(f.sums == SumsOf::a ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA)
                     : std::nullopt;
   }
@@ -90,8 +92,8 @@ std::optional<cublasLtEpilogue_t> epilogue_of(const GemmShape& s) {
   if (f.residual && !residual_fits) return std::nullopt;
   if ((f.bias || f.act.kind != Activation::none) && !is_one) return std::nullopt;
   if (f.is_gradient) {
-    // The library takes tanh by the hardware's approximation, off by up to 2^-11: less than a rounding to 16
-    // bits, but a hundred roundings of f32.
+    // cuBLASLt computes tanh with the hardware's approximation, whose error of up to 2^-11 is below the
+    // rounding of 16 bits but far above that of f32.
     if (tensor::bits_of(s.out) > 16) return std::nullopt;
     return f.act.kind == Activation::gelu_tanh && !f.bias && !f.residual && !f.writes_aux
                ? std::optional(CUBLASLT_EPILOGUE_DGELU)
@@ -103,7 +105,7 @@ std::optional<cublasLtEpilogue_t> epilogue_of(const GemmShape& s) {
   }
   if (f.act.kind == Activation::relu && !f.writes_aux)
     return f.bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-  // The library's GELU is the one with tanh.
+  // cuBLASLt has only the tanh form of GELU.
   if (f.act.kind != Activation::gelu_tanh) return std::nullopt;
   if (f.writes_aux) return f.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
   return f.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
@@ -115,7 +117,7 @@ void set(const CublasLt& lt, cublasLtMatmulDescOpaque_t& desc, cublasLtMatmulDes
   lt.require(lt.set_desc(&desc, what, &value, sizeof(value)), "describing a product");
 }
 
-/// `rows` of `columns` elements, row-major; in the library's words [columns, rows].
+/// A row-major matrix of `rows` by `columns` elements; cuBLASLt sees it as column-major [columns, rows].
 struct RowMajor {
   DType type;
   int64_t rows, columns, leading;
@@ -132,10 +134,10 @@ void set_batches(const CublasLt& lt, cublasLtMatrixLayoutOpaque_t& layout, int64
              "describing batches");
 }
 
-/// The library's view of a product. Pointers of the finish are set for each run.
+/// cuBLASLt's description of a product. The pointers of the finish are set for each run.
 struct LtProblem {
   cublasLtMatmulDescOpaque_t desc{};
-  cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};  // its A is our b
+  cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};  // cuBLASLt's A is our b
   Scale alpha{}, beta{};
 
   LtProblem(const CublasLt& lt, const GemmShape& s, cublasLtEpilogue_t epilogue, bool tf32) {
@@ -194,8 +196,8 @@ class LtProduct final : public GemmPlan {
     launch(queue_of(stream), p, aligned(workspace), choice_.algo);
   }
 
-  /// False if the library has no algorithm. Throws unsupported if the one for products by this weight does
-  /// not run as many rows.
+  /// Chooses the algorithm; false if cuBLASLt has none. Throws unsupported if the algorithm fixed for
+  /// products with this weight cannot run this many rows.
   bool choose(const GemmPlace& place);
 
  private:
@@ -209,7 +211,7 @@ class LtProduct final : public GemmPlan {
   void launch(cudaStream_t queue, const GemmPointers& p, void* workspace, const Algorithm& algo) const;
   void point(cublasLtMatmulDescOpaque_t& desc, const GemmPointers& p) const;
   GemmTrial::Launch trial_launch(const GemmPlace& place) const;
-  /// The alignment that all matrices have, at most 16.
+  /// The alignment in bytes that all matrices share, at most 16.
   uint32_t alignment() const { return static_cast<uint32_t>(choice_alignment(shape_, options_)); }
 
   std::shared_ptr<const CublasLt> lt_;
@@ -218,10 +220,10 @@ class LtProduct final : public GemmPlan {
   GemmOptions options_;
   LtProblem problem_;
   GemmChoice choice_;
-  std::shared_ptr<const GemmChoices> choices_;  // the cache keeps what somebody holds
+  std::shared_ptr<const GemmChoices> choices_;  // keeps the entry alive in the cache
 };
 
-/// The library's functions ask for layouts that they may write.
+/// cuBLASLt takes layouts as non-const pointers.
 cublasLtMatrixLayoutOpaque_t* layout(const cublasLtMatrixLayoutOpaque_t& l) {
   return const_cast<cublasLtMatrixLayoutOpaque_t*>(&l);
 }
@@ -233,8 +235,8 @@ std::vector<Algorithm> LtProduct::proposals(int most) const {
     lt_->require(lt_->set_preference(&preference, what, &value, sizeof(value)), "asking for algorithms");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
-  // Parts of a sum that several blocks make are added in f32 (f64, i32), not in the result's 16 bits, which
-  // the other schemes may do; in a fixed order there are no parts.
+  // Partial sums of several blocks are added in f32 (f64, i32): the other schemes may add them in the 16 bits
+  // of the result. In a fixed order sums are not split.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(options_.fixed_order ? CUBLASLT_REDUCTION_SCHEME_NONE
                                                  : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -243,8 +245,8 @@ std::vector<Algorithm> LtProduct::proposals(int most) const {
     set(what, alignment());
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(most));
   int count = 0;
-  // The library takes the alignment of these operands from addresses, which it does not follow here: null
-  // would stand for any alignment.
+  // cuBLASLt derives the alignment of these operands from their addresses without reading them; a null
+  // pointer would count as aligned to anything.
   cublasLtMatmulDescOpaque_t desc = problem_.desc;
   const auto* some = reinterpret_cast<const void*>(uintptr_t{alignment()});
   point(desc, {.bias = some,
@@ -268,7 +270,7 @@ std::vector<Algorithm> LtProduct::proposals(int most) const {
   return algos;
 }
 
-/// Whether the library takes the algorithm for this product, which it did not propose it for.
+/// Whether the algorithm, which was proposed for another product, also runs this one.
 bool LtProduct::runs(const Algorithm& algo) const {
   cublasLtMatmulHeuristicResult_t result{};
   cublasLtMatmulDescOpaque_t desc = problem_.desc;
@@ -286,7 +288,7 @@ bool LtProduct::splits_sums(const Algorithm& algo) const {
   return status != CUBLAS_STATUS_SUCCESS || parts > 1;
 }
 
-/// Operands of the finish, which are the description's.
+/// Sets the pointers of the finish, which are part of the description.
 void LtProduct::point(cublasLtMatmulDescOpaque_t& desc, const GemmPointers& p) const {
   const GemmFinish& f = shape_.finish;
   if (f.bias) set(*lt_, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
@@ -303,7 +305,7 @@ void LtProduct::launch(cudaStream_t queue, const GemmPointers& p, void* workspac
   const GemmShape& s = shape_;
   cublasLtMatmulDescOpaque_t desc = problem_.desc;
   GemmPointers at = p;
-  // Sums that nobody reads go behind the library's workspace.
+  // Sums that nobody asks for are written after cuBLASLt's workspace.
   if (p.sums == nullptr) at.sums = static_cast<std::byte*>(workspace) + kWorkspaceBytes;
   point(desc, at);
   const void* residual = s.finish.residual ? p.residual : p.out;
@@ -318,18 +320,18 @@ void LtProduct::launch(cudaStream_t queue, const GemmPointers& p, void* workspac
   }
 }
 
-/// Elements from the first to behind the last of one operand.
+/// Number of elements from the first of an operand to past its last.
 int64_t extent(int64_t rows, int64_t leading, int64_t outer_reach, int64_t inner_reach) {
   return rows * leading + outer_reach + inner_reach;
 }
 
-/// Launches this product on memory made for it, which lives as long as what is returned.
+/// Returns a function that launches this product on memory of its own.
 GemmTrial::Launch LtProduct::trial_launch(const GemmPlace& place) const {
   const GemmShape& s = shape_;
   auto room = [&](int64_t elements, DType type) {
     const int64_t bytes = tensor::bytes_of(type, elements);
     std::shared_ptr<void> memory = place.device->allocate(bytes);
-    // Small numbers in every type: zeros run faster than data does.
+    // In every type the byte 0x3c repeated is a small number; zeros would run faster than real data.
     check_cuda(cudaMemset(memory.get(), 0x3c, static_cast<size_t>(bytes)), "filling memory");
     return memory;
   };
@@ -361,8 +363,8 @@ LtProduct::Products LtProduct::measured() const {
   return products;
 }
 
-/// What the library proposes for these products; in a fixed order, what runs all of them without splitting a
-/// sum.
+/// The algorithms that cuBLASLt proposes for these products; in a fixed order, those that run all of them
+/// without splitting sums.
 std::vector<Algorithm> LtProduct::candidates(const Products& products) const {
   constexpr int kProposals = 8;
   if (!options_.fixed_order) return products[0]->proposals(kProposals);
@@ -397,7 +399,7 @@ bool LtProduct::choose(const GemmPlace& place) {
         return trial;
       });
     } catch (const base::Error& e) {
-      // Without memory for a trial the first proposal stands.
+      // If there is no memory for a trial, the first proposal is used.
       if (e.code() != base::ErrorCode::exhausted) throw;
     }
   }
@@ -407,7 +409,7 @@ bool LtProduct::choose(const GemmPlace& place) {
   return true;
 }
 
-/// Stands where there is no device: the program is only looked at.
+/// Used where there is no device: the program is only inspected.
 class ImaginedProduct final : public GemmPlan {
  public:
   explicit ImaginedProduct(const GemmShape& shape) : bytes_(bytes_for(shape)) {}

@@ -1,4 +1,4 @@
-// What both kinds of CUDA devices say about streams in the same words.
+// What streams of both kinds of CUDA devices have in common.
 #include <charconv>
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-// Division by multiplication against the machine's.
+// Division by multiplication against the processor's division.
 #include "backend/cuda/device/divide.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The stand-in for a GPU in builds without the toolkit: its memory is host memory that is out of reach
+// The emulated GPU of builds without the toolkit: its memory is host memory that is protected from access
 // between launches.
 #include <charconv>
 #include <cstdlib>
@@ -42,7 +42,7 @@ class EmulatedDevice final : public CudaDevice {
 
 }  // namespace
 
-/// Neighbours in one call.
+/// Adjacent regions are changed in one call.
 void EmulatedMemory::protect(const State& state, int rights) {
   std::byte* begin = nullptr;
   std::byte* end = nullptr;
@@ -103,7 +103,7 @@ std::unique_ptr<tensor::Device> open_gpu(int) {
 
 std::unique_ptr<tensor::Device> open_emulated(int ordinal, EmulatedPlan plan) {
   base::require(ordinal >= 0, "there is no emulated device ", ordinal);
-  // Whoever opens it gets the same memory, as with a GPU: what one session uploads, another uses.
+  // All that open the device share its memory, as with a GPU: one session uses what another uploads.
   static base::Guarded<std::map<int, std::weak_ptr<EmulatedMemory>>> shared;
   std::shared_ptr<EmulatedMemory> memory = shared.with([&](auto& known) {
     std::shared_ptr<EmulatedMemory> held = known[ordinal].lock();

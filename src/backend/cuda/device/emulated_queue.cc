@@ -1,4 +1,4 @@
-// What streams of the stand-in hold back, and who runs it when.
+// Queues of work of the emulated device's streams, and the schedule that decides when each item runs.
 #include "backend/cuda/device/emulated_queue.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void EmulatedPoint::await(uint64_t number) const {
 void EmulatedCapture::require_joined() const {
   for (EmulatedStream* stream : joined) {
     bool is_joined = true;
-    std::vector<const EmulatedPoint*> marks;  // since the stream's last work
+    std::vector<const EmulatedPoint*> marks;  // recorded since the stream's last work
     for (const Entry& e : entries) {
       if (e.on == stream && e.item.kind == EmulatedItem::Kind::work) is_joined = false, marks.clear();
       if (e.on == stream && e.item.kind == EmulatedItem::Kind::mark) marks.push_back(e.item.point.get());
@@ -47,7 +47,7 @@ EmulatedQueue::EmulatedQueue(std::shared_ptr<EmulatedMemory> memory, base::Threa
 EmulatedQueue::~EmulatedQueue() {
   if (!thread_.joinable()) return;
   stops_.store(true);
-  posted_.fetch_add(1);  // an end that is no item
+  posted_.fetch_add(1);  // wakes the thread without an item
   posted_.notify_all();
   thread_.join();
 }
@@ -90,7 +90,7 @@ bool EmulatedQueue::run_first() {
 void EmulatedQueue::run(const EmulatedItem& item) {
   if (item.kind == EmulatedItem::Kind::mark) return item.point->pass(item.count);
   if (item.kind == EmulatedItem::Kind::wait) return;
-  // What follows a failure is passed over: its operands were not made.
+  // Work after a failure is skipped, because its operands were not computed.
   if (state_.with([](const State& state) { return state.failure != nullptr; })) return;
   memory_->reach();
   try {
@@ -111,7 +111,7 @@ void EmulatedQueue::work() {
     });
     if (is_empty) {
       if (stops_.load()) return;
-      std::this_thread::yield();  // the item is about to be there
+      std::this_thread::yield();  // the item is about to appear
       continue;
     }
     const std::shared_ptr<EmulatedPoint> awaited_point = awaited();
@@ -142,7 +142,7 @@ void EmulatedSchedule::add(const std::shared_ptr<EmulatedQueue>& queue) {
   });
 }
 
-/// Of this thread: another's kernels may share their loops with threads that are busy.
+/// Queues of this thread only: kernels of others may share thread pools that are in use.
 std::vector<std::shared_ptr<EmulatedQueue>> EmulatedSchedule::others_of(const EmulatedQueue& queue) {
   return queues_.with([&](auto& list) {
     std::vector<std::shared_ptr<EmulatedQueue>> others;
@@ -155,7 +155,7 @@ std::vector<std::shared_ptr<EmulatedQueue>> EmulatedSchedule::others_of(const Em
   });
 }
 
-/// Follows the events that the queue waits for to something that can run.
+/// Follows the chain of events that the queue waits for to an item that can run.
 bool EmulatedSchedule::run_needed(EmulatedQueue& queue) {
   const std::shared_ptr<EmulatedPoint> point = queue.awaited();
   if (point == nullptr) return queue.run_first();

@@ -1,4 +1,5 @@
-// The stand-in's streams: what is launched runs at once, on a thread of the stream, or when somebody waits.
+// Streams of the emulated device: work runs at once, on a thread of the stream, or when somebody waits for
+// it.
 #include "backend/cuda/device/emulated_stream.h"
 
 #include <algorithm>
@@ -42,7 +43,7 @@ class EmulatedRecording final : public tensor::Recording {
 
 EmulatedStream::EmulatedStream(const Parts& parts, base::ThreadPool& pool)
     : memory_(parts.memory), schedule_(parts.schedule) {
-  // Small, so that loops over the blocks of a grid are run.
+  // Small, so that the loops over the blocks of a grid are exercised.
   multiprocessors_ = 2;
   const bool is_compute = parts.role == StreamRole::compute;
   is_direct_ = schedule_->is_direct() && is_compute;
@@ -71,7 +72,7 @@ void EmulatedStream::hold(EmulatedWork work) {
 void EmulatedStream::replay(const EmulatedWork& work) {
   if (!is_direct_) return queue_of_work_->push({.work = &work});
   reach();
-  --launches_;  // counted when it was written down
+  --launches_;  // already counted when it was captured
   work(grid());
 }
 
@@ -85,7 +86,7 @@ void EmulatedStream::synchronize() {
 bool EmulatedStream::is_done() {
   if (!is_direct_ && !queue_of_work_->is_done()) {
     if (queue_of_work_->has_thread()) return false;
-    schedule_->finish(*queue_of_work_);  // nobody else would
+    schedule_->finish(*queue_of_work_);  // no other thread would run it
   }
   return true;
 }
@@ -93,7 +94,7 @@ bool EmulatedStream::is_done() {
 void EmulatedStream::copy(void* to, const void* from, int64_t bytes) {
   if (bytes <= 0) return;
   launch([to, from, bytes](HostGrid&) { std::memcpy(to, from, static_cast<size_t>(bytes)); });
-  --launches_;  // neither a copy nor a call is a kernel
+  --launches_;  // neither a copy nor a callback is a kernel
 }
 
 void EmulatedStream::call(std::function<void()> work) {

@@ -1,4 +1,5 @@
-// Streams of the stand-in: what events order, what a missing wait does, recordings over several streams.
+// Streams of the emulated device: the order that events impose, effects of a missing wait, captures of
+// several streams.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,10 +21,10 @@ std::vector<EmulatedPlan> all_orders() {
   return plans;
 }
 
-/// Which waits a trial leaves out.
+/// Which wait a trial omits.
 enum class Dropped { none, before_communication, after_communication };
 
-/// Two streams that hand a number to and fro: compute adds one, communication doubles it.
+/// Two streams pass a number back and forth: compute adds one, communication doubles it.
 class Trial {
  public:
   explicit Trial(EmulatedPlan plan)
@@ -81,7 +82,7 @@ TEST(EmulatedStreams, EventsOrderWhatStreamsDo) {
 }
 
 TEST(EmulatedStreams, AMissingWaitGivesAWrongResult) {
-  // What is done late is read too early, and the other way round.
+  // Work that runs late is read too early; the other trial shows the opposite.
   Trial late({EmulatedOrder::late});
   late.launch(Dropped::after_communication);
   EXPECT_NE(late.result(), kWanted);

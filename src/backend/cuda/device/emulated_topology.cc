@@ -1,4 +1,4 @@
-// The stand-in for the topology in builds without the toolkit.
+// The topology in builds without the toolkit.
 #include "backend/cuda/device/topology.h"
 
 namespace trireme::cuda {

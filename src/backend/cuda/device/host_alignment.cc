@@ -1,4 +1,4 @@
-// What the compiler's checks of alignment call, in builds without a sanitizer's library.
+// The handlers that the compiler's alignment checks call, in builds without a sanitizer's runtime.
 #include "backend/cuda/device/host_alignment.h"
 
 #include <utility>
@@ -11,7 +11,7 @@ namespace {
 /// The compiler's record of a checked access; GCC and clang share its layout.
 struct CheckedType {
   uint16_t kind, info;
-  char name[1];  // ends with a zero
+  char name[1];  // zero-terminated
 };
 struct CheckedAccess {
   const char* file;
@@ -40,7 +40,7 @@ std::string take_misaligned_access() {
 #if TRIREME_CHECKS_ALIGNMENT
 bool reports_misaligned_access() { return true; }
 
-/// Called for each access that fails its check. The name is the compiler's.
+/// Called for each access that fails its check; the compiler prescribes the name.
 extern "C" void __ubsan_handle_type_mismatch_v1(void* access, void* address) {
   if (first_misaligned.access == nullptr)
     first_misaligned = {static_cast<const CheckedAccess*>(access), reinterpret_cast<uintptr_t>(address)};

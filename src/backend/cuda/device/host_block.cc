@@ -1,4 +1,4 @@
-// The threads of one block of a launch that runs on the host, as fibers that take turns.
+// Runs the threads of one block on the host, as fibers that take turns.
 #include "backend/cuda/device/host_block.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 #include "backend/cuda/device/lane.h"
 #include "base/error.h"
 
-// Sanitizers follow stacks through ucontext; elsewhere a jump is ten times as fast, for it leaves the signal
-// mask alone.
+// Sanitizers can follow stacks through ucontext only. Elsewhere _longjmp is used, which is ten times as fast
+// because it leaves the signal mask unchanged.
 #define TRIREME_JUMPS 1
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #undef TRIREME_JUMPS
@@ -31,15 +31,15 @@ constexpr size_t kStackBytes = 64 << 10;
 constexpr size_t kGuardBytes = 64;
 constexpr std::byte kPattern{0xcd};
 
-/// Where a fiber or the scheduler stands while another runs.
+/// Saved context of a fiber, or of the scheduler, while another one runs.
 struct Place {
   ucontext_t context;
   jmp_buf jump;
   bool is_begun = false;
 };
 
-/// Leaves `from` and goes on at `to`; returns when somebody goes on at `from`. Has no locals that a jump
-/// could spoil.
+/// Suspends `from` and resumes `to`; returns when `from` is resumed. Has no local variables that a jump could
+/// corrupt.
 [[gnu::noinline]] void change(Place& from, Place& to) {
 #if TRIREME_JUMPS
   if (_setjmp(from.jump) != 0) return;
@@ -54,7 +54,7 @@ struct Place {
 
 }  // namespace
 
-/// One stack for each thread of the largest block so far.
+/// Stacks and contexts for as many threads as the largest block so far has.
 struct HostBlock::Fibers {
   explicit Fibers(int threads) : count(threads), places(static_cast<size_t>(threads)) {
     scheduler.is_begun = true;
@@ -99,7 +99,7 @@ void HostBlock::run(int threads, int64_t shared_bytes, Body body, const void* wh
     while (turn()) {
     }
   } catch (...) {
-    // Those that wait for ever begin anew in the next block.
+    // Fibers that are still waiting start afresh in the next block.
     for (int t = 0; t < threads_; ++t) {
       Place& place = fibers_->places[static_cast<size_t>(t)];
       if (waits_[static_cast<size_t>(t)] != Wait::done) place.is_begun = false;
@@ -120,7 +120,7 @@ void HostBlock::run_apart(int threads, Body body, const void* what) {
 
 uint64_t HostBlock::shuffle(int thread, uint64_t value, int mask) {
   const auto t = static_cast<size_t>(thread);
-  // A lane may give its next value while others still read this one, so they go to places in turn.
+  // Two slots used in turn, since a lane may write its next value while others still read the last one.
   const size_t turn = exchange_turn_[t];
   exchange_turn_[t] = static_cast<uint8_t>(1 - turn);
   exchange_[2 * t + turn] = value;
@@ -134,7 +134,7 @@ void HostBlock::enter(unsigned high, unsigned low, int thread) {
   reinterpret_cast<HostBlock*>((uintptr_t{high} << 32) | uintptr_t{low})->live(thread);
 }
 
-/// A fiber's life: the same thread of one block after another.
+/// The loop of a fiber: it runs the same thread of one block after another.
 void HostBlock::live(int thread) {
   for (;;) {
     try {
@@ -168,7 +168,7 @@ void HostBlock::meet(int thread, Wait wait) {
   change(fibers_->places[static_cast<size_t>(thread)], fibers_->scheduler);
 }
 
-/// Runs every thread that may run once; false when all are done.
+/// Runs once every thread that does not wait; false when all are done.
 bool HostBlock::turn() {
   bool ran = false, any_left = false;
   for (int i = 0; i < threads_; ++i) {
@@ -185,7 +185,7 @@ bool HostBlock::turn() {
   return true;
 }
 
-/// Everyone waits: lets those go whose meeting is complete.
+/// Called when every thread waits: releases those whose barrier or shuffle is complete.
 void HostBlock::release() {
   reverse_ = !reverse_;
   bool released = false;

@@ -1,5 +1,5 @@
-// Blocks that run on the host: meetings that not all reach, memory that is not theirs, blocks of any size one
-// after another.
+// Blocks on the host: barriers that not all threads reach, accesses past shared memory, blocks of different
+// sizes in turn.
 #include "backend/cuda/device/host_block.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace trireme::cuda {
 namespace {
 
-/// A kernel made of a function; its lanes may do all that lanes can.
+/// A kernel made of a function; its threads may use all operations of a lane.
 struct Any {
   std::function<void(const HostLane&)> body;
   void operator()(const HostLane& lane) const { body(lane); }
@@ -28,7 +28,7 @@ std::string error_of(HostGrid& grid, const Launch& launch, std::function<void(co
   return "";
 }
 
-/// Threads of a block in one sum by shared memory; result [blocks].
+/// Sums the numbers of the threads of each block in shared memory; result [blocks].
 void sum_blocks(HostGrid& grid, int threads, std::vector<int64_t>& sums) {
   grid.run({.blocks = static_cast<int64_t>(sums.size()), .threads = threads, .shared_bytes = 8 * threads},
            Any{[&](const HostLane& lane) {

@@ -1,4 +1,4 @@
-// An NVIDIA GPU as a device: the runtime's calls behind tensor's interfaces.
+// An NVIDIA GPU as a device: implements the interfaces of `tensor` with the CUDA runtime.
 #include "backend/cuda/device/cuda_device.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
 namespace trireme::cuda {
 namespace {
 
-constexpr int kOldestMajor = 8;  // sm_80: bf16, asynchronous copies, stream-ordered memory
+constexpr int kOldestMajor = 8;  // sm_80: bf16, asynchronous copies, stream-ordered allocation
 
 std::string gibibytes(int64_t bytes) {
   return base::concat(static_cast<double>(bytes >> 20) / 1024.0, " GiB");
@@ -40,7 +40,7 @@ GpuInfo info_of(int ordinal) {
           uuid};
 }
 
-/// Of the driver itself: the runtime calls one that is too old for it none. 0: there is none.
+/// Asks the driver itself, since the runtime treats one that is too old as absent. 0: there is no driver.
 int driver_version() {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return 0;
@@ -55,7 +55,7 @@ int driver_version() {
 [[noreturn]] void fail_for_driver() {
   const int driver = driver_version();
   if (driver == 0) base::fail(base::ErrorCode::unavailable, "CUDA: there is no NVIDIA driver");
-  constexpr int kMajor = CUDART_VERSION / 1000;  // any driver of the same major version will do
+  constexpr int kMajor = CUDART_VERSION / 1000;  // drivers of the same major version are compatible
   base::fail(base::ErrorCode::unavailable, "CUDA: the driver speaks CUDA ", version_text(driver),
              ", this program needs ", kMajor, ".0 or newer",
              kMajor == 13 ? ": install NVIDIA driver 580 or newer" : "");
@@ -66,7 +66,7 @@ int driver_version() {
 void check_cuda(int status, const char* what) {
   const auto code = static_cast<cudaError_t>(status);
   if (code == cudaSuccess) return;
-  // The runtime keeps the error for who asks next: the check of some later launch, which is innocent.
+  // Clears the error, which the runtime would otherwise report at the check of a later, unrelated launch.
   cudaGetLastError();
   const bool memory = code == cudaErrorMemoryAllocation;
   base::fail(memory ? base::ErrorCode::exhausted : base::ErrorCode::unavailable, "CUDA: ", what, ": ",
@@ -145,7 +145,7 @@ class ToolkitStream final : public CudaStream {
   ToolkitStream(const ToolkitStream&) = delete;
   ToolkitStream& operator=(const ToolkitStream&) = delete;
 
-  /// Throws unavailable with the device's words if a launch before failed.
+  /// Throws unavailable with the device's message if an earlier launch failed.
   void synchronize() override {
     check_cuda(cudaSetDevice(ordinal_), "choosing a GPU");
     check_cuda(cudaStreamSynchronize(queue_), "waiting for a stream");
@@ -169,7 +169,7 @@ class ToolkitStream final : public CudaStream {
     return std::make_unique<ToolkitRecording>(graph);
   }
   std::unique_ptr<tensor::Event> record_event() override {
-    check_cuda(cudaSetDevice(ordinal_), "choosing a GPU");  // an event is of the device that is current
+    check_cuda(cudaSetDevice(ordinal_), "choosing a GPU");  // an event belongs to the device that is current
     auto event = std::make_unique<ToolkitEvent>(cudaEventDefault);
     event->record(queue_);
     return event;
@@ -182,7 +182,7 @@ class ToolkitStream final : public CudaStream {
   bool is_done() override {
     const cudaError_t status = cudaStreamQuery(queue_);
     if (status == cudaErrorNotReady) {
-      cudaGetLastError();  // not an error of the next launch
+      cudaGetLastError();  // clears the error, which the next launch would report
       return false;
     }
     check_cuda(status, "looking at a stream");
@@ -196,7 +196,7 @@ class ToolkitStream final : public CudaStream {
  private:
   void move(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, const char* what) {
     if (bytes == 0) return;
-    check_cuda(cudaSetDevice(ordinal_), "choosing a GPU");  // another thread may run what this one opened
+    check_cuda(cudaSetDevice(ordinal_), "choosing a GPU");  // this may be another thread than the opener
     check_cuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, queue_), what);
   }
   int ordinal_;
@@ -235,7 +235,7 @@ Gpu::Gpu(int ordinal) {
                            "; kernels are built for sm_80 and newer");
   }
   check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
-  // Freed memory stays in the pool: programs come and go with their arenas.
+  // Freed memory stays in the pool, because programs often release an arena and allocate another.
   cudaMemPool_t pool = nullptr;
   check_cuda(cudaDeviceGetDefaultMemPool(&pool, ordinal), "opening the memory pool");
   uint64_t keep = UINT64_MAX;

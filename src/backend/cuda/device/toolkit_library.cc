@@ -64,11 +64,11 @@ ToolkitLibrary::ToolkitLibrary(const std::string& name) {
   std::string why;
   for (const std::string& directory : toolkit_directories()) {
     path_ = directory.empty() ? name : directory + "/" + name;
-    // Global: cuDNN's parts find each other's and cuBLAS's symbols.
+    // RTLD_GLOBAL: the parts of cuDNN must find symbols of each other and of cuBLAS.
     handle_ = ::dlopen(path_.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (handle_ != nullptr) return;
     const char* said = ::dlerror();
-    // Of a library that is there but does not load, the loader's words are worth more.
+    // If a library exists but does not load, report that error rather than "no such file".
     if (why.empty() || (said != nullptr && std::string_view(said).find("No such file") == std::string::npos))
       why = said == nullptr ? "" : said;
   }

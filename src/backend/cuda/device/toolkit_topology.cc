@@ -1,4 +1,4 @@
-// How the driver says that GPUs are wired.
+// Asks the driver how GPUs are connected.
 #include <cuda_runtime.h>
 
 #include "backend/cuda/device/cuda_device.h"
@@ -19,7 +19,8 @@ std::string pci_address(int ordinal) {
   return text;
 }
 
-/// The driver tells access and native atomics, which NVLink has and PCIe of today's GPUs has not.
+/// The driver reports peer access and native atomics; NVLink offers the latter, PCIe of today's GPUs does
+/// not.
 std::string pair_text(int from, int to) {
   const auto ask = [&](cudaDeviceP2PAttr what) {
     int value = -1;

@@ -1,4 +1,4 @@
-// What sysfs says of the places of devices.
+// Reads from sysfs where devices are attached.
 #include "backend/cuda/device/topology.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace trireme::cuda {
 
 std::string numa_text(const std::string& pci_address) {
-  std::string lower = pci_address;  // as sysfs writes it
+  std::string lower = pci_address;  // sysfs writes lower case
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   int node = -1;
   std::ifstream file("/sys/bus/pci/devices/" + lower + "/numa_node");

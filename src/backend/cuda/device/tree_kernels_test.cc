@@ -1,4 +1,4 @@
-// The reduction over ranks, thread by thread on the host, against the tree as its definition says it.
+// The reduction over ranks, run thread by thread on the host, against the definition of its tree.
 #include "backend/cuda/device/tree_kernels.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace trireme::cuda {
 namespace {
 
-/// Many magnitudes, so that another order of a sum gives other bits.
+/// Values of many magnitudes, so that another order of summation gives other bits.
 template <class T>
 T element(int rank, int64_t i) {
   const int64_t mixed = (rank * 7919 + i * 104729 + 13) % 65521;
@@ -73,7 +73,7 @@ TEST(TreeKernels, BitsOfTheTreeForEveryCount) {
   check<float, TreeSum>(255);
 }
 
-/// A slice of a buffer that begins `shift` bytes past an aligned address, as collectives are given.
+/// The slices begin `shift` bytes past an aligned address, as they may in collectives.
 template <class T>
 void check_shifted(tensor::Device& device, size_t shift) {
   constexpr size_t kN = 77;

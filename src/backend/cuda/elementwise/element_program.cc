@@ -1,4 +1,4 @@
-// Names and limits of element programs, and how their operands are walked.
+// Names and limits of element programs, and how their operands are traversed.
 #include "backend/cuda/elementwise/element_program.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ constexpr Row kRows[] = {
 #undef BINARY_OP
 };
 
-/// Row-major steps of `dims` along the dimensions of `out`, 0 where it is repeated.
+/// Row-major strides of `dims` along the dimensions of `out`; 0 where the operand is broadcast.
 std::vector<int64_t> steps_along(const tensor::Dims& dims, const tensor::Dims& out) {
   std::vector<int64_t> steps(out.size(), 0);
   int64_t step = 1;
@@ -92,7 +92,7 @@ ElementLoops element_loops(const ElementProgram& program) {
   }
   for (size_t d = 0; d < out.size() && !walked.empty(); ++d) {
     if (out[d] == 1) continue;
-    // Joins the dimension before where every walked operand goes on evenly.
+    // Merges with the preceding dimension where every walked operand continues with the same step.
     const bool joins = !loops.extent.empty() && std::all_of(walked.begin(), walked.end(), [&](size_t k) {
       return loops.sources[k].steps.back() == steps[k][d] * out[d];
     });

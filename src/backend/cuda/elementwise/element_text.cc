@@ -26,7 +26,7 @@ constexpr FunctionText kFunctions[] = {
 #undef UNARY_OP
 #undef BINARY_OP
 };
-/// No operands for the ops that are no functor.
+/// The text of an op's functor; ops that are not functors have 0 operands.
 FunctionText function_text(ElementOp op) {
   for (const FunctionText& f : kFunctions) {
     if (f.op == op) return f;
@@ -63,7 +63,7 @@ const char* memory_text(DType type) {
   }
 }
 
-/// Exact, in base 16.
+/// Written as a hexadecimal literal, which is exact.
 std::string number(double v) {
   if (v != v) return "std::numeric_limits<double>::quiet_NaN()";
   if (std::isinf(v))
@@ -126,7 +126,7 @@ class Writer {
     }
   }
 
-  /// Declares a<k>[N]: operand k at elements i ... i + N of the results.
+  /// Declares a<k>[N]: the elements of operand k for elements i ... i + N of the results.
   void read(size_t k) {
     const ElementLoops::Source& source = loops_.sources[k];
     const std::string type = memory_text(p_.inputs[k].dtype);
@@ -156,8 +156,8 @@ class Writer {
     }
   }
 
-  /// Declares at<k>: where element `index` of the results reads operand k. Extents are constants: the
-  /// compiler divides by multiplication.
+  /// Declares at<k>: the index at which element `index` of the results reads operand k. Extents are
+  /// constants, so the compiler turns divisions into multiplications.
   void place(const std::string& index, size_t k) {
     const bool is_small = loops_.count <= INT32_MAX;
     const std::string unsigned_type = is_small ? "uint32_t" : "uint64_t";

@@ -1,5 +1,5 @@
-// Generated kernels: every function's text compiles, on the host and (with the toolkit) for GPUs, and
-// computes what the interpreter computes.
+// Generated kernels: the text of every function compiles, on the host and (with the toolkit) for GPUs, and
+// computes the same as the interpreter.
 #include "backend/cuda/elementwise/element_text.h"
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ constexpr const char* kNames[] = {
 #undef BINARY_OP
 };
 
-/// A chain of all functions over `type`: r = f(r, previous).
+/// A program that applies all functions over `type` in turn: r = f(r, previous).
 ElementProgram all_functions(ElementType type, DType dtype, size_t first, size_t count) {
   ElementProgram p{.type = type,
                    .steps = {},
@@ -53,7 +53,7 @@ ElementProgram all_functions(ElementType type, DType dtype, size_t first, size_t
   return p;
 }
 
-/// Broadcasts and types of all kinds around one sum.
+/// Programs with all kinds of broadcasts and types around one sum.
 std::vector<ElementProgram> shapes() {
   std::vector<ElementProgram> all;
   for (const auto& [a, b] : std::vector<std::pair<tensor::Dims, tensor::Dims>>{{{3, 5, 8}, {8}},
@@ -98,7 +98,7 @@ TEST(ElementText, CompilesForEveryGpu) {
   }
 }
 
-/// What device.h says, for the host: one thread, called as a function. f16 as far as normal numbers go.
+/// A host version of device.h: one thread, called as a function. f16 covers normal numbers only.
 constexpr const char* kHostDevice = R"(#pragma once
 #include <cstdint>
 #include <cstring>
@@ -125,7 +125,7 @@ DEVICE BFloat16 rounded_bfloat(float v) {
 }
 )";
 
-/// Bytes that are small numbers of `dtype`.
+/// Bytes that encode small numbers of `dtype`.
 std::vector<std::byte> numbers(DType dtype, int64_t count, uint64_t seed) {
   std::vector<std::byte> out(static_cast<size_t>(tensor::bytes_of(dtype, count)));
   tensor::visit_dtype(dtype, [&](auto zero) {
@@ -170,13 +170,13 @@ void run_both(const ElementProgram& p, void (*generated)(ElementArguments)) {
       const auto a = static_cast<double>(reinterpret_cast<const T*>(want.data())[i]);
       const auto b = static_cast<double>(reinterpret_cast<const T*>(got.data())[i]);
       if (a != a && b != b) continue;
-      // Chains may be contracted to multiply-adds in one of the two.
+      // The compiler may contract operations to fused multiply-adds in one of the two.
       ASSERT_NEAR(a, b, 1e-4 * std::abs(a)) << i << " of\n" << element_text(p).source;
     }
   });
 }
 
-/// One file of all programs, a namespace each: all of them define items() and C.
+/// Writes one file of all programs, each in a namespace of its own, because all define items() and C.
 void write_sources(const std::filesystem::path& folder, const std::vector<ElementProgram>& all) {
   for (const TextHeader& h : element_headers()) {
     const bool is_ours = h.name.find('.') != std::string_view::npos;  // not of the standard library

@@ -1,4 +1,4 @@
-// Element programs in builds without the toolkit: the interpreter runs them all.
+// Element programs in builds without the toolkit: the interpreter runs all of them.
 #include "backend/cuda/elementwise/element_launch.h"
 #include "backend/cuda/elementwise/element_text.h"
 #include "base/error.h"

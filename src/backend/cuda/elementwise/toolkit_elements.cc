@@ -1,4 +1,4 @@
-// Element programs on a GPU: compiled at run time by NVRTC where that is found, kept on disk, else
+// Element programs on a GPU: compiled at run time by NVRTC if it is installed and kept on disk, else
 // interpreted.
 #include <dlfcn.h>
 
@@ -20,10 +20,10 @@
 namespace trireme::cuda {
 namespace {
 
-/// The run-time compiler, opened when it is first needed: programs run without it.
+/// NVRTC, opened when it is first needed: programs also run without it.
 class Compiler {
  public:
-  /// Null with nothing thrown where the library is not found.
+  /// Returns null, without throwing, if the library is not found.
   static std::shared_ptr<const Compiler> open() {
     const std::string name = base::concat("libnvrtc.so.", CUDART_VERSION / 1000);
     const std::string built = base::concat(TRIREME_TOOLKIT_LIBRARIES, "/", name);
@@ -113,7 +113,7 @@ class Loaded {
   cudaKernel_t kernel_ = nullptr;
 };
 
-/// A kernel that programs share.
+/// A kernel shared by programs and made once.
 struct MadeOnce {
   mutable base::Guarded<std::shared_ptr<const Loaded>> kernel;
 };
@@ -125,7 +125,7 @@ int arch_of(int ordinal) {
   return 10 * major + minor;
 }
 
-/// Of a kernel's text, the compiler and what it compiles for.
+/// The key of a kernel: its text, the compiler's version and the target architecture.
 std::string key_of(const Compiler& nvrtc, const ElementText& text, int arch) {
   int major = 0, minor = 0;
   nvrtc.version(&major, &minor);
@@ -134,7 +134,7 @@ std::string key_of(const Compiler& nvrtc, const ElementText& text, int arch) {
   return base::concat("elements sm_", arch, " nvrtc ", major, ".", minor, " ", digest_of(all));
 }
 
-/// What an earlier process compiled, or compiled now and kept.
+/// Loads what an earlier process compiled, or compiles the kernel now and stores it.
 std::shared_ptr<const Loaded> load_elements(const Compiler& nvrtc, const ElementText& text, int ordinal,
                                             const PlanStore& plans) {
   check_cuda(cudaSetDevice(ordinal), "choosing a GPU");
@@ -174,14 +174,14 @@ ElementRun bind_elements(const ElementProgram& program, tensor::Device* device, 
   const auto plans = plan_store_of(packs);
   const auto made = packs.get<MadeOnce>(base::concat("elements/", ordinal, "/", text.source),
                                         [] { return std::make_shared<const MadeOnce>(); });
-  // Not while the cache is locked: kernels are compiled side by side.
+  // Compiled outside the lock of the cache, so that several kernels compile at the same time.
   const auto loaded = made->kernel.with([&](std::shared_ptr<const Loaded>& kernel) {
     if (kernel == nullptr) kernel = load_elements(*nvrtc, text, ordinal, *plans);
     return kernel;
   });
   const int64_t count = tensor::element_count(program.extent);
   const size_t inputs = program.inputs.size(), outputs = program.outputs.size();
-  // The compiler stays open with its kernels: opening it takes a moment.
+  // The function keeps the compiler open, because opening it takes time.
   return [=](tensor::Stream& stream, const void* const* in, void* const* out) {
     static_cast<void>(nvrtc), static_cast<void>(plans), static_cast<void>(made);
     if (count == 0) return;

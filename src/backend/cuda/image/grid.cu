@@ -1,4 +1,4 @@
-// Launchers of samples at the points of a grid.
+// Launchers of sampling at the points of a grid.
 #include "backend/cuda/image/grid.h"
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 namespace trireme::cuda {
 namespace {
 
-/// f(axes, taps of an axis) as constants.
+/// Calls f(number of axes, taps per axis) with both as compile-time constants.
 template <class F>
 void by_taps(const GridShape& s, F f) {
   const auto with_axes = [&](auto axes) {

@@ -1,4 +1,4 @@
-// Launchers of window pooling: channels-last images in packs of channels.
+// Launchers of window pooling; channels-last images are processed in packs of channels.
 #include "backend/cuda/image/pool.h"
 
 #include "backend/cuda/device/launch.h"
@@ -22,7 +22,7 @@ void by_type(tensor::DType dtype, F f) {
   }
 }
 
-/// Steps in memory; items are results, or operands with `of_x`, of `wide` channels.
+/// Strides in memory. An item is `wide` channels of a result, or of an operand if `of_x`.
 PoolWalk walk_of(const PoolShape& s, bool of_x, int64_t wide) {
   PoolWalk w{};
   w.shape = s;
@@ -48,7 +48,8 @@ Launch grid_for(tensor::Stream& stream, int64_t count) {
   return {blocks_for(cuda_stream(stream), (count + kThreads - 1) / kThreads, 64), kThreads};
 }
 
-/// Channels of a thread; windows of two f64 channels take more registers than there are.
+/// Channels per thread: one for f64, because windows of two f64 channels would need more registers than
+/// exist.
 template <class T>
 constexpr int kChannels = sizeof(T) == 8 ? 1 : kPack<T>;
 

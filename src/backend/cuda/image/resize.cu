@@ -13,7 +13,7 @@ struct Wide16 {
   uint64_t part[2];
 };
 
-/// Items of `lines` lines of the last axis or `elements` elements behind it.
+/// The walk when each item covers `lines` lines of the last axis, or `elements` elements after it.
 ResizeWalk walk_of(const ResizePass& pass, int64_t lines, int64_t elements) {
   ResizeWalk w{};
   const ResizeShape& s = pass.shape;
@@ -115,7 +115,7 @@ void resize_moves(tensor::Stream& stream, const ResizePass& given, ResizeUnit el
   ResizePass pass = given;
   bool is_uniform = true;
   for (const ResizeAxisTerms& axis : pass.axes) is_uniform = is_uniform && axis.outside == nullptr;
-  // What lies behind the last axis goes in units as wide as it allows.
+  // The elements after the last axis are moved in units as wide as their number allows.
   const uint64_t outside = element.outside;
   int64_t unit = element.bytes;
   int64_t& last = pass.shape.between[kResizeAxes - 1];

@@ -1,4 +1,4 @@
-// Launchers of conversions from and to element types without arithmetic.
+// Launchers of conversions to and from element types without arithmetic.
 #include "backend/cuda/index/codes.h"
 
 #include "backend/cuda/index/code_kernels.h"

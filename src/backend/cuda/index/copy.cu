@@ -1,4 +1,4 @@
-// Launchers of copies, fills and padding, and how a copy is made of wide units.
+// Launchers of copies, fills and padding, and how a copy is done in wide units.
 #include "backend/cuda/index/copy.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// f(T{}) for the unsigned type of so many bytes.
+/// Calls f(T{}) with the unsigned type of this many bytes.
 template <class F>
 void by_size(int64_t bytes, F f) {
   switch (bytes) {
@@ -30,7 +30,7 @@ Launch flat(tensor::Stream& stream, int64_t count) {
   return {blocks_for(cuda_stream(stream), (count + kThreads - 1) / kThreads, 32), kThreads};
 }
 
-/// Dimensions of a copy, in memory of the caller: launches do not allocate.
+/// A list of dimensions on the stack: launches must not allocate.
 struct DimList {
   std::array<size_t, kCopyRank> at{};
   size_t count = 0;
@@ -50,7 +50,7 @@ CopyWalk walk_of(const StridedCopy& copy, const DimList& dims, int64_t below) {
   return walk;
 }
 
-/// The dimension along which one side's elements are neighbours; -1: none of more than one element.
+/// The dimension in which one side's elements are contiguous; -1 if there is none with several elements.
 int unit_dim(const std::vector<int64_t>& steps) {
   for (size_t d = steps.size(); d-- > 0;) {
     if (steps[d] == 1) return static_cast<int>(d);
@@ -58,7 +58,7 @@ int unit_dim(const std::vector<int64_t>& steps) {
   return -1;
 }
 
-/// Dimensions of one element go; neighbours that both sides walk evenly become one.
+/// Drops dimensions of one element and merges neighbours that both sides traverse with even steps.
 void merge(StridedCopy& c) {
   StridedCopy out = c;
   out.extent.clear();
@@ -81,7 +81,7 @@ void merge(StridedCopy& c) {
   c = std::move(out);
 }
 
-/// Two units become one where runs have an even length and all begin at even places.
+/// Joins units in pairs if runs have an even length and all begin at even offsets; false otherwise.
 bool pair_units(StridedCopy& c) {
   if (c.unit_bytes == 16 || c.extent.empty()) return false;
   const size_t last = c.extent.size() - 1;

@@ -1,4 +1,4 @@
-// Launchers of tensors made from places.
+// Launchers of tensors whose elements follow from their indices.
 #include "backend/cuda/index/fill.h"
 
 #include "backend/cuda/index/fill_kernels.h"
@@ -7,7 +7,7 @@
 namespace trireme::cuda {
 namespace {
 
-/// f(unit) for elements of 1, 2, 4, 8 or 16 bytes.
+/// Calls f(unit) with the unsigned type for elements of 1, 2, 4 or 8 bytes.
 template <class F>
 void by_unit(int64_t bytes, F f) {
   switch (bytes) {

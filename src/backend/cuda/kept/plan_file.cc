@@ -1,4 +1,4 @@
-// One kept plan as a file: its key and its bytes, with a checksum.
+// The file format of one stored plan: its key and its bytes, with a checksum.
 #include "backend/cuda/kept/plan_file.h"
 
 #include <array>
@@ -10,7 +10,7 @@ namespace trireme::cuda {
 namespace {
 
 constexpr std::string_view kMagic = "TRPLAN1\n";
-constexpr size_t kChecked = kMagic.size() + 4;  // where what the checksum covers begins
+constexpr size_t kChecked = kMagic.size() + 4;  // the checksum covers what begins here
 constexpr size_t kHeader = kChecked + 4 + 8;
 
 void put(std::string& out, uint64_t value, int bytes) {
@@ -50,7 +50,7 @@ PlanFile read_plan_file(std::string_view file, std::string_view key) {
   return {file.substr(kHeader + key_bytes), {}};
 }
 
-/// FNV-1a, twice with different starts.
+/// FNV-1a, computed twice with different initial values.
 std::string digest_of(std::string_view text) {
   std::string out;
   for (uint64_t h : {uint64_t{0xcbf29ce484222325}, uint64_t{0x84222325cbf29ce4}}) {

@@ -1,4 +1,4 @@
-// Files of plans: what is read is what was written, and nothing else is taken for it.
+// Files of plans: reading returns what was written, and no other bytes are accepted.
 #include "backend/cuda/kept/plan_file.h"
 
 #include <gtest/gtest.h>
@@ -35,12 +35,12 @@ TEST(PlanFile, AnyCutAndAnyFlippedBitIsFound) {
 
 TEST(PlanFile, AnotherKeyIsAnother) {
   EXPECT_EQ(read_plan_file(plan_file("a", "body"), "b").problem, "is of another key");
-  // The border between key and body counts.
+  // The boundary between key and body matters.
   EXPECT_EQ(read_plan_file(plan_file("ab", "c"), "abc").problem, "is of another key");
 }
 
 TEST(PlanFile, LengthsThatOverflowAreRefused) {
-  // A header that says 2^64 - 1 bytes of body behind 2 bytes of key, with a checksum that fits.
+  // A header that claims 2^64 - 1 bytes of body after 2 bytes of key, with a matching checksum.
   std::string covered("\2\0\0\0", 4);
   covered += std::string(8, '\xff') + "ab";
   std::string file = "TRPLAN1\n";

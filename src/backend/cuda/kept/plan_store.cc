@@ -1,4 +1,4 @@
-// What takes long to find out on a GPU, kept on disk between processes.
+// Stores on disk, for later processes, results that take long to find on a GPU.
 #include "backend/cuda/kept/plan_store.h"
 
 #include <fcntl.h>
@@ -31,12 +31,12 @@ std::string environment(const char* name) {
   return text == nullptr ? std::string() : std::string(text);
 }
 
-/// Held by the one process that writes into a directory.
+/// A lock held by the process that writes into the directory.
 class DirectoryLock {
  public:
   explicit DirectoryLock(const std::string& directory)
       : fd_(::open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    // A process that was stopped while it wrote does not stop all others for ever.
+    // A process that is suspended while it writes must not block all others forever.
     constexpr int kTries = 3000;
     for (int i = 0; fd_ >= 0 && i < kTries && !is_held_; ++i) {
       is_held_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
@@ -55,14 +55,14 @@ class DirectoryLock {
   bool is_held_ = false;
 };
 
-/// A kept file, and when it was used last.
+/// A stored file, and when it was last used.
 struct Kept {
   std::string path;
   int64_t bytes = 0;
   timespec used{};
 };
 
-/// Oldest first. What a process that was killed left half written goes: only the lock's holder writes.
+/// Oldest first. Also removes partial files of killed processes, which is safe while the lock is held.
 std::vector<Kept> kept_files(const std::string& directory) {
   std::vector<Kept> files;
   std::error_code ignored;
@@ -79,8 +79,8 @@ std::vector<Kept> kept_files(const std::string& directory) {
   return files;
 }
 
-/// Writes beside the path and renames. Not flushed: after a power cut a file may hold anything, which its
-/// checksum tells. False where there is no room or no right to.
+/// Writes a temporary file beside the path and renames it. The data is not synced: a file damaged by a power
+/// cut fails its checksum. Returns false if it cannot be written.
 bool write_whole(const std::string& path, std::string_view bytes) {
   const std::string temporary = base::concat(path, ".tmp.", ::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -101,7 +101,7 @@ bool write_whole(const std::string& path, std::string_view bytes) {
 std::string cache_directory() {
   const std::string named = environment("TRIREME_CUDA_CACHE");
   if (!named.empty()) return named == "off" ? std::string() : named;
-  // Relative paths do not count there, says the specification of base directories.
+  // The XDG Base Directory Specification requires that relative paths be ignored.
   if (const std::string root = environment("XDG_CACHE_HOME"); root.starts_with('/')) return root + "/trireme";
   const std::string home = environment("HOME");
   return home.starts_with('/') ? home + "/.cache/trireme" : std::string();
@@ -150,7 +150,7 @@ std::optional<std::string> PlanStore::find(const std::string& key) const {
   return std::nullopt;
 }
 
-/// The store's directory is locked.
+/// The caller holds the lock of the directory.
 void PlanStore::make_room(int64_t bytes) const {
   const std::vector<Kept> files = kept_files(directory_);
   int64_t all = bytes;
@@ -161,7 +161,7 @@ void PlanStore::make_room(int64_t bytes) const {
   }
 }
 
-/// Returns what another process kept, unless it is what was `refused`.
+/// Returns the plan that another process stored, unless it equals `refused`.
 std::optional<std::string> PlanStore::publish(const std::string& key, const std::string& body,
                                               const std::optional<std::string>& refused) const {
   const std::string file = plan_file(key, body), path = path_of(key);
@@ -186,7 +186,7 @@ void PlanStore::get(const std::string& key, const Takes& takes, const Make& make
   if (directory_.empty()) return void(make());
   const std::optional<std::string> kept = find(key);
   if (kept && takes(*kept)) {
-    ::utimensat(AT_FDCWD, path_of(key).c_str(), nullptr, 0);  // used now
+    ::utimensat(AT_FDCWD, path_of(key).c_str(), nullptr, 0);  // marks it as recently used
     return;
   }
   if (kept) note(path_of(key), "is refused by who it was kept for");

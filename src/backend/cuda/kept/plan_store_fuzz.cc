@@ -1,5 +1,5 @@
-// libFuzzer entry: any bytes in the place of a kept plan are that plan, or are told and made anew; they never
-// throw and are never taken for another.
+// libFuzzer entry: arbitrary bytes in a plan's file either are that plan, or are reported and the plan is
+// made anew; they never throw and are never taken for another plan.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -18,7 +18,7 @@ using namespace trireme;
 
 constexpr std::string_view kKey = "GPU driver 13000 library 92600\nproduct";
 
-/// What stands in the key's place, and the first bytes that are taken: none, or all but one first byte.
+/// Reads `content` as the file of the key; with `refuses`, the reader accepts no stored plan at first.
 void look(const std::string& directory, std::string_view content, bool refuses) {
   const std::string path = directory + "/" + cuda::digest_of(kKey) + ".plan";
   std::ofstream(path, std::ios::binary).write(content.data(), static_cast<std::streamsize>(content.size()));
@@ -35,7 +35,7 @@ void look(const std::string& directory, std::string_view content, bool refuses) 
         return std::string("made");
       });
   if (was_taken == was_made || was_made == store.take_notice().empty()) std::abort();
-  // What was made stands there now, for every process.
+  // The plan that was made is now stored for every process.
   bool is_there = was_taken;
   cuda::PlanStore(directory, int64_t{1} << 20)
       .get(
@@ -51,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const auto directory = base::make_scratch("trireme-fuzz-plans");
   const std::string_view content(reinterpret_cast<const char*>(bytes), size);
   look(*directory, content, false);
-  // The same bytes with what a mutation hardly finds: a header that fits.
+  // The same bytes with a valid header, which mutation alone hardly finds.
   const std::string whole = cuda::plan_file(kKey, content);
   look(*directory, whole, false);
   look(*directory, whole, content != "made");

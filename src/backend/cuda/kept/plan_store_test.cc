@@ -1,4 +1,5 @@
-// Kept plans: one process makes, all take; what is damaged, refused or cannot be written only costs time.
+// The plan store: one process makes a plan, all use it; a damaged, refused or unwritable entry costs only
+// time.
 #include "backend/cuda/kept/plan_store.h"
 
 #include <fcntl.h>
@@ -25,7 +26,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 class PlanStoreTest : public testing::Test {
  protected:
-  /// Of one process: what `key` gives, and whether it was made.
+  /// Result of one process: the plan for `key`, and whether the process made it.
   struct Got {
     std::string body;
     bool made = false;
@@ -47,7 +48,7 @@ class PlanStoreTest : public testing::Test {
           return got.body = mine;
         });
     got.notice = store.take_notice();
-    EXPECT_EQ(store.take_notice(), "");  // told once
+    EXPECT_EQ(store.take_notice(), "");  // reported only once
     return got;
   }
   std::string path_of(const std::string& key) const {
@@ -117,17 +118,17 @@ TEST_F(PlanStoreTest, TheLeastRecentlyUsedGoWhereThereIsNoRoom) {
   const std::string plan(1000, 'p');
   for (const char* key : {"a", "b", "c"}) {
     get(key, plan);
-    // Far apart: a file system's clock may tick in hundredths of a second.
+    // The times are far apart, because a file system's clock may advance in hundredths of a second.
     const timespec times[2] = {{1000 + *key, 0}, {1000 + *key, 0}};
     ASSERT_EQ(::utimensat(AT_FDCWD, path_of(key).c_str(), times, 0), 0);
   }
-  EXPECT_FALSE(get("a", plan).made);  // used now
+  EXPECT_FALSE(get("a", plan).made);  // marks it as recently used
   get("d", plan);
   EXPECT_TRUE(base::file_exists(path_of("a")));
   EXPECT_FALSE(base::file_exists(path_of("b")));
   EXPECT_TRUE(base::file_exists(path_of("c")));
   EXPECT_TRUE(base::file_exists(path_of("d")));
-  get("e", std::string(5000, 'p'));  // larger than all there may be
+  get("e", std::string(5000, 'p'));  // larger than the whole store may be
   EXPECT_FALSE(base::file_exists(path_of("e")));
   EXPECT_TRUE(base::file_exists(path_of("d")));
 }
@@ -141,7 +142,7 @@ TEST_F(PlanStoreTest, WhatAKilledProcessLeftHalfWrittenGoes) {
 }
 
 TEST_F(PlanStoreTest, TheFirstDecidesForThreadsAndProcesses) {
-  // Who makes while another keeps takes what the other kept.
+  // A process whose plan was stored by another in the meantime takes the stored one.
   PlanStore slow(directory_, kMiB);
   std::string mine;
   slow.get(
@@ -155,7 +156,7 @@ TEST_F(PlanStoreTest, TheFirstDecidesForThreadsAndProcesses) {
         return mine = "of the slow one";
       });
   EXPECT_EQ(mine, "of the fast one");
-  // Many processes at once: all end with one plan, and no file is ever seen half written.
+  // Many processes at once: all end with the same plan, and none ever reads a partially written file.
   constexpr int kProcesses = 6, kKeys = 8;
   std::vector<pid_t> children;
   for (int p = 0; p < kProcesses; ++p) {

@@ -14,12 +14,12 @@ Launch elements_launch(tensor::Stream& stream, const Args& a) {
   return flat_launch(stream, (a.outer * a.channels * a.inner + kPack<T> - 1) / kPack<T>);
 }
 
-/// A warp a plane.
+/// One warp per plane.
 Launch planes_launch(tensor::Stream& stream, int64_t planes) {
   return {blocks_for(cuda_stream(stream), (planes + 7) / 8), 8 * kWarp};
 }
 
-/// Where pieces lie: a grid of columns with channels last, else one piece each of `outer`.
+/// How sums are cut into pieces: a grid of columns with channels last, else one piece per index of `outer`.
 struct Pieces {
   ColumnGrid grid;
   PieceCounts counts;
@@ -40,7 +40,7 @@ Launch join_launch(tensor::Stream& stream, int64_t channels, int64_t shared_byte
           shared_bytes};
 }
 
-/// Channels last in whole packs.
+/// Whether channels are last and fill whole packs.
 template <class T, class Args>
 bool has_rows(const Args& a) {
   return a.inner == 1 && a.channels % kPack<T> == 0;
@@ -66,7 +66,7 @@ void channel_norm(tensor::Stream& stream, const ChannelNormArgs& a) {
 }
 
 int64_t batch_norm_workspace_bytes(int64_t outer, int64_t channels, int64_t inner) {
-  // Two sums a piece and channel; behind them two totals and three statistics a channel.
+  // Two sums per piece and channel, followed by two totals and three statistics per channel.
   return (2 * pieces_of(outer, channels, inner, 1).counts.pieces + 5) * channels *
          static_cast<int64_t>(sizeof(float));
 }

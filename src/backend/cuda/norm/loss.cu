@@ -1,4 +1,4 @@
-// Launchers of cross entropy and its steps.
+// Launchers of cross entropy and its parts.
 #include "backend/cuda/norm/loss.h"
 
 #include "backend/cuda/norm/loss_kernels.h"
@@ -10,7 +10,7 @@ namespace {
 
 ClassTargets targets_of(const TargetArgs& t) { return {t.at, t.is_wide, t.ignored, t.classes}; }
 
-/// Loss, log sum exp and hit of each row.
+/// Per row: loss, log-sum-exp, and whether the prediction is right.
 struct RowResults {
   float *loss, *log_sum_exp;
   uint8_t* correct;

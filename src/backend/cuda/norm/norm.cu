@@ -86,7 +86,7 @@ void scale_gradients(tensor::Stream& stream, const RowNormGradArgs& a, const Row
   }
 }
 
-/// Rows and columns in one pass, then the sums of the columns.
+/// One pass over rows that also sums columns in pieces, then a launch that joins the pieces.
 template <class T, class S, class D, class R>
 void held_norm_grad(tensor::Stream& stream, const RowNormGradArgs& a, const RowNormGrad<T, S, D, R>& rows) {
   const HeldPieces pieces = HeldPieces::of(a.rows);

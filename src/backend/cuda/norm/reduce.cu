@@ -1,4 +1,4 @@
-// Launchers of reductions and scans, and how the terms of a reduction are shared out.
+// Launchers of reductions and scans, and how the terms of a reduction are divided among blocks.
 #include "backend/cuda/norm/reduce.h"
 
 #include "backend/cuda/device/launch.h"
@@ -42,7 +42,7 @@ ReduceWalk walk_of(const std::vector<int64_t>& extents, const std::vector<int64_
   return walk;
 }
 
-/// Whole packs: results begin and pieces end at multiples of `pack` elements.
+/// Whether vector loads apply: results begin and pieces end at multiples of `pack` elements.
 bool is_packed(const ReducePlan& p, int64_t pack) {
   for (int64_t s : p.kept_steps) {
     if (s % pack != 0) return false;
@@ -50,8 +50,8 @@ bool is_packed(const ReducePlan& p, int64_t pack) {
   return p.gone.size() == 1 && p.gone_steps[0] == 1 && p.terms % pack == 0;
 }
 
-constexpr int64_t kShort = 1024;        // terms that a warp takes
-constexpr int64_t kPieceQuantum = 256;  // pieces are multiples of this: whole packs
+constexpr int64_t kShort = 1024;        // terms that one warp reduces
+constexpr int64_t kPieceQuantum = 256;  // pieces are multiples of this many terms, hence whole packs
 
 int64_t piece_of(const ReducePlan& p) {
   const int64_t even = (p.terms + p.pieces - 1) / p.pieces;
@@ -132,7 +132,7 @@ ReducePlan plan_reduce(const tensor::Dims& dims, const std::vector<bool>& reduce
   }
   p.by_columns = !p.kept.empty() && p.kept_steps.back() == 1;
   if (p.by_columns) p.columns = p.kept.back();
-  // Pieces until about a thousand blocks have work; never less work than a block's.
+  // Enough pieces to give about a thousand blocks work, but none smaller than the work of one block.
   constexpr int64_t kBlocks = 1024;
   const int64_t blocks =
       p.by_columns ? p.results / std::max<int64_t>(1, p.columns) * ((p.columns + 127) / 128) : p.results;

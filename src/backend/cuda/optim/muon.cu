@@ -1,4 +1,5 @@
-// Launchers of Muon: tables of matrices of equal extents, and three batched products an iteration.
+// Launchers of Muon (Jordan et al. 2024): matrices of one shape in tables, three batched products per
+// iteration.
 #include "backend/cuda/optim/muon.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ static_assert(sizeof(TrustNumbers) <= kNumbersBytes);
 constexpr int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 int64_t chunks_of(int64_t n) { return (n + UpdateTable::kChunk - 1) / UpdateTable::kChunk; }
 
-/// f(table) for the matrices in runs that fit a launch.
+/// Splits the matrices into tables that fit one launch each and calls f(table) for every table.
 template <class F>
 void for_muon_tables(std::span<const UpdateTensor> tensors, F f) {
   for (size_t first = 0; first < tensors.size(); first += UpdateTable::kMost) {
@@ -34,7 +35,7 @@ void for_muon_tables(std::span<const UpdateTensor> tensors, F f) {
   }
 }
 
-/// c = alpha op(a) op(b) + beta c' for `count` dense matrices; the sides of a and b follow from theirs.
+/// The shape of c = alpha op(a) op(b) + beta c' for `count` dense matrices; each operand is stored packed.
 GemmShape product_of(int64_t count, int64_t m, int64_t n, int64_t k) {
   GemmShape s{.m = m, .n = n, .k = k};
   s.inner = count;
@@ -50,7 +51,7 @@ MuonPlan::MuonPlan(const GemmPlace& place, const MuonForm& form, int64_t count, 
     : form_(form), count_(count), rows_(rows), cols_(cols) {
   const int64_t low = std::min(rows, cols), high = std::max(rows, cols);
   const tensor::DType type = form.bf16 ? tensor::DType::bf16 : tensor::DType::f32;
-  const bool is_tall = rows > cols;  // then the Gram matrix is of the columns, and stands on the right
+  const bool is_tall = rows > cols;  // then the Gram matrix is x' x and multiplies from the right
   const auto plan = [&](GemmShape s, float alpha, float beta) {
     s.in = s.in_b = s.out = type;
     s.alpha = alpha;
@@ -114,7 +115,8 @@ void MuonPlan::run(const UpdateCall& call, const UpdateOperands& operands) const
     launch(stream, "scale_muon", flat_launch(stream, count_ * n),
            ScaleMuon<T>{reinterpret_cast<T*>(x), inverse, count_, n});
   });
-  // x = a x + (b A + c A A) x with A = x x', or of a tall matrix a x + x (b A + c A A) with A = x' x.
+  // Newton-Schulz: x = a x + (b A + c A A) x with A = x x'; for a tall x, a x + x (b A + c A A) with A = x'
+  // x.
   const bool is_tall = rows_ > cols_;
   for (int64_t i = 0; i < form_.steps; ++i) {
     gram_->run(stream, {.a = x, .b = x, .out = gram}, gemm);

@@ -1,4 +1,5 @@
-// Launchers of multi-tensor updates: tables of addresses go with the launches, as many as the tensors need.
+// Launchers of multi-tensor updates. Each launch carries a table of addresses; many tensors take several
+// launches.
 #include "backend/cuda/optim/optimizer.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ constexpr int kThreads = 256;
 
 int64_t chunks_of(int64_t n) { return (n + UpdateTable::kChunk - 1) / UpdateTable::kChunk; }
 
-/// f(table, chunks of the tables before) for the tensors in runs that fit a launch.
+/// Splits the tensors into tables of one launch each; calls f(table, number of chunks in earlier tables).
 template <class F>
 void for_tables(std::span<const UpdateTensor> tensors, F f) {
   int64_t before = 0;

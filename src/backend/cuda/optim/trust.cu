@@ -1,4 +1,4 @@
-// Launchers of LAMB, LARS and Adafactor: what is measured goes through the workspace in f64.
+// Launchers of LAMB, LARS and Adafactor. Norms and sums pass through the workspace in f64.
 #include "backend/cuda/optim/trust.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ int64_t chunks_of_block(int64_t elements, int64_t blocks) {
   return ceil_div(elements / std::max<int64_t>(1, blocks), TrustTable::kChunk);
 }
 
-/// The parts of the workspace.
+/// Addresses of the parts of the workspace.
 struct TrustWork {
   TrustNumbers* numbers;
   double *sums, *squares;  // [2, tasks], [2, blocks]
@@ -36,7 +36,7 @@ struct TrustWork {
   }
 };
 
-/// Tasks and blocks of all parameters.
+/// Numbers of tasks and blocks of all parameters together.
 struct TrustCounts {
   int64_t tasks = 0, blocks = 0;
   void add(int64_t elements, int64_t blocks_of_it) {
@@ -50,7 +50,7 @@ TrustCounts counts_of(const TrustCall& call) {
   return counts;
 }
 
-/// f(table, first parameter) for the parameters in runs that fit a launch.
+/// Splits the parameters into tables of one launch each; calls f(table, index of its first parameter).
 template <class F>
 void for_trust_tables(const TrustCall& call, F f) {
   const std::span<const UpdateTensor> tensors = call.update.tensors;
@@ -95,7 +95,7 @@ Launch task_launch(tensor::Stream& stream, const TrustTable& table) {
   return {blocks_for(cuda_stream(stream), table.first_task[table.count]), kThreads, kReduceScratchBytes};
 }
 
-/// States where the rule keeps them early, and both sums of every block to `out`.
+/// Writes the states that the rule updates in this pass, and both sums of every block to `out`.
 template <class Rule>
 void measure(const TrustCall& call, const TrustCounts& counts, const Rule& rule, double* out) {
   const TrustWork work(call.update.workspace, counts.tasks, counts.blocks);
@@ -195,7 +195,7 @@ void lars_squares(const TrustCall& call, const UpdateOperands& operands, const L
 
 namespace {
 
-/// Doubles of Adafactor's workspace: column sums of parts, means of row factors, squares of rows.
+/// Numbers of doubles in Adafactor's workspace: partial column sums, means of row factors, squares of rows.
 struct FactoredSizes {
   int64_t partials = 0, means = 0, rows = 0;
   explicit FactoredSizes(std::span<const FactoredTensor> tensors) {
@@ -207,7 +207,7 @@ struct FactoredSizes {
   }
 };
 
-/// Where they stand, and the steps of the parameters behind them.
+/// Addresses of these parts, and of the step of each parameter, which is stored after them.
 struct FactoredWork {
   TrustNumbers* numbers;
   double *partial, *mean, *param, *update, *step;
@@ -221,7 +221,7 @@ struct FactoredWork {
   }
 };
 
-/// A parameter without elements keeps its states.
+/// Copies the states of a parameter without elements unchanged.
 void keep_states(tensor::Stream& stream, const FactoredTensor& t) {
   const int64_t counts[] = {t.matrices * t.rows, t.matrices * t.cols};
   for (int s = 0; s < 2; ++s) {
@@ -230,7 +230,7 @@ void keep_states(tensor::Stream& stream, const FactoredTensor& t) {
   }
 }
 
-/// The five loops over one table of parameters; a launch ends what all of the next need.
+/// The launches for one table of parameters, in order: each needs all results of those before it.
 void launch_factored(tensor::Stream& stream, const FactoredTable& table, const FactoredRule& rule,
                      double* step) {
   const auto grid = [&](int64_t work) { return blocks_for(cuda_stream(stream), work); };

@@ -1,4 +1,4 @@
-// Launchers around 8-bit products.
+// Launchers of the steps around 8-bit products.
 #include "backend/cuda/quant/qproduct.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kRangeParts = 512;  // blocks that look for extremes
+constexpr int64_t kRangeParts = 512;  // blocks that search for the extremes
 
 Launch warp_launch(tensor::Stream& stream, int64_t rows) {
   return {blocks_for(cuda_stream(stream), (rows + 7) / 8, 32), kThreads};

@@ -12,7 +12,8 @@ template <class T, int kBits, int kRows, bool kNorm>
 void run(On on, const RowProductArgs& a) {
   using Kernel = RowProducts<T, kBits, kRows, kNorm>;
   constexpr int kWarps = Kernel::kThreads / kWarp;
-  // Every block normalises the rows for itself: so few that each has some weights to read.
+  // Every block normalises the rows itself, so fewer blocks are launched: each then has enough weights to
+  // read.
   const int64_t work = (Kernel::pairs(a) + kWarps - 1) / kWarps;
   const int64_t shared = kNorm ? kReduceScratchBytes + a.rows * a.k * static_cast<int64_t>(sizeof(T)) : 0;
   launch(on.stream, "row_products",

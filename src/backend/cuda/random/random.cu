@@ -1,4 +1,4 @@
-// Launchers of draws.
+// Launchers of random numbers.
 #include "backend/cuda/random/random.h"
 
 #include "backend/cuda/device/launch.h"

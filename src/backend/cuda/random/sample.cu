@@ -1,4 +1,4 @@
-// Launchers of draws from distributions over a row.
+// Launchers of sampling from distributions over a row.
 #include "backend/cuda/random/sample.h"
 
 #include <bit>

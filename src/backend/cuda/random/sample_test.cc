@@ -1,4 +1,4 @@
-// Draws of one row by many blocks have the bits of draws by one, whatever way the blocks take.
+// Sampling a row gives the same bits with many blocks as with one, whichever algorithm the blocks choose.
 #include "backend/cuda/random/sample.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kColumns = 7;
 
-/// temperature, top_k, top_p, min_p, repetition, presence, frequency.
+/// In this order: temperature, top_k, top_p, min_p, repetition, presence, frequency.
 using Setting = std::array<float, kColumns>;
 constexpr Setting plain(float temperature, float top_k, float top_p, float min_p) {
   return {temperature, top_k, top_p, min_p, 1, 0, 0};
@@ -107,7 +107,7 @@ class SampleBlocks : public testing::Test {
     return many;
   }
 
-  /// Normal logits of a deviation, for each setting.
+  /// One row of normally distributed logits with this standard deviation for each setting.
   Rows normal(int64_t n, float deviation, std::vector<Setting> settings) {
     base::Rng rng(static_cast<uint64_t>(n) * 31 + static_cast<uint64_t>(seed_));
     Rows rows{n, {}, std::move(settings)};
@@ -144,7 +144,7 @@ TEST_F(SampleBlocks, HaveTheBitsOfOneBlockOverSizes) {
   EXPECT_EQ(drawn.ways[1], DrawWay::place);
   EXPECT_EQ(drawn.ways[2], DrawWay::place);
   for (size_t i = 3; i < kSettings.size(); ++i) EXPECT_EQ(drawn.ways[i], DrawWay::list) << i;
-  // One token behind a block, one before its end; a usual vocabulary.
+  // One token more than whole blocks hold, one token less; a usual vocabulary.
   for (const int64_t n : {16385, 18431})
     expect_same(normal(n, 3, {plain(1, 0, 1, 0), plain(1, 40, 0.9f, 0)}));
   expect_same(normal(50257, 3, {plain(1, 0, 0.9f, 0)}));
@@ -157,7 +157,7 @@ TEST_F(SampleBlocks, ManyDrawsOfOneRow) {
     rows.settings.assign(6, setting);
     for (int i = 1; i < 6; ++i) rows.logits.insert(rows.logits.end(), row.begin(), row.end());
     const Drawn drawn = expect_same(rows);
-    EXPECT_GT(std::set<int64_t>(drawn.tokens.begin(), drawn.tokens.end()).size(), 2u);  // they are draws
+    EXPECT_GT(std::set<int64_t>(drawn.tokens.begin(), drawn.tokens.end()).size(), 2u);  // really random
   }
 }
 
@@ -193,7 +193,7 @@ TEST_F(SampleBlocks, WithoutLogProbabilitiesNothingIsSummed) {
   const Rows rows = normal(16384, 3, {plain(1, 0, 1, 0), plain(1, 40, 1, 0)});
   const Drawn drawn = draw(rows, true, false);
   EXPECT_EQ(drawn.tokens, draw(rows, false, false).tokens);
-  for (const uint32_t bits : drawn.log_bits) EXPECT_EQ(bits, 0xffffffffu);  // as it was
+  for (const uint32_t bits : drawn.log_bits) EXPECT_EQ(bits, 0xffffffffu);  // was not written
 }
 
 TEST_F(SampleBlocks, ShortRowsTakeOneLaunchAndNoWorkspace) {

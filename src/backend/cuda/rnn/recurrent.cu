@@ -11,7 +11,7 @@ namespace {
 template <RecurrentPhase kPhase>
 using PhaseConstant = std::integral_constant<RecurrentPhase, kPhase>;
 
-/// f(phase) as a constant.
+/// Calls f(phase) with the phase as a compile-time constant.
 template <class F>
 void by_phase(RecurrentPhase phase, F f) {
   using P = RecurrentPhase;
