@@ -1,5 +1,5 @@
-// Backward ops give the same bits for every number of threads: their sums have an order that shapes alone
-// set.
+// Backward operators give the same bits for every number of threads, because the shapes alone determine the
+// order of sums.
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"

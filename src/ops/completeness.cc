@@ -1,4 +1,4 @@
-// The table of operators as documentation, and the blanks in it that need a reason.
+// Prints the table of operators as documentation, with the reasons for its blanks.
 #include "ops/completeness.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string gradient_text(const ir::OpSchema& op) {
   return op.why_no_grad.empty() ? "pending" : "none: " + op.why_no_grad;
 }
 
-/// What ranks may split: index notation, a rule of the op's own, or why nothing.
+/// How ranks may cut the op: index notation, a rule of its own, or the reason why not.
 std::string cut_text(const ir::OpSchema& op) {
   if (op.cut) return "by rule";
   if (op.is_collective) return "meets other ranks";
@@ -38,7 +38,7 @@ std::string cut_text(const ir::OpSchema& op) {
   return op.why_no_cut.empty() ? "" : "whole: " + op.why_no_cut;
 }
 
-/// A bar would end the table cell.
+/// Escapes bars, which would end a table cell.
 std::string cell(std::string text) {
   for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
   return text;

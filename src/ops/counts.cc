@@ -1,5 +1,5 @@
-// Shape arithmetic on counts: element by element where numbers are computed, by two evaluations where
-// elements only move.
+// Shape arithmetic on counts: computed element by element for arithmetic operators, by two evaluations for
+// operators that only move elements.
 #include "ops/counts.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@ using ir::NodeView;
 using tensor::Dims;
 using tensor::Tensor;
 
-/// fixed + each * n, unless 64 bits do not hold the parts.
+/// The count fixed + each * n; anything if the parts do not fit into 64 bits.
 Count checked(__int128 fixed, __int128 each) {
   constexpr __int128 kMost = int64_t{1} << 62;
   if (fixed > kMost || fixed < -kMost || each > kMost || each < -kMost) return Count::any();
   return {static_cast<int64_t>(fixed), static_cast<int64_t>(each)};
 }
 
-/// -1, 0 or 1 where `c` has one sign for every n >= 1.
+/// -1, 0 or 1 if `c` has this sign for every n >= 1.
 std::optional<int> sign_of(const Count& c) {
   if (c.is_any) return std::nullopt;
   if (c.each == 0) return (c.fixed > 0) - (c.fixed < 0);
@@ -44,7 +44,8 @@ Count product(const Count& a, const Count& b) {
   if (a.is_any || b.is_any || (a.each != 0 && b.each != 0)) return Count::any();
   return checked(__int128{a.fixed} * b.fixed, __int128{a.fixed} * b.each + __int128{a.each} * b.fixed);
 }
-/// Without a remainder for every n, else anything: what is rounded follows no line.
+/// The quotient if it is exact for every n; otherwise anything, because a rounded quotient is not linear in
+/// n.
 Count quotient(const Count& a, const Count& b) {
   if (a.is_any || b.is_any || sign_of(b).value_or(0) == 0) return Count::any();
   if (b.each == 0) {
@@ -82,7 +83,7 @@ Count greater_or_equal(const Count& a, const Count& b) { return less_or_equal(b,
 
 using Binary = Count (*)(const Count&, const Count&);
 
-/// What a functor of tensor/binary_math.h makes of counts; null where that is not followed.
+/// The arithmetic on counts of a functor of tensor/binary_math.h; null if there is none.
 template <class Functor>
 constexpr Binary kOfCounts = nullptr;
 template <>
@@ -108,7 +109,7 @@ constexpr Binary kOfCounts<math::Greater> = greater;
 template <>
 constexpr Binary kOfCounts<math::GreaterOrEqual> = greater_or_equal;
 
-/// Integer arithmetic of two numbers, folded over all operands of those that take more.
+/// The arithmetic of an integer operator on two counts; variadic operators are folded.
 Binary binary_of(std::string_view op) {
   struct Row {
     std::string_view name;
@@ -131,7 +132,7 @@ Binary binary_of(std::string_view op) {
 bool is_extent(tensor::DType type) { return type == tensor::DType::i64 || type == tensor::DType::i32; }
 bool is_whole(tensor::DType type) { return is_extent(type) || type == tensor::DType::boolean; }
 
-/// The element of an operand that element `i` of the result [y] reads by broadcasting.
+/// Index of the operand's element that element `i` of the result [y] reads by broadcasting.
 size_t broadcast_from(const Dims& x, const Dims& y, size_t i) {
   size_t at = 0, step = 1;
   for (size_t back = 0; back < y.size(); ++back) {
@@ -146,7 +147,7 @@ size_t broadcast_from(const Dims& x, const Dims& y, size_t i) {
   return at;
 }
 
-/// One result whose elements are made of the operands' by broadcasting.
+/// One result whose elements are made from the broadcast operands' elements.
 template <class Make>
 Counts elementwise(const NodeView& n, const std::vector<Counts>& in, Make make) {
   const Dims y = n.out_dims(0);
@@ -164,7 +165,7 @@ Count chosen(const Counts& of) {
   return of[0].is_any ? Count::any() : of[0].fixed != 0 ? of[1] : of[2];
 }
 
-/// Products over all elements; others than of one dimension are not needed.
+/// The product of all elements; only tensors of one dimension are needed here.
 Counts product_of_all(const Counts& in) {
   Count all{1, 0};
   for (const Count& c : in) all = product(all, c);
@@ -184,7 +185,7 @@ Tensor tensor_of(const Counts& counts, const tensor::TensorType& type, int64_t n
   return t;
 }
 
-/// A node over counts.
+/// A node whose operands are counts.
 struct CountNode {
   const ir::OpDef& op;
   const NodeView& node;
@@ -192,8 +193,8 @@ struct CountNode {
   base::ThreadPool& pool;
 };
 
-/// Results at one n; element `moved->second` of operand `moved->first` is one more than all others of which
-/// nothing is known.
+/// Evaluates the node for one n with unknown elements set to 0, except that element `moved->second` of
+/// operand `moved->first` is set to 1.
 std::vector<std::vector<int64_t>> evaluate_at(const CountNode& c, int64_t rows,
                                               std::optional<std::pair<size_t, size_t>> moved = {}) {
   std::vector<Tensor> operands;
@@ -214,7 +215,7 @@ std::vector<std::vector<int64_t>> evaluate_at(const CountNode& c, int64_t rows,
   return out;
 }
 
-/// Whether the results are linear in all operands that are not plain while the others are fixed.
+/// Whether the results are linear in the operands that are not plain, with the others fixed.
 bool is_linear(const ir::OpDef& op, const NodeView& n, const std::vector<Counts>& in) {
   if (!op.schema.cut || in.size() > 32) return false;
   uint32_t open = 0;
@@ -230,7 +231,7 @@ bool is_linear(const ir::OpDef& op, const NodeView& n, const std::vector<Counts>
   return std::any_of(masks.begin(), masks.end(), [&](uint32_t mask) { return (open & ~mask) == 0; });
 }
 
-/// Two points fix a line; an element of which nothing is known marks every result that it reaches.
+/// Two evaluations determine a line; every result that depends on an unknown element becomes unknown.
 std::vector<Counts> linear_results(const CountNode& c) {
   const std::vector<Counts>& in = c.in;
   const auto one = evaluate_at(c, 1), two = evaluate_at(c, 2);

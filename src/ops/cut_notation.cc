@@ -1,4 +1,4 @@
-// Index notation of cut rules, put together operand by operand.
+// Builds the index notation of cut rules operand by operand.
 #include "ops/cut_notation.h"
 
 #include "base/error.h"

@@ -1,5 +1,4 @@
-// What devices run in the place of operators that they have no kernel of: the expansion gives the CPU
-// kernel's results.
+// The expansions that devices run in place of operators without a kernel give the results of the CPU kernels.
 #include "tests/run_kernels.h"
 
 namespace trireme::ops {
@@ -18,7 +17,7 @@ struct Case {
   double within = 1e-5;
 };
 
-/// The simpler nodes of a node that stands in a graph, one after another.
+/// Runs the simpler nodes of a node in a graph one after another.
 std::vector<Tensor> run_parts(const Case& c) {
   const ir::OpDef& op = table().need(c.op);
   ir::Graph g;
@@ -162,7 +161,7 @@ TEST(DeviceExpansions, FourierTransforms) {
                     .within = 2e-5});
     }
   }
-  // A matrix that would be too large is not made: the node stays.
+  // If the matrix would be too large it is not made, and the node stays.
   ir::Graph g;
   const ir::OpDef& dft = table().need("dft");
   ir::Node node{.op = &dft,

@@ -1,4 +1,4 @@
-// Gradient rules: the builder they share, the backward walk, and gradients of fused ops by their expansion.
+// Gradient rules: the builder they share, the backward pass, and gradients of fused ops by their expansion.
 #include "ops/grad.h"
 
 #include "ops/table.h"
@@ -33,7 +33,7 @@ ValueId GradBuilder::zeros_like(ValueId like) { return expand(scalar(0, like), d
 
 ValueId GradBuilder::reshape(ValueId x, const Dims& shape) {
   if (dims(x) == shape) return x;
-  const bool is_empty = tensor::element_count(shape) == 0;  // an extent of 0 then means 0
+  const bool is_empty = tensor::element_count(shape) == 0;  // an extent of 0 must not mean "keep"
   return op("reshape", {x, ints(shape)}, is_empty ? ir::Attrs{{"allowzero", int64_t{1}}} : ir::Attrs{});
 }
 
@@ -59,7 +59,7 @@ ValueId GradBuilder::reduce_to(ValueId g, const Dims& shape) {
   for (size_t i = 0; i < from.size(); ++i) {
     if (i < lead || (shape[i - lead] == 1 && from[i] != 1)) axes.push_back(static_cast<int64_t>(i));
   }
-  // Neighbouring axes at a time, the innermost first: the form that kernels read in long runs.
+  // Sums runs of neighbouring axes, the innermost first, since kernels then read memory in long runs.
   while (!axes.empty()) {
     size_t first = axes.size() - 1;
     while (first > 0 && axes[first - 1] + 1 == axes[first]) --first;
@@ -71,7 +71,7 @@ ValueId GradBuilder::reduce_to(ValueId g, const Dims& shape) {
 
 namespace {
 
-/// Marks what the nodes from `first` on compute from marked values.
+/// Marks the values that nodes from `first` on compute from marked values.
 void mark_dependents(const ir::Graph& graph, size_t first, std::vector<char>& wanted) {
   for (size_t n = first; n < graph.nodes().size(); ++n) {
     const ir::Node& node = graph.nodes()[n];
@@ -98,7 +98,8 @@ Gradients gradients_of(ir::Graph& graph, const ir::Node& node, std::span<const V
   }
 }
 
-/// a + b. An embedding's gradient touches few rows of a large table: it is added in the other's memory.
+/// a + b. The gradient of an embedding touches few rows of a large table, so it is added to the other in
+/// place.
 ValueId summed(ir::Graph& graph, ValueId a, ValueId b, const std::string& from) {
   for (const auto& [rows, other] : {std::pair(b, a), std::pair(a, b)}) {
     const ir::Node* made = graph.producer(rows);
@@ -108,7 +109,7 @@ ValueId summed(ir::Graph& graph, ValueId a, ValueId b, const std::string& from) 
   return graph.add1(table().need("add"), {a, b}, {}, from);
 }
 
-/// Adds `term` to what has arrived for `id`.
+/// Adds `term` to the gradient of `id`.
 void collect(ir::Graph& graph, std::vector<ValueId>& grads, ValueId id, ValueId term,
              const std::string& from) {
   base::check(graph.type(id).shape == graph.type(term).shape, "a gradient of type ",

@@ -1,4 +1,4 @@
-// The backward walk: sums over several uses, broadcasting undone, needed gradients that do not exist.
+// The backward pass: sums over several uses, undoing broadcasts, errors for gradients that do not exist.
 #include "ops/grad.h"
 
 #include "ops/test_grad.h"

@@ -1,6 +1,5 @@
-// Operands of other shapes, types, values and attributes than an operator takes: every mutant of a valid node
-// is refused with an error about the model, or runs inside its operands: a page that nobody may touch lies on
-// either side of each.
+// Operands whose shapes, types, values or attributes do not fit: every mutant of a valid node is either
+// refused with an error about the model or stays within its operands, which lie between inaccessible pages.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -41,7 +40,7 @@ Tensor filled(const Dims& dims, T value) {
   return t;
 }
 
-/// The mutant that runs, for who reads of a segmentation fault.
+/// Names the running mutant for the message of a segmentation fault.
 char running[512];
 
 void tell_mutant(int signal) {
@@ -50,14 +49,13 @@ void tell_mutant(int signal) {
   raise(signal);
 }
 
-/// What a node is run with: operands and results that end at a page which nobody may touch, behind another
-/// one.
+/// Operands and results of a node, each placed directly before and after inaccessible pages.
 class GuardedBuffers {
  public:
   ~GuardedBuffers() {
     for (const auto& [at, bytes] : mapped_) munmap(at, bytes);
   }
-  /// Room for `bytes` in whole units of `unit` bytes, a power of 2.
+  /// Room for `bytes`, rounded up to a multiple of `unit`, a power of 2.
   void* add(int64_t bytes, int64_t unit, const void* content) {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     const size_t room = (static_cast<size_t>(bytes) + page) / page * page;
@@ -79,7 +77,7 @@ class GuardedBuffers {
 
 int64_t unit_of(DType type) { return std::max(1, tensor::bits_of(type) / 8); }
 
-/// As compilation has it: values that no memory holds are refused before kernels look at them.
+/// As in compilation, values that no memory could hold are refused before kernels see them.
 bool is_small(const std::vector<tensor::TensorType>& types) {
   constexpr int64_t kMost = 1 << 22;
   for (const tensor::TensorType& t : types) {
@@ -92,15 +90,15 @@ bool is_small(const std::vector<tensor::TensorType>& types) {
 
 class Trial {
  public:
-  /// Runs the node by every kernel that takes it; an error about the model is as good.
+  /// Runs the node with every kernel that accepts it; an error about the model is also accepted.
   void run(const Case& c, const std::string& what) {
-    const std::clock_t begin = std::clock();  // of this process alone: the machine may be busy
+    const std::clock_t begin = std::clock();  // of this process only, since the machine may be busy
     std::snprintf(running, sizeof running, "in %s(%s), %s\n", c.op.c_str(), c.attrs.to_string().c_str(),
                   what.c_str());
     try {
       run_all(c, true);
       ++ran_;
-      run_all(c, false);  // kernels that need a value refuse then
+      run_all(c, false);  // kernels that need known values refuse
     } catch (const base::Error& e) {
       EXPECT_NE(e.code(), base::ErrorCode::internal) << c.op << ", " << what << ": " << e.message();
       ++refused_;
@@ -163,7 +161,7 @@ class Trial {
   int64_t ran_ = 0, refused_ = 0;
 };
 
-/// The values of `t`, over and over, in another shape and type.
+/// The values of `t`, repeated as needed, in another shape and type.
 Tensor remade(const Tensor& t, DType type, Dims dims) {
   Tensor out = Tensor::zeros(type, std::move(dims));
   const bool is_plain = tensor::bits_of(type) >= 8 && !(tensor::is_float(type) && tensor::bits_of(type) < 16);
@@ -241,7 +239,7 @@ std::vector<ir::AttrValue> other_values(const ir::AttrValue& given) {
   return out;
 }
 
-/// Something of the kind, for attributes that a case leaves to their defaults.
+/// A value of the kind, for attributes that a case leaves at their defaults.
 std::optional<ir::AttrValue> sample_of(const std::string& kind, size_t rank) {
   if (kind == "int") return int64_t{1};
   if (kind == "float") return 0.5;
@@ -335,7 +333,7 @@ TEST(HostileOperands, Shapes) { mutate_all(shape_cases()); }
 TEST(HostileOperands, Layers) { mutate_all(layer_cases()); }
 TEST(HostileOperands, Products) { mutate_all(product_cases()); }
 
-/// What passes make of convolutions: a form of theirs that a file leads to reaches no memory but its own.
+/// Convolutions as passes make them: a form that a file can lead to must only access its own memory.
 TEST(HostileOperands, FusedConvolutions) {
   const Tensor x = f({2, 12, 12, 16}), w = f({16, 16, 3, 3}), windows = f({2, 6, 6, 16});
   const Tensor which = testing::random_tensor(DType::u8, {2, 6, 6, 16}, 0, 4.9, 7);
@@ -358,7 +356,7 @@ TEST(HostileOperands, FusedConvolutions) {
                pads}});
 }
 
-/// Products of integers with their scales and zero points, which are read when the kernel is prepared.
+/// Integer products with scales and zero points, which are read when the kernel is prepared.
 TEST(HostileOperands, QuantizedProducts) {
   const auto codes = [](DType type, Dims dims) {
     return testing::random_tensor(type, std::move(dims), 0, 9, 3);
@@ -373,7 +371,7 @@ TEST(HostileOperands, QuantizedProducts) {
         {image, one(0.1f), zero, codes(DType::i8, {4, 8, 3, 3}), f({4}), w_zero, one(0.2f), zero, bias}}});
 }
 
-/// Weights of 8 and of 4 bits, with all that may follow them.
+/// Weights of 8 and 4 bits, with all optional operands.
 TEST(HostileOperands, StoredWeights) {
   const auto bytes = [](DType type, Dims dims) {
     return testing::random_tensor(type, std::move(dims), 0, 99, 7);
@@ -386,7 +384,7 @@ TEST(HostileOperands, StoredWeights) {
                {{"bits", int64_t{4}}, {"group", int64_t{32}}}}});
 }
 
-/// Every operator that a model file can name has a case, its own or a plain one.
+/// Every operator that a model file can name has a case of its own or a generated one.
 TEST(HostileOperands, EveryOnnxOperator) {
   std::vector<Case> plain;
   std::vector<std::string> own;
@@ -403,7 +401,7 @@ TEST(HostileOperands, EveryOnnxOperator) {
   mutate_all(plain);
 }
 
-/// Whether the extents of results come from the values of operand `i`: types alone leave them open.
+/// Whether the extents of results depend on the values of operand `i`, so that types alone leave them open.
 bool sets_extents(const Case& c, size_t i) {
   if (!c.in[i].defined()) return false;
   ir::NodeView node{
@@ -417,7 +415,7 @@ bool sets_extents(const Case& c, size_t i) {
   return std::any_of(types.begin(), types.end(), [](const auto& t) { return !t.shape.is_static(); });
 }
 
-/// The operand with one element, or all, made large in its own type.
+/// The operand with one element, or all, replaced by large values of its type.
 std::vector<Tensor> enlarged(const Tensor& given) {
   std::vector<Tensor> out;
   tensor::visit_dtype(given.dtype(), [&](auto zero) {
@@ -438,10 +436,9 @@ std::vector<Tensor> enlarged(const Tensor& given) {
   return out;
 }
 
-/// Operands say how large results are: beyond the bound nothing is made, whatever operator it is.
+/// Operands determine how large results are: no operator may allocate beyond the bound.
 TEST(HostileOperands, ResultsSizedByValuesKeepToTheBound) {
-  // Besides results and workspace a kernel may take tables: those of a transform of prime length are the
-  // largest.
+  // Kernels may also allocate tables; those of a Fourier transform of prime length are the largest.
   constexpr int64_t kMostBytes = int64_t{8} << 20, kMostGrown = 16 * kMostBytes;
   base::ThreadPool pool(1);
   std::vector<std::string> found;

@@ -1,4 +1,4 @@
-// Half precision through f32, and the axis arithmetic that kernels share.
+// Kernels for half precision by way of f32, and index arithmetic along an axis.
 #include <algorithm>
 #include <array>
 
@@ -13,7 +13,7 @@ using tensor::DType;
 
 bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
-/// Where a converted operand or result lives in the workspace.
+/// Where a converted operand or result is in the workspace.
 struct Converted {
   size_t index;
   DType type;
@@ -28,7 +28,7 @@ struct HalfPlan {
   ir::BoundKernel inner;
 };
 
-/// Replaces half types by f32 in `types` and gives each a place from `offset` on.
+/// Replaces half types in `types` by f32 and gives each such tensor a place from `offset` on.
 std::vector<Converted> place(std::vector<tensor::TensorType>& types, int64_t& offset) {
   std::vector<Converted> list;
   for (size_t i = 0; i < types.size(); ++i) {
@@ -67,7 +67,7 @@ void run_halves(const HalfPlan& plan, const ir::RunArgs& args, size_t in_count, 
 
 ir::NodeView in_f32(const ir::NodeView& node) {
   ir::NodeView wide = node;
-  // A constant in half precision is no constant in f32: it is converted in every run.
+  // A half-precision constant is not a known f32 constant, because it is converted in every run.
   for (size_t i = 0; i < wide.known.size(); ++i)
     if (is_half(wide.in[i].dtype)) wide.known[i] = nullptr;
   for (auto* types : {&wide.in, &wide.out}) {

@@ -1,4 +1,5 @@
-// The table of operand rules: one row per operator whose kernels read operands that its shape rule does not.
+// The table of operand rules: one row for each operator whose kernels read operands that its shape rule
+// ignores.
 #include "ops/operand_rules.h"
 
 #include <algorithm>
@@ -115,7 +116,7 @@ Rule parse(std::string_view text) {
   return rule;
 }
 
-/// What the letters stand for in one node.
+/// The types and extents that letters stand for in one node.
 struct Bound {
   std::map<char, DType> types;
   std::map<char, int64_t> extents;
@@ -124,7 +125,7 @@ struct Bound {
 bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 bool is_wide_float(DType t) { return tensor::is_float(t) && tensor::bits_of(t) >= 16; }
 
-/// Empty where the type fits, else what is wanted.
+/// Returns "" if the type fits, else the expected type.
 std::string wanted_type(char rule, DType given, Bound& bound) {
   const auto unless = [](bool fits, std::string_view want) { return std::string(fits ? "" : want); };
   switch (rule) {
@@ -149,10 +150,10 @@ std::string wanted_type(char rule, DType given, Bound& bound) {
   }
 }
 
-/// Extents that a rule names: all but a last "...".
+/// Number of extents that a rule names: all but a final "...".
 size_t named_of(const std::string& rule) { return rule.size() - (rule.ends_with("...") ? 3 : 0); }
 
-/// The extents as far as they are bound: "[16,i,3]".
+/// The extents as far as they are bound, such as "[16,i,3]".
 std::string text_of(const std::string& rule, const Bound& bound) {
   const bool is_open = rule.ends_with("...");
   std::string text = "[";
@@ -178,7 +179,7 @@ bool fits(const std::string& rule, const Shape& shape, Bound& bound) {
   return true;
 }
 
-/// Empty where the shape fits, else what is wanted.
+/// Returns "" if the shape fits, else the expected shape.
 std::string wanted_shape(const std::string& rule, const Shape& shape, const Shape& first, Bound& bound) {
   if (rule.empty() || !shape.has_rank()) return "";
   if (rule == "~") {

@@ -1,5 +1,5 @@
-// What cut rules say of rows, for every operator and its attributes: entry i of a result is entry i's alone,
-// bit for bit. Attributes are varied by what the schema says of them.
+// What cut rules state about rows, for every operator and its attributes: entry i of a result depends only on
+// entry i of the operands, bit for bit. Attributes are varied according to the schema.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ Tensor codes(Dims dims) {
 }
 Tensor real(double v) { return Tensor::scalar<float>(static_cast<float>(v)); }
 
-/// Weights in blocks under products and lookups.
+/// Products and lookups with weights in blocks.
 std::vector<OpCase> block_cases() {
   return {
       {"dequantize_blocks", {typed(DType::u8, {6, 36}, 0, 60)}, {{"format", std::string("q4_0")}}},
@@ -73,7 +73,7 @@ std::vector<OpCase> expert_cases() {
   };
 }
 
-/// Operators that passes make: no model file names them.
+/// Operators made by passes, which no model file can name.
 std::vector<OpCase> inner_cases() {
   const Tensor x = f({2, 4, 8}), image = f({2, 6, 5, 8}), c = f({8}, 0.5, 1);
   const ir::Attrs window{{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}};
@@ -101,7 +101,7 @@ std::vector<OpCase> inner_cases() {
       {"reduce_max", {f({3, 4, 5}), testing::ints({1})}},
       {"softmax", {f({3, 40, 5})}, {{"axis", int64_t{1}}}},
       {"cos", {f({3, 40}, -9, 9)}},
-      // Sums of more elements than a vector has.
+      // Sums of more elements than a vector holds.
       {"matmul", {f({3, 300}), f({300, 5})}},
       {"matmul", {f({2, 3, 70}), f({2, 70, 5})}},
       {"gemm", {f({3, 300}), f({5, 300}), f({5})}, {{"transB", int64_t{1}}}},
@@ -153,7 +153,7 @@ std::vector<OpCase> inner_cases() {
   return cases;
 }
 
-/// Values of an attribute: small numbers, lists of axes, and every word of its description.
+/// Values to try for an attribute: small numbers, lists of axes, and every word of its description.
 std::vector<ir::AttrValue> values_of(const ir::AttrSpec& spec, const OpCase& c) {
   std::vector<ir::AttrValue> out;
   if (spec.kind == "int") {
@@ -186,8 +186,8 @@ bool runs(const OpCase& c) {
   }
 }
 
-/// The case with one attribute after another given other values. Passes give inner operators what fits their
-/// operands, unchecked: each form of those has a case of its own.
+/// Tries the case with each attribute set to other values. Passes set attributes of inner operators, which
+/// are not checked; for those, each form has a case of its own.
 void try_attributes(const OpCase& c, tests::RowCounts& counts) {
   const bool is_inner = table().need(c.op).schema.onnx.empty();
   tests::try_rows(c, !is_inner, counts);
@@ -199,7 +199,7 @@ void try_attributes(const OpCase& c, tests::RowCounts& counts) {
       if (runs(other)) tests::try_rows(other, false, counts);
     }
   }
-  // Some results are made by other kernels or other rules where they are not alone.
+  // With other numbers of results, other kernels or rules may apply.
   for (size_t results = 1; results <= 4; ++results) {
     OpCase other = c;
     other.results = results;
@@ -209,14 +209,14 @@ void try_attributes(const OpCase& c, tests::RowCounts& counts) {
   }
 }
 
-/// Why no case is made of an operator; empty where one must be.
+/// The reason why an operator needs no case; empty if it needs one.
 std::string excuse(const ir::OpSchema& op) {
   if (op.is_control) return "runs subgraphs: never shown";
   if (op.is_collective) return "meets other ranks: never shown";
   if (op.is_random) return "draws numbers: never shown";
   if (op.updates_state()) return "writes state: never shown";
   if (!op.cut && op.dims.empty()) return "has no rule, so nothing is shown of it";
-  // The cases of the cut tests of these are run through the same trial.
+  // The tests of their cut rules run their cases through the same trial.
   if (op.onnx.empty() && !op.why_no_grad.empty()) return "a training op: tests of its cut rule try its rows";
   return {};
 }
@@ -239,7 +239,7 @@ TEST(RowIndependence, HoldsForEveryOperatorAndAttribute) {
     std::vector<OpCase> cases = cases_of(op.schema.name);
     for (const OpCase& c : cases) EXPECT_TRUE(runs(c)) << "the case of " << c.op << " is refused";
     if (cases.empty() &&
-        !op.schema.onnx.empty()) {  // passes give inner operators what they ask for, unchecked
+        !op.schema.onnx.empty()) {  // attributes of inner operators, set by passes, are unchecked
       if (const auto plain = tests::plain_case(op.schema)) cases.push_back(*plain);
     }
     EXPECT_FALSE(cases.empty() && excuse(op.schema).empty()) << "no case for " << op.schema.name;

@@ -1,4 +1,4 @@
-// Interval arithmetic on row numbers, and which operators make, keep and use them.
+// Interval arithmetic on row numbers, and the operators that make, keep and use them.
 #include "ops/row_numbers.h"
 
 #include <algorithm>
@@ -9,12 +9,12 @@ namespace {
 using ir::NodeView;
 using tensor::DType;
 
-/// Numbers of rows and extents lie far below; larger ones are not followed, so nothing overflows.
+/// Row numbers and extents are far smaller; larger ones are not tracked, so nothing overflows.
 constexpr int64_t kMost = int64_t{1} << 40;
 
 bool is_index_type(DType type) { return type == DType::i64 || type == DType::i32; }
 
-/// 32 bits hold the number of a row; they need not hold a multiple of it, which would come out negative and
+/// 32 bits hold the number of a row but not necessarily a multiple of it, which might become negative and
 /// count from the end.
 bool fits(const RowNumber& number, DType type) { return type == DType::i64 || number.each <= 1; }
 
@@ -30,14 +30,15 @@ std::optional<RowNumber> sum(const RowNumber& a, const RowNumber& b) {
 }
 RowNumber negative(const RowNumber& a) { return {-a.each, -a.high, -a.low}; }
 
-/// One factor must be one constant.
+/// Products are tracked only if one factor is a constant.
 std::optional<RowNumber> product(const RowNumber& a, const RowNumber& b) {
   if (b.each != 0 || b.low != b.high) return a.each != 0 || a.low != a.high ? std::nullopt : product(b, a);
   const __int128 by = b.low;
   return bounded(a.each * by, std::min(a.low * by, a.high * by), std::max(a.low * by, a.high * by));
 }
 
-/// Every element of the result is one of operand 0: no zeros beside them, no other reading of their bytes.
+/// Whether every element of the result is one of operand 0: no zeros are added and no bytes are
+/// reinterpreted.
 bool only_moves(const ir::OpSchema& op) {
   return (op.is_view && op.moves == 1) || op.name == "expand" || op.name == "transpose";
 }

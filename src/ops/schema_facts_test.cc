@@ -1,5 +1,5 @@
-// Facts that schemas state about operators, held against what the operators do: what passes conclude from a
-// class, a mask or index notation has to be true of every operator that has it.
+// Tests facts that schemas state about operators against the operators: what passes conclude from a class, a
+// mask or index notation must be true of every operator that has it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -98,7 +98,8 @@ TEST(SchemaFacts, WhatMovesIsElementsOfItsOperands) {
 
 Tensor transposed(const Tensor& x) { return testing::run("transpose", {x})[0]; }
 
-/// Operands [2, 3] of the first type that the op takes, and numbers where an operand does not spread.
+/// Operands [2, 3] of the first type that the op accepts; numbers for operands that do not spread over
+/// results.
 std::vector<Tensor> operands_of(const ir::OpSchema& op, const ir::Attrs& attrs) {
   const size_t count = std::max(op.min_in, std::min<size_t>(op.max_in, 3));
   for (DType type : {DType::f32, DType::i64, DType::boolean, DType::u8}) {
@@ -109,7 +110,7 @@ std::vector<Tensor> operands_of(const ir::OpSchema& op, const ir::Attrs& attrs) 
       const Tensor x =
           testing::random_tensor(DType::f32, {2, 3}, is_real ? 0.1 : 1, is_real ? 0.9 : 4, 5 + i);
       const int64_t own = type == DType::boolean ? 9 : type == DType::u8 ? 2 : is_real ? 1 : 7;
-      const int64_t to = is_choice ? 9 : own;  // as ONNX counts types
+      const int64_t to = is_choice ? 9 : own;  // ONNX numbers of types
       const Tensor typed = testing::run("cast", {x}, {{"to", to}})[0];
       in.push_back(ir::spreads_over_results(op, i) ? typed : number(0.25f * static_cast<float>(i)));
     }
@@ -117,7 +118,7 @@ std::vector<Tensor> operands_of(const ir::OpSchema& op, const ir::Attrs& attrs) 
       testing::run(op.name, in, attrs);
       return in;
     } catch (const base::Error&) {
-      continue;  // not of this type
+      continue;  // the op does not take this type
     }
   }
   return {};
@@ -136,7 +137,7 @@ TEST(SchemaFacts, ElementwiseOpsTakeTransposesAsTheyCome) {
   size_t tried = 0;
   for (const ir::OpDef& op : table().all()) {
     const std::string& name = op.schema.name;
-    // A mask follows the places of the elements: another one is as good, not equal.
+    // A random mask depends on the places of elements, so the results of transposes differ.
     if (!ir::is_elementwise(op.schema) || op.schema.is_random || name == "dropout_train") continue;
     const auto given = attrs.find(name);
     const ir::Attrs a = given == attrs.end() ? ir::Attrs{} : given->second;

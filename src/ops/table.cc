@@ -1,4 +1,4 @@
-// The table of all operators, and direct evaluation of one node outside a program.
+// The table of all operators, and the evaluation of single nodes outside programs.
 #include "ops/table.h"
 
 #include <algorithm>
@@ -107,7 +107,7 @@ std::vector<tensor::Tensor> evaluate_expansion(const ir::OpDef& op, const ir::At
   return out;
 }
 
-/// What is known of results while an operand has no content: their types.
+/// If an operand has no content, only the types of results are known.
 std::vector<tensor::Tensor> absent_results(const ir::OpDef& op,
                                            const std::vector<tensor::TensorType>& types) {
   std::vector<tensor::Tensor> out;
@@ -120,7 +120,7 @@ std::vector<tensor::Tensor> absent_results(const ir::OpDef& op,
   return out;
 }
 
-/// Takes `bytes` of what is left, or says which op of what type wanted them.
+/// Subtracts `bytes` from the budget `left`, or fails and names the op and the type.
 void take_bytes(int64_t bytes, int64_t& left, const ir::OpDef& op,
                 const std::vector<tensor::TensorType>& out) {
   if (bytes <= left) {
@@ -140,7 +140,7 @@ std::vector<tensor::Tensor> evaluate(const ir::OpDef& op, const ir::Attrs& attrs
   node.name = op.schema.name;
   node.out = ir::infer_types(op.schema, node);
   for (const size_t i : on.fed) {
-    if (i < node.known.size()) node.known[i] = nullptr;  // nodes of an expansion may have fewer
+    if (i < node.known.size()) node.known[i] = nullptr;  // nodes of an expansion may have fewer operands
   }
   if (tensor::has_absent(in)) return absent_results(op, node.out);
   int64_t left = on.max_bytes;

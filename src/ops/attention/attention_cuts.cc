@@ -1,5 +1,5 @@
-// Cut rules of attention. Letters: b batch, s queries, h heads (key heads' share of query heads), g query
-// heads that share one key head.
+// Cut rules of attention. Letters: b batch, s queries, h heads (key heads together with their query heads), g
+// the query heads that share one key head.
 #include "ops/attention/attention_cuts.h"
 
 #include "ops/attention/attention_plan.h"
@@ -9,18 +9,19 @@
 namespace trireme::ops {
 namespace {
 
-/// A query's place among the keys counts where later keys, or those outside a window, are hidden from it.
+/// Whether results depend on the position of a query among the keys (causality or a window): then queries
+/// stay whole.
 bool reads_positions(const ir::Attrs& a) {
   return a.get_int("is_causal", 0) != 0 || a.get_int("left_window_size", -1) >= 0 ||
          a.get_int("right_window_size", -1) >= 0;
 }
 
-/// Letters of queries and heads that one rule uses; '.': not cut.
+/// The letters that one rule uses for queries and heads; '.': not cut.
 struct Cut {
   char queries, query_heads, key_heads;
 };
 
-/// The mask, over [batch, heads, queries, keys] or [batch, keys].
+/// Names the dimensions of the mask: [batch, heads, queries, keys] or [batch, keys].
 void name_mask(CutNotation& notation, const ir::NodeView& n, size_t at, const Cut& c) {
   if (!n.present(at)) return;
   const bool is_padding = !tensor::is_float(n.in[at].dtype) && n.in[at].shape.rank() == 2;
@@ -28,7 +29,8 @@ void name_mask(CutNotation& notation, const ir::NodeView& n, size_t at, const Cu
   notation.broadcast(at, {'b', c.query_heads, c.queries, '.'});
 }
 
-/// Two ways: key heads with their query heads, or the query heads of one key head that all hold.
+/// Two ways to cut heads: key heads with their query heads, or the query heads of one key head that every
+/// rank holds.
 ir::CutRule by_heads(const std::function<ir::CutRule(const Cut&)>& rule, const Cut& whole, int64_t heads,
                      int64_t kv_heads) {
   ir::CutRule by_key_heads = rule({whole.queries, 'h', 'h'});
@@ -83,7 +85,7 @@ void localise_bsnd(ir::LocalNode& n) {
 
 namespace {
 
-/// Equal sections q, k, v only where there are as many key heads as query heads.
+/// Cuts the equal sections q, k, v, which exist only if there are as many key heads as query heads.
 ir::CutRule packed(const ir::NodeView& n, CutNotation& notation, bool is_backward) {
   const int64_t heads = n.attrs.get_int("heads", 0), kv = n.attrs.get_int("kv_heads", 0);
   const char h = kv == 0 || kv == heads ? 'h' : '.';
@@ -165,7 +167,7 @@ ir::CutRule attention_cut(const ir::NodeView& n) {
   };
   const char s = reads_positions(n.attrs) ? '.' : 's';
   ir::CutRule r = by_heads(rule, {s, 'h', 'h'}, heads, kv_heads);
-  // A flat projection does not show its heads as a dimension.
+  // In a flat projection, heads are not a dimension of their own.
   if (flat) r.others.clear();
   for (ir::CutRule& other : r.others) other.single = {{1, 1}};
   return r;

@@ -1,4 +1,4 @@
-// Every legal cut of attention against the whole, and what must not be cut.
+// Every legal cut of attention against the whole, and the cuts that must not exist.
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"
@@ -60,7 +60,7 @@ TEST(AttentionCut, PackedHeadsAreThreeSections) {
             {.op = "attention_qkv_grad", .in = {qkv, y[0], y[1], dy, mask}, .attrs = attrs, .parts = parts}),
         want);
   }
-  // Fewer key heads: the sections are not equal, only the batch is cut.
+  // With fewer key heads the sections are not equal, so only the batch is cut.
   const ir::Attrs grouped{{"heads", int64_t{4}}, {"kv_heads", int64_t{2}}};
   EXPECT_EQ(expect_cuts({.op = "attention_qkv", .in = {values({2, 5, 16}, 4)}, .attrs = grouped}), "b");
 }

@@ -1,5 +1,5 @@
-// attention_bsnd (projections as they lie) and attention_qkv (one packed projection): types, cost, plain
-// form.
+// attention_bsnd (operands in the layout of projections) and attention_qkv (one packed projection): types,
+// cost, expansion into plain operators.
 #include "ops/attention/attention_forms.h"
 
 #include <algorithm>
@@ -57,7 +57,7 @@ std::vector<TensorType> infer_qkv(const ir::NodeView& n) {
   return {{type, Shape{qkv[0], qkv[1], channels}}, {lse_type(type), Shape{qkv[0], Dim(heads), qkv[1]}}};
 }
 
-/// Scores [batch, heads, queries, keys] with a mask of zeros and -inf or of kept keys added.
+/// Applies a mask, additive or boolean (kept keys), to scores [batch, heads, queries, keys].
 ValueId masked(GradBuilder& g, ValueId scores, ValueId mask) {
   if (tensor::is_float(g.type(mask).dtype)) return g.add(scores, mask);
   if (g.type(mask).dtype != DType::boolean) mask = g.op("cast", {mask}, {{"to", int64_t{9}}});  // 9: boolean
@@ -66,7 +66,7 @@ ValueId masked(GradBuilder& g, ValueId scores, ValueId mask) {
   return g.op("where", {mask, scores, g.scalar(-std::numeric_limits<double>::infinity(), scores)});
 }
 
-/// 0 where causality and the window let query i see key j, else -inf: [queries, keys].
+/// Mask [queries, keys]: 0 where causality and the window let query i see key j, else -inf.
 ValueId place_mask(GradBuilder& g, const AttentionPlan& p, ValueId like) {
   Tensor mask = Tensor::zeros(DType::f32, {p.queries, p.keys()});
   const auto m = mask.mutable_data<float>();
@@ -82,8 +82,8 @@ ValueId place_mask(GradBuilder& g, const AttentionPlan& p, ValueId like) {
   return type == DType::f32 ? constant : g.op("cast", {constant}, {{"to", onnx_type(type)}});
 }
 
-/// Open extents: the general op, which has an ONNX operator. Heads come first there, and a mask of kept keys
-/// [batch, keys] is boolean over [batch, 1, queries, keys].
+/// With open extents, expands to the general operator, which exists in ONNX. Its layout has heads first, and
+/// a mask of kept keys [batch, keys] becomes boolean over [batch, 1, queries, keys].
 std::vector<ValueId> expand_open_bsnd(GradBuilder& g, const ir::Node& node) {
   if (g.has(kBsndSinks)) base::fail_unsupported("attention with sinks over open extents");
   std::vector<ValueId> in;
@@ -94,7 +94,7 @@ std::vector<ValueId> expand_open_bsnd(GradBuilder& g, const ir::Node& node) {
       if (g.type(mask).dtype != DType::boolean)
         mask = g.op("cast", {mask}, {{"to", int64_t{9}}});  // 9: boolean
       if (g.type(mask).shape.rank() == 2) {
-        // ONNX lets the mask broadcast over queries, ONNX Runtime does not: [batch, 1, queries, keys].
+        // ONNX lets a mask broadcast over queries but ONNX Runtime does not, hence [batch, 1, queries, keys].
         mask = g.op("unsqueeze", {mask, g.ints({1, 2})});
         const ValueId queries = g.op("shape", {g.in(0)}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
         const ValueId shape = g.op("concat", {g.ints({1, 1}), queries, g.ints({1})}, {{"axis", int64_t{0}}});
@@ -112,8 +112,8 @@ std::vector<ValueId> expand_open_bsnd(GradBuilder& g, const ir::Node& node) {
   return {g.transpose(g.op("attention", in, attrs), {0, 2, 1, 3})};
 }
 
-/// y [batch, queries, heads, channels] without sinks and its masked scores [batch, heads, queries, keys] ->
-/// the results with sinks: the keys' share is that of their sum of exponents beside the sink's.
+/// Turns y [batch, queries, heads, channels] and masked scores [batch, heads, queries, keys], both without
+/// sinks, into the results with sinks: y times the keys' share of the sum of all exponentials.
 std::vector<ValueId> with_sinks(GradBuilder& g, ValueId y, ValueId scores, size_t results) {
   ValueId lse = g.op("reduce_log_sum_exp", {scores, g.ints({3})}, {{"keepdims", int64_t{0}}});
   if (g.type(lse).dtype != g.type(g.in(kBsndSinks)).dtype)
@@ -128,7 +128,7 @@ std::vector<ValueId> with_sinks(GradBuilder& g, ValueId y, ValueId scores, size_
   return out;
 }
 
-/// Products, softmax, products. A query that sees no key gives 0.
+/// The plain form: product, softmax, product. A query that sees no key gives 0.
 std::vector<ValueId> expand_bsnd(ir::Graph& graph, const ir::Node& node) {
   GradBuilder g(graph, node, {});
   for (size_t i = 0; i < node.in.size(); ++i) {
@@ -163,7 +163,7 @@ std::vector<ValueId> expand_bsnd(ir::Graph& graph, const ir::Node& node) {
   return results;
 }
 
-/// The packed projection cut in three, attention_bsnd, heads joined.
+/// Cuts the packed projection in three, runs attention_bsnd and joins the heads.
 std::vector<ValueId> expand_qkv(ir::Graph& graph, const ir::Node& node) {
   GradBuilder g(graph, node, {});
   const AttentionPlan p = plan_attention_qkv(graph.view(node));

@@ -1,4 +1,4 @@
-// f32 attention on the CPU's fused block-wise kernel: scores never reach memory.
+// f32 attention by the CPU's fused block-wise kernel, in which scores never reach main memory.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -42,7 +42,7 @@ ir::Refusal refuse_plan(const AttentionPlan& p, const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// Float masks are read where they lie; others become 0 or -inf in the workspace.
+/// Masks of f32 are read in place; others are converted to 0 or -inf in the workspace.
 struct MaskPlan {
   DType type = DType::f32;
   int64_t elements = 0;
@@ -88,7 +88,7 @@ cpu::Attention call_of(const AttentionPlan& p) {
   return call;
 }
 
-/// Sets the addresses of q, k, v and the mask; the mask goes through the workspace if it must be converted.
+/// Sets the addresses of q, k, v and the mask, which is converted in the workspace where necessary.
 void set_operands(cpu::Attention& call, const AttentionPlan& p, const MaskPlan& mask,
                   const ir::RunArgs& args) {
   call.q.data = in_ptr<float>(args, p.operand[0]) + p.offset[0];
@@ -114,8 +114,8 @@ void to_head_major(const AttentionPlan& p, const float* from, float* to, base::T
   });
 }
 
-/// Results of attention without sinks, [batch, seq, heads, channels] and their log-sum-exp, take them in:
-/// what a sink takes of the softmax, the keys lack.
+/// Adds the sinks to results without them, y [batch, seq, heads, channels] and its log-sum-exp: y shrinks by
+/// the share of the softmax that goes to the sink.
 void take_sinks(const AttentionPlan& p, const float* sinks, float* y, float* lse, base::ThreadPool& pool) {
   pool.for_range(p.batch * p.queries, std::max<int64_t>(1, 4096 / (p.heads * p.value_dim)),
                  [&](int64_t begin, int64_t end) {
@@ -133,7 +133,7 @@ void take_sinks(const AttentionPlan& p, const float* sinks, float* y, float* lse
                  });
 }
 
-/// The new keys or values as [batch, kv_heads, seq, channels].
+/// Copies the new keys or values to [batch, kv_heads, seq, channels].
 void copy_present(const AttentionPlan& p, const float* from, const HeadStrides& at, int64_t d, float* to) {
   if (to == nullptr) return;
   for (int64_t b = 0; b < p.batch; ++b) {
@@ -178,7 +178,7 @@ ir::BoundKernel bind_fused_grad(const AttentionGradPlan& g, const ir::KernelInit
   const cpu::Attention call = call_of(p);
   const MaskPlan mask = plan_mask(p, init.node);
   const int64_t mask_bytes = mask.converts ? align_up(mask.elements * 4) : 0;
-  // Behind those of the operands: the gradient of the scores, where the mask is trained.
+  // If the mask is trained, the gradient of the scores follows the gradients of the operands.
   const size_t scores = g.result[2] + 1;
   const bool gives_scores = init.node.out.size() > scores;
   auto run = [=](const ir::RunArgs& args) {
@@ -201,7 +201,7 @@ ir::BoundKernel bind_fused_grad(const AttentionGradPlan& g, const ir::KernelInit
   return {run, mask_bytes + bytes};
 }
 
-/// A fused forward kernel on the plan that `plan` makes of a node.
+/// A fused forward kernel; `plan` makes the plan of a node.
 template <class Plan>
 ir::Kernel fused(Plan plan) {
   auto refuse = [plan](const ir::NodeView& node) -> ir::Refusal {

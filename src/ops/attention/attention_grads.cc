@@ -1,5 +1,5 @@
-// attention_bsnd_grad and attention_qkv_grad, with and without that of the mask, and how the gradients of
-// attention use them.
+// attention_bsnd_grad and attention_qkv_grad, with and without the gradient of the mask, and the gradient
+// rules of attention that use them.
 #include "ops/attention/attention_cuts.h"
 #include "ops/attention/attention_forms.h"
 #include "ops/attention/attention_plan.h"
@@ -9,8 +9,8 @@
 namespace trireme::ops {
 namespace {
 
-/// y and log-sum-exp of a node. A node that does not keep the latter is replaced by one that does, so that
-/// nothing is computed twice.
+/// y and log-sum-exp of a node. A node without the latter is replaced by one that has it, so that attention
+/// is computed only once.
 struct Kept {
   ValueId y, lse;
 };
@@ -22,7 +22,8 @@ Kept keep_log_sum_exp(GradBuilder& g, const ir::Node& node) {
   return {results[0], results[1]};
 }
 
-/// A sink's share of the softmax times what it keeps from y, summed over batch and queries: [heads].
+/// Gradient of the sinks [heads]: minus the sink's share of the softmax times <dy, y>, summed over batch and
+/// queries.
 ValueId sink_gradient(GradBuilder& g, const Kept& kept) {
   const ValueId sinks = g.in(kBsndSinks);
   ValueId product = g.mul(kept.y, g.grad());
@@ -32,7 +33,7 @@ ValueId sink_gradient(GradBuilder& g, const Kept& kept) {
   return g.neg(g.reduce_sum(g.reduce_sum(g.mul(share, delta), {1}, false), {0}, false));
 }
 
-/// One of the two forms: its names, and how many operands come before the mask.
+/// One of the two forms: the names of its operators, and how many operands precede the mask.
 struct Form {
   std::string_view forward, backward, with_mask;
   size_t operands;
@@ -43,19 +44,19 @@ constexpr Form kBsnd{"attention_bsnd", "attention_bsnd_grad", "attention_bsnd_ma
 constexpr Form kQkv{"attention_qkv", "attention_qkv_grad", "attention_qkv_mask_grad", 1,
                     plan_attention_qkv_grad};
 
-/// [batch, heads, queries, keys]
+/// The shape of the scores, [batch, heads, queries, keys].
 tensor::Shape scores_of(const Form& form, const ir::NodeView& n) {
   const tensor::Shape &q = n.in[0].shape, &k = n.in[form.operands - 1].shape;
   if (form.operands == 1) return tensor::Shape{q[0], n.attrs.get_int("heads", 0), q[1], q[1]};
   return tensor::Shape{q[0], q[2], q[1], k[1]};
 }
 
-/// Whether a mask of these extents is broadcast to the scores; a short one hides the keys behind it instead.
+/// Whether a mask of these extents broadcasts to the scores; a shorter one hides all keys past its end.
 bool is_whole(const tensor::Dims& mask, const tensor::Dims& scores) {
   return !mask.empty() && (mask.back() == 1 || mask.back() == scores.back());
 }
 
-/// An additive mask that is trained gets the scores' gradient, summed where it was broadcast.
+/// A trained additive mask gets the scores' gradient, summed over the dimensions in which it was broadcast.
 ir::GradFn fused_gradient(const Form& form) {
   return [form](ir::Graph& graph, const ir::Node& node, std::span<const ValueId> out_grads) -> Gradients {
     GradBuilder g(graph, node, out_grads);
@@ -88,7 +89,7 @@ ir::GradFn fused_gradient(const Form& form) {
   };
 }
 
-/// The backward pass, and the scores' gradient through the plain form with the mask broadcast beforehand.
+/// The backward pass, and the scores' gradient by way of the plain form with the mask broadcast beforehand.
 std::vector<ValueId> expand_bsnd_mask_grad(ir::Graph& graph, const ir::Node& given) {
   const ir::Node node = given;  // adding nodes moves the original
   GradBuilder g(graph, node, {});
@@ -101,7 +102,7 @@ std::vector<ValueId> expand_bsnd_mask_grad(ir::Graph& graph, const ir::Node& giv
   return results;
 }
 
-/// The packed projection cut in three, its gradient joined.
+/// Cuts the packed projection in three and joins the gradients.
 std::vector<ValueId> expand_qkv_mask_grad(ir::Graph& graph, const ir::Node& given) {
   const ir::Node node = given;
   GradBuilder g(graph, node, {});

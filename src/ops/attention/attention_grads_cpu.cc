@@ -13,7 +13,7 @@ namespace {
 
 using tensor::DType;
 
-/// Addresses of one launch in elements of T.
+/// Addresses of one launch, as pointers to T.
 template <class T>
 struct GradArgs {
   std::array<const T*, 3> in;  // q, k, v
@@ -22,8 +22,8 @@ struct GradArgs {
   std::array<T*, 3> out;  // dq, dk, dv
 };
 
-/// What is added to the score of (batch, head, query, key): the mask, or -inf for what causality and the
-/// window hide.
+/// The value added to the score of (batch, head, query, key): the mask, or -inf where causality or the window
+/// hides the key.
 double bias_of(const AttentionPlan& p, DType type, const void* mask, std::array<int64_t, 4> place) {
   const auto [b, h, i, j] = place;
   constexpr double kExcluded = -std::numeric_limits<double>::infinity();
@@ -44,7 +44,7 @@ double dot(const T* a, const T* b, int64_t n) {
   return sum;
 }
 
-/// Sums of one key head: dk [keys, head_dim], dv [keys, value_dim]; dq [head_dim] of the query at work.
+/// Sums of one key head: dk [keys, head_dim], dv [keys, value_dim], and dq [head_dim] of the current query.
 struct Sums {
   double *dk, *dv, *dq;
 };
@@ -100,7 +100,7 @@ void grad_key_head(const AttentionPlan& p, DType mask_type, const GradArgs<T>& a
   }
 }
 
-/// One key head of one batch entry per task, with its sums in the workspace.
+/// Each task computes one key head of one batch entry; its sums are in the workspace.
 ir::BoundKernel bind_reference(const AttentionGradPlan& plan, const ir::NodeView& node) {
   const AttentionPlan p = plan.forward;
   const bool masked = node.present(p.mask_operand);

@@ -1,4 +1,4 @@
-// Gradients of attention in all its forms against finite differences; the fused backward kernel against the
+// Gradients of all forms of attention against finite differences; the fused backward kernel against the
 // reference.
 #include <limits>
 
@@ -17,7 +17,7 @@ Tensor f64(Dims dims, uint64_t seed) {
   return testing::random_tensor(DType::f64, std::move(dims), -1, 1, seed);
 }
 
-/// Hides key 1 from every query, and everything from query 2.
+/// A mask that hides key 1 from every query, and every key from query 2.
 Tensor hiding_mask(int64_t queries, int64_t keys) {
   Tensor mask = Tensor::zeros(DType::f64, {queries, keys});
   const auto m = mask.mutable_data<double>();
@@ -122,7 +122,7 @@ struct Case {
   double cap = 0;
 };
 
-/// Forward and backward by every kernel, y and log-sum-exp of the reference in between.
+/// Runs every forward and every backward kernel; the latter get y and log-sum-exp of the reference.
 TEST(AttentionGradient, FusedMatchesReference) {
   for (const Case& c :
        {Case{1, 3, 3, 1, 1, 4, 4, false, false}, Case{2, 70, 70, 4, 2, 16, 16, true, false},

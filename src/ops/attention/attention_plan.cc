@@ -1,4 +1,4 @@
-// How an attention node lays out its operands.
+// The memory layout of an attention node's operands.
 #include "ops/attention/attention_plan.h"
 
 #include <cmath>
@@ -26,7 +26,7 @@ Projection projection(const Dims& x, int64_t heads, std::string_view what) {
   return {x[0], heads, x[1], x[2] / heads, {x[1] * x[2], x[2], x[2] / heads}};
 }
 
-/// A mask of any rank up to 4 aligned to the right of [batch, heads, queries, keys].
+/// Strides of a mask of rank 1 to 4, aligned to the right of [batch, heads, queries, keys].
 MaskStrides mask_strides(const Dims& mask, DType type) {
   base::require(mask.size() >= 1 && mask.size() <= 4, "attention mask of shape ", tensor::to_string(mask));
   const std::vector<int64_t> strides = broadcast_strides(mask, 4);
@@ -61,7 +61,7 @@ Dim product_of(const Dim& a, int64_t factor) {
   return Dim(product);
 }
 
-/// heads of a projection: its own axis in 4-D, the attribute in 3-D.
+/// The heads of a projection: an axis in 4-D, an attribute in 3-D.
 Dim heads_of(const Shape& x, const ir::Attrs& attrs, std::string_view name) {
   return x.rank() == 4 ? x[1] : Dim(attrs.get_int(name, 0));
 }
@@ -124,7 +124,7 @@ AttentionPlan plan_attention(const ir::NodeView& node) {
 
 namespace {
 
-/// Reads the mask operand, scale, cap, causality and window, which all forms with channels last share.
+/// Reads mask operand, scale, cap, causality and window, which are common to all channels-last forms.
 void plan_scores(const ir::NodeView& node, AttentionPlan& p) {
   const size_t at = p.mask_operand;
   if (node.present(at)) {
@@ -163,7 +163,7 @@ AttentionPlan plan_attention_bsnd(const ir::NodeView& node, size_t mask_operand)
   const int64_t kv_heads = node.attrs.get_int("kv_heads", 0);
   base::require(kv_heads == 0 || kv_heads == p.kv_heads, "keys have ", p.kv_heads, " heads, kv_heads is ",
                 kv_heads);
-  // The backward pass knows sinks from result and log-sum-exp.
+  // The backward pass needs no sinks: they are contained in the result and the log-sum-exp.
   if (mask_operand == kBsndMask && node.present(kBsndSinks)) {
     p.sink_operand = kBsndSinks;
     base::require(node.in_dims(kBsndSinks) == Dims{p.heads}, "sinks ", node.in[kBsndSinks].to_string(),
@@ -228,7 +228,7 @@ std::vector<tensor::TensorType> infer_attention(const ir::NodeView& n) {
   bool all_static = true;
   for (size_t i = 0; i < n.in.size(); ++i)
     all_static = all_static && (!n.present(i) || n.in[i].shape.is_static());
-  if (all_static) plan_attention(n);  // for its checks
+  if (all_static) plan_attention(n);  // checks the node
   return {{type, y},
           {n.in[1].dtype, Shape{q[0], kv_heads, keys, d}},
           {n.in[2].dtype, Shape{q[0], kv_heads, keys, dv}},

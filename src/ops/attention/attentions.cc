@@ -1,4 +1,5 @@
-// attention (ONNX), attention_bsnd (projections as they lie) and rotary_embedding: types and cost.
+// attention (ONNX), attention_bsnd (operands in the layout of projections) and rotary_embedding: types and
+// cost.
 #include "ops/attention/attention_cuts.h"
 #include "ops/attention/attention_forms.h"
 #include "ops/attention/attention_kernels.h"
@@ -15,8 +16,8 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
-/// attention_bsnd between views or transposes. Throws unsupported for caches, key lengths and windows that
-/// end behind the query.
+/// attention_bsnd between reshapes or transposes. Throws unsupported for caches, key lengths and windows that
+/// extend past the query.
 std::vector<ir::ValueId> expand_attention(ir::Graph& graph, const ir::Node& node) {
   GradBuilder g(graph, node, {});
   if (node.attrs.get_int("right_window_size", -1) >= 0 || g.has(4) || g.has(6) || node.out.size() > 1)
@@ -41,7 +42,7 @@ std::vector<ir::ValueId> expand_attention(ir::Graph& graph, const ir::Node& node
   return {flat ? g.reshape(y, g.dims(g.out())) : g.transpose(y, {0, 2, 1, 3})};
 }
 
-/// The plain form takes the node's place, so that its forward pass is not computed twice.
+/// The expansion also replaces the node, so that the forward pass is computed only once.
 Gradients attention_gradient(ir::Graph& graph, const ir::Node& node, std::span<const ir::ValueId> out_grads) {
   const size_t first = graph.nodes().size();
   const ir::ValueId y = expand_attention(graph, node)[0];
@@ -91,7 +92,7 @@ ir::OpSchema attention() {
           .onnx = "Attention"};
 }
 
-/// The inverse rotation: by the negated angle. The caches of cosines and sines are not trained.
+/// Rotates dy by the negated angle. The tables of cosines and sines are not trained.
 Gradients rotary_gradient(GradBuilder& g) {
   std::vector<ValueId> in{g.grad(), g.in(1), g.neg(g.in(2))};
   if (g.has(3)) in.push_back(g.in(3));
@@ -100,7 +101,7 @@ Gradients rotary_gradient(GradBuilder& g) {
   return out;
 }
 
-/// Caches [positions, channels / 2] that `position_ids` [batch, seq] look up, or [batch, seq, channels / 2].
+/// Tables [positions, channels / 2] indexed by `position_ids` [batch, seq], or [batch, seq, channels / 2].
 std::vector<TensorType> infer_rotary(const ir::NodeView& n) {
   const Shape &x = n.in[0].shape, &cosine = n.in[1].shape, &sine = n.in[2].shape;
   const int64_t heads = n.attrs.get_int("num_heads", 0), asked = n.attrs.get_int("rotary_embedding_dim", 0);

@@ -25,7 +25,7 @@ struct AttentionArgs {
   void *y, *present_key, *present_value, *scores, *lse;
 };
 
-/// What the mask operand adds to the score of (batch, head, query, key).
+/// The value that the mask operand adds to the score of (batch, head, query, key).
 double mask_value(const AttentionPlan& p, DType type, const void* mask, std::array<int64_t, 4> place) {
   const auto [b, h, i, j] = place;
   if (!p.mask.given) return 0;
@@ -37,9 +37,9 @@ double mask_value(const AttentionPlan& p, DType type, const void* mask, std::arr
   return v;
 }
 
-/// True if causality, the window or the key count lets query i see key j.
+/// Whether causality, the window and the key count let query i see key j.
 bool sees(const AttentionPlan& p, const int64_t* lengths, int64_t b, int64_t i, int64_t j) {
-  constexpr int64_t kMost = int64_t{1} << 40;  // whatever the operand says
+  constexpr int64_t kMost = int64_t{1} << 40;  // bounds whatever the operand holds
   const int64_t length = lengths == nullptr ? kMost : std::clamp<int64_t>(lengths[b], 0, kMost);
   const bool by_length = lengths != nullptr && p.past == 0;
   const int64_t position = i + (by_length ? length - p.queries : p.causal_offset);
@@ -49,7 +49,7 @@ bool sees(const AttentionPlan& p, const int64_t* lengths, int64_t b, int64_t i, 
   return j < length;
 }
 
-/// Channels of key or value `j`: from the cache, else from the new projection.
+/// Channels of key or value `j`, from the cache or from the new projection.
 template <class T>
 const T* cached_row(const AttentionPlan& p, const void* past, const void* fresh, const HeadStrides& at,
                     std::array<int64_t, 4> place) {
@@ -58,8 +58,8 @@ const T* cached_row(const AttentionPlan& p, const void* past, const void* fresh,
   return static_cast<const T*>(fresh) + b * at.batch + (j - p.past) * at.seq + h * at.head;
 }
 
-/// Scores of one query into `row` [keys] and, if wanted, into the fourth result; returns false if it sees no
-/// key.
+/// Writes the scores of one query to `row` [keys] and, if asked for, to the fourth result; returns false if
+/// the query sees no key.
 template <class T>
 bool score_row(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std::array<int64_t, 3> at,
                double* row) {
@@ -85,8 +85,8 @@ bool score_row(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, 
   return any;
 }
 
-/// Probabilities in place, all zero if nothing is seen; returns the logarithm of the sum of exponents, of
-/// which that of `sink` is one.
+/// Replaces scores by probabilities, all 0 if no key is seen; returns the log of the sum of exponentials,
+/// including that of `sink`.
 double softmax_row(double* row, int64_t n, bool any, double sink) {
   double top = sink, sum = 0;
   for (int64_t j = 0; j < n; ++j) top = std::max(top, row[j]);
@@ -122,13 +122,13 @@ void attend(const AttentionPlan& p, DType mask_type, const AttentionArgs& a, std
   }
 }
 
-/// Keys or values in two parts: the cache and the new projection.
+/// The two parts of keys or values: the cache and the new projection.
 struct CachedOperand {
   const void *past, *fresh;
   HeadStrides at;
 };
 
-/// present [batch, kv_heads, keys, channels] = cache followed by the new projection.
+/// present [batch, kv_heads, keys, channels] is the cache followed by the new projection.
 template <class T>
 void copy_present(const AttentionPlan& p, const CachedOperand& from, int64_t channels, void* present) {
   if (present == nullptr) return;
@@ -163,7 +163,7 @@ AttentionArgs args_of(const AttentionPlan& p, const ir::RunArgs& args, size_t in
   return a;
 }
 
-/// One head of one batch entry per task, with its own row of scores in the workspace.
+/// Each task computes one head of one batch entry; its row of scores is in the workspace.
 ir::BoundKernel bind_reference(const AttentionPlan& p, const ir::NodeView& node) {
   const size_t in_count = node.in.size(), out_count = node.out.size();
   const DType mask_type = node.present(p.mask_operand) ? node.in[p.mask_operand].dtype : DType::f32;
@@ -195,7 +195,7 @@ struct RotaryPlan {
   int64_t batch, seq, heads, head_dim, rotated;
   HeadStrides at;
   bool interleaved, by_position;
-  int64_t positions;  // rows of the caches when they are looked up
+  int64_t positions;  // rows of the tables if they are indexed
 };
 
 RotaryPlan plan_rotary(const ir::NodeView& node) {

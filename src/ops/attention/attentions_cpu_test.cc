@@ -1,4 +1,4 @@
-// attention and attention_bsnd: fused and reference kernels and the expansion against naive double loops.
+// attention and attention_bsnd: fused and reference kernels and the expansion, against naive loops in double.
 #include <limits>
 
 #include "tests/run_kernels.h"
@@ -63,7 +63,7 @@ TEST(AttentionBsnd, KernelsMatchNaiveLoops) {
   }
 }
 
-/// A sink is a key of its own score without a value.
+/// A sink acts as a key with a score of its own and no value.
 TEST(AttentionBsnd, SinksAreKeysWithoutValues) {
   constexpr double kHidden = -std::numeric_limits<double>::infinity();
   for (const Case& c :

@@ -60,7 +60,7 @@ ir::Refusal refuse_mixed(const ir::NodeView& node, std::initializer_list<size_t>
   return std::nullopt;
 }
 
-/// Element `offset` of an operand.
+/// Address of element `offset` of an operand.
 const void* at_element(const void* base, int64_t offset, DType type) {
   return static_cast<const std::byte*>(base) + tensor::bytes_of(type, offset);
 }
@@ -68,7 +68,7 @@ void* at_element(void* base, int64_t offset, DType type) {
   return static_cast<std::byte*>(base) + tensor::bytes_of(type, offset);
 }
 
-/// The forms with channels last, whole or packed.
+/// Kernel of the channels-last forms with separate or packed operands.
 ir::BoundKernel bind_plain(const ir::KernelInit& init, const AttentionPlan& p) {
   const cuda::AttentionShape shape = shape_of(p, init.node);
   const bool gives_lse = init.node.out.size() > 1;
@@ -81,7 +81,7 @@ ir::BoundKernel bind_plain(const ir::KernelInit& init, const AttentionPlan& p) {
                                      .mask = shape.mask.given ? args.in[p.mask_operand] : nullptr,
                                      .y = args.out[0],
                                      .lse = gives_lse ? out_ptr<float>(args, 1) : nullptr};
-    // A library's statistics go somewhere even where a launch leaves them out.
+    // The library always writes its statistics, so it cannot run a launch that passes no address for them.
     if (library != nullptr && (!gives_lse || at.lse != nullptr))
       return library->run(args.stream, at, args.workspace);
     cuda::attend(args.stream, shape, at);
@@ -142,13 +142,13 @@ ir::Kernel grad_kernel(GradPlanOf plan_of) {
           .prepare = [=](const ir::KernelInit& init) { return bind_grad(init, plan_of(init.node)); }};
 }
 
-/// ONNX attention: keys of a cache are put before the fresh ones first, in the result if it is asked for.
+/// ONNX attention. The cached keys and the new ones are first joined, in the result if it is asked for.
 struct CachedNode {
   AttentionPlan plan;
   cuda::AttentionShape shape;
   bool has_mask, has_cache, has_present;
   size_t results;
-  int64_t key_bytes = 0, value_bytes = 0;  // of present keys and values in the workspace
+  int64_t key_bytes = 0, value_bytes = 0;  // of joined keys and values in the workspace
 
   explicit CachedNode(const ir::NodeView& node)
       : plan(plan_attention(node)),
@@ -169,7 +169,7 @@ struct CachedNode {
     return i < results && args.out[i] != nullptr ? args.out[i] : nullptr;
   }
 
-  /// Where all keys (i = 1) or values (2) lie.
+  /// Joins all keys (i = 1) or values (i = 2) if necessary and returns their address.
   const void* gather(const ir::RunArgs& args, size_t i) const {
     void* to = present(args, i);
     if (!has_cache && to == nullptr) return args.in[i];

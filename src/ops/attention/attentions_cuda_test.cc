@@ -1,4 +1,4 @@
-// Attention, its gradients and rotary embedding on the device against the CPU's.
+// Attention, its gradients and rotary embedding on the device against the CPU's results.
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 
@@ -22,7 +22,7 @@ class AttentionCuda : public testing::TestWithParam<DType> {
 INSTANTIATE_TEST_SUITE_P(Types, AttentionCuda, testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
-/// Kept keys; every query keeps its first.
+/// A mask of kept keys in which every query keeps its first key.
 Tensor kept(const Dims& dims) {
   Tensor t = Tensor::empty(DType::boolean, dims);
   int64_t i = 0;
@@ -31,7 +31,7 @@ Tensor kept(const Dims& dims) {
 }
 
 TEST_P(AttentionCuda, ChannelsLastWithGroupsMasksAndCausality) {
-  // 70 queries: three tiles, the last not full.
+  // 70 queries fill three tiles, the last one partly.
   for (const int64_t dim : {5, 64, 136}) {
     const Tensor q = random({2, 70, 4, dim}, 1), k = random({2, 45, 2, dim}, 2),
                  v = random({2, 45, 2, 24}, 3);
@@ -49,7 +49,7 @@ TEST_P(AttentionCuda, ChannelsLastWithGroupsMasksAndCausality) {
 }
 
 TEST_P(AttentionCuda, TilesOfAllHeadSizes) {
-  // Tiles of 64 queries and 64 or 32 keys: full ones, one row more, and one row alone.
+  // Tiles have 64 queries and 64 or 32 keys: full tiles, one row more, and a single row.
   const ir::Attrs causal{{"is_causal", int64_t{1}}};
   for (const auto& [dim, tokens] : std::vector<std::array<int64_t, 2>>{
            {32, 65}, {48, 129}, {80, 64}, {128, 65}, {160, 33}, {256, 65}, {7, 1}}) {
@@ -154,7 +154,7 @@ TEST_P(AttentionCuda, RotaryEmbedding) {
     expect_as_cpu({.op = "rotary_embedding",
                    .in = {random({2, 3, 5, 8}, 1), random({2, 5, 4}, 2), random({2, 5, 4}, 3)},
                    .attrs = attrs});
-    // Angles in f32 beside 16-bit channels.
+    // f32 angles with 16-bit channels.
     expect_as_cpu({.op = "rotary_embedding",
                    .in = {random({2, 3, 5, 8}, 1), tests::random_tensor({2, 5, 4}, 2),
                           tests::random_tensor({2, 5, 4}, 3)},

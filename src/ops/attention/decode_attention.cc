@@ -1,4 +1,5 @@
-// decode_attention: what a step of decoding does between its products, for devices where each launch counts.
+// decode_attention: the work of a decoding step between its products, for devices where each launch has a
+// cost.
 #include "ops/attention/decode_attention.h"
 
 #include "ops/precision_rules.h"
@@ -9,7 +10,7 @@ namespace {
 
 using ir::ValueId;
 
-/// The node's attention over pages, with `attrs` outliving it.
+/// The paged attention of the node; `attrs` must outlive the view.
 ir::NodeView attention_of(const ir::NodeView& n) {
   ir::NodeView view{.attrs = n.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}};
   for (const size_t i : {kDaQueries, kDaKeyPages, kDaValuePages, kDaTable, kDaLengths, kDaStarts}) {
@@ -116,7 +117,7 @@ ir::OpSchema decode_attention_schema() {
       }};
 }
 
-/// The parts have kernels.
+/// On the CPU, the operators that it expands to have kernels.
 std::vector<ir::Kernel> decode_attention_cpu_kernels() { return {}; }
 
 }  // namespace trireme::ops

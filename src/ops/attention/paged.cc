@@ -1,5 +1,4 @@
-// paged_attention and kv_append, the two operators of a language model that keeps its keys and values: types
-// and cost.
+// paged_attention and kv_append, the two operators of language models with a key-value cache: types and cost.
 #include "ops/attention/paged.h"
 
 #include <algorithm>
@@ -38,7 +37,7 @@ PageShape page_shape(const ir::NodeView& n, size_t i) {
   return {d[0], d[1], d[2], d[3]};
 }
 
-/// Extents but the last, multiplied.
+/// The product of all extents but the last.
 int64_t rows_of(const tensor::Dims& dims) {
   int64_t rows = 1;
   for (size_t i = 0; i + 1 < dims.size(); ++i) rows *= dims[i];
@@ -72,7 +71,7 @@ std::vector<TensorType> infer_append(const ir::NodeView& n) {
   return {n.in[2], n.in[3]};
 }
 
-/// At most: every sequence has all tokens that its pages hold.
+/// An upper bound: every sequence has as many tokens as its pages hold.
 ir::Cost paged_cost(const ir::NodeView& n) {
   const PagedPlan p = plan_paged(n);
   const int64_t held = std::min(p.most_pages, p.pages.pages) * p.pages.page_tokens;
@@ -84,7 +83,7 @@ ir::Cost paged_cost(const ir::NodeView& n) {
           .bytes = cache * unit + 2 * static_cast<double>(tensor::bytes_of(n.in[0].dtype, p.rows)) * row};
 }
 
-/// Each new key and value once read and once written.
+/// Each new key and value is read once and written once.
 ir::Cost append_cost(const ir::NodeView& n) {
   const AppendPlan p = plan_append(n);
   const int64_t elements = 2 * p.tokens * p.pages.kv_heads * p.pages.dim;

@@ -57,7 +57,7 @@ ir::BoundKernel prepare_paged(const ir::KernelInit& init) {
   return {run, cpu::paged_attention_workspace_bytes(fixed)};
 }
 
-/// n elements of one type to another: the same bits, widened, or rounded to nearest even.
+/// Converts n elements between two types: copied, widened, or rounded to nearest even.
 void convert(const void* from, DType from_type, void* to, DType to_type, size_t n) {
   if (from_type == to_type) {
     std::memcpy(to, from, n * static_cast<size_t>(tensor::bytes_of(to_type, 1)));

@@ -1,5 +1,5 @@
-// paged_attention and kv_append against naive loops in double, and the promise that a row's result depends on
-// its own sequence alone.
+// paged_attention and kv_append against naive loops in double, and the guarantee that a row's result depends
+// on its own sequence only.
 #include <cstring>
 #include <limits>
 #include <tuple>
@@ -76,7 +76,7 @@ void expect_naive(const std::vector<Case>& cases, const std::string& level) {
 TEST(PagedAttention, SinksTakeTheirShare) {
   std::vector<Case> cases{{4, 2, 64, 16, {5, 40, 1}, {1, 1, 1}},
                           {4, 4, 8, 4, {9, 3}, {9, 3}},
-                          {8, 2, 16, 16, {700, 30}, {1, 2}},  // parts of keys that are joined
+                          {8, 2, 16, 16, {700, 30}, {1, 2}},  // keys in several parts that are joined
                           {4, 1, 40, 8, {300}, {300}}};
   for (Case& c : cases) c.has_sinks = true;
   cases[1].left = 2;
@@ -110,7 +110,7 @@ TEST(PagedAttention, MatchesNaiveLoops) {
   cpu::simd_unforce();
 }
 
-TEST(PagedAttention, SeesInfinitiesNowhere) {  // a score of -inf hides a key, all of them give 0
+TEST(PagedAttention, SeesInfinitiesNowhere) {  // a score of -inf hides its key; if all are -inf, y is 0
   const Case c{1, 1, 16, 16, {3}, {1}};
   Operands o = make(c, {0});
   Tensor q = o.q.clone();
@@ -122,7 +122,7 @@ TEST(PagedAttention, SeesInfinitiesNowhere) {  // a score of -inf hides a key, a
   for (double v : got.at(0).out[0].to_doubles()) EXPECT_EQ(v, 0);
 }
 
-/// The bits of rows [begin, begin + n) of y.
+/// Rows [begin, begin + n) of y.
 std::vector<float> rows_of(const Tensor& y, int64_t begin, int64_t n) {
   const int64_t width = y.dims().back();
   const auto all =

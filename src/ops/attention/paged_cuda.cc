@@ -13,7 +13,7 @@ using tensor::DType;
 
 constexpr std::initializer_list<DType> kTypes = {DType::f32, DType::bf16, DType::f16};
 
-/// Queries are operand 0, pages operand `pages`.
+/// Checks the types; queries are operand 0, pages are operand `pages`.
 ir::Refusal refuse_pages(const ir::NodeView& node, size_t pages) {
   if (auto why = refuse_dtype(node, 0, kTypes)) return why;
   if (node.in[0].dtype != node.in[pages].dtype && node.in[0].dtype != DType::f32)
@@ -84,7 +84,7 @@ ir::BoundKernel prepare_decode(const ir::KernelInit& init) {
   const int64_t bytes = tensor::bytes_of(fixed.attention.page_type,
                                          pages.pages * pages.kv_heads * pages.page_tokens * pages.dim);
   auto run = [fixed, bytes](const ir::RunArgs& args) {
-    // In place as programs have it, else a copy first.
+    // Programs update the pages in place; otherwise they are copied first.
     for (size_t i : {0, 1}) {
       if (args.out[1 + i] != args.in[kDaKeyPages + i])
         args.stream.copy(args.out[1 + i], args.in[kDaKeyPages + i], bytes);
@@ -125,7 +125,7 @@ ir::BoundKernel prepare_append(const ir::KernelInit& init) {
   const int64_t elements = p.pages.pages * p.pages.kv_heads * p.pages.page_tokens * p.pages.dim;
   const int64_t bytes = tensor::bytes_of(fixed.page_type, elements);
   return {[fixed, bytes](const ir::RunArgs& args) {
-    // In place as programs have it, else a copy first.
+    // Programs update the pages in place; otherwise they are copied first.
     for (size_t i : {0, 1}) {
       if (args.out[i] != args.in[2 + i]) args.stream.copy(args.out[i], args.in[2 + i], bytes);
     }

@@ -83,7 +83,7 @@ TEST(PagedCuda, DecodesAsItsPartsOnCpu) {
   }
 }
 
-/// A row's bits follow from its own sequence: alone, beside others, in a table with room for more.
+/// A row's bits depend on its own sequence only: alone, in a batch, and in a page table with more room.
 TEST(PagedCuda, BatchMatesDoNotChangeABit) {
   const auto device = tests::device_or_skip();
   if (device == nullptr) return;

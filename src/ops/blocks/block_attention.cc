@@ -1,5 +1,5 @@
-// block_attention: norm, queries, keys and values from weights in blocks, rotation, append and attention over
-// pages in one step, where the team meets once.
+// block_attention: norm, products of queries, keys and values with weights in blocks, rotation, append and
+// paged attention, all in one loop of the team.
 #include "ops/blocks/block_attention.h"
 
 #include "ops/precision_rules.h"
@@ -14,7 +14,7 @@ using tensor::TensorType;
 
 ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
 
-/// x's type with another last extent.
+/// The type of x with the rows of a weight matrix as its last extent.
 TensorType rows_of(const ir::NodeView& n, size_t weights) {
   TensorType y = n.in[kBaX];
   if (!y.shape.has_rank()) return y;
@@ -24,7 +24,7 @@ TensorType rows_of(const ir::NodeView& n, size_t weights) {
   return {y.dtype, tensor::Shape(std::move(dims))};
 }
 
-/// The node's decode_attention; the attributes outlive the view.
+/// The decode_attention that the node contains; the attributes must outlive the view.
 ir::NodeView step_of(const ir::NodeView& n) {
   ir::NodeView view{.attrs = n.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}};
   for (const size_t w : {kBaQuery, kBaKey, kBaValue}) view.in.push_back(rows_of(n, w));
@@ -45,7 +45,7 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
 }
 
 std::vector<ValueId> expand(ir::Graph& g, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   ir::Attrs products, attention;
   for (const char* name : {"rows", "epsilon"}) {
     if (const auto* value = node.attrs.find(name)) products.set(name, *value);

@@ -1,5 +1,5 @@
-// The kernel of block_attention on CPU: products, rotation with append, and attention are stages of one
-// meeting, where the attention of a key head waits for that head alone.
+// The kernel of block_attention on CPU: products, rotation with append, and attention are stages of one loop,
+// in which the attention of a key head waits for that head only.
 #include "backend/cpu/attention/paged_attention.h"
 #include "backend/cpu/blocks/block_product.h"
 #include "backend/cpu/device/cpu_stream.h"
@@ -14,20 +14,20 @@ namespace {
 
 using tensor::DType;
 
-/// Rows that one task rotates and appends.
+/// Rows per task of rotation and append.
 constexpr int64_t kRows = 16;
 
-/// A node with what was decided before its runs.
+/// A node and all that is decided when it is bound.
 struct Bound {
   BlockAttentionPlan plan;
   std::shared_ptr<const PackedMatrix> weights[3];
-  cpu::PagedAttention attention;  // without addresses
+  cpu::PagedAttention attention;  // addresses are set in each run
   PageWriter pages;
   Rotation turn;
-  int64_t slices = 1;  // of the products: one a key head, or one for all
+  int64_t slices = 1;  // of the products: one per key head, or a single one
   bool has_norm = false;
   size_t operands = 0;
-  int64_t rows_at[3] = {}, form_at = 0, paged_at = 0, heads_at = 0, bytes = 0;  // in the workspace
+  int64_t rows_at[3] = {}, form_at = 0, paged_at = 0, heads_at = 0, bytes = 0;  // offsets in the workspace
 
   int64_t kv_heads() const { return attention.kv_heads; }
   int64_t row_tasks() const { return (plan.rows + kRows - 1) / kRows; }
@@ -38,7 +38,7 @@ struct Run {
   const Bound& b;
   const ir::RunArgs& args;
   float* rows[3];                  // queries [rows, heads dim], keys and values [rows, kv_heads dim]
-  cpu::Pending *products, *heads;  // of each slice; of each key head its rotated and appended rows
+  cpu::Pending *products, *heads;  // counters per slice, and per key head of its rotated and appended rows
 };
 
 template <class T>
@@ -46,7 +46,7 @@ T* at(const ir::RunArgs& args, int64_t bytes) {
   return reinterpret_cast<T*>(static_cast<std::byte*>(args.workspace) + bytes);
 }
 
-/// Rotates the queries and the key of head `head` of rows [begin, end), and appends key and value.
+/// For rows [begin, end): rotates the queries and the key of key head `head`, then appends key and value.
 void place_rows(const Run& run, int64_t head, int64_t begin, int64_t end) {
   const Bound& b = run.b;
   const int64_t dim = b.attention.dim, heads = b.attention.heads, group = heads / b.kv_heads();

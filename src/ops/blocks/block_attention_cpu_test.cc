@@ -1,5 +1,5 @@
-// block_attention against its parts: products of constant weights against the expansion, whose products of
-// fed weights are sums in f64; bits that depend on no mates, pieces or team.
+// block_attention against its parts. With constant weights the kernel runs; with fed weights the expansion
+// does, whose products are sums in f64. Results do not depend on other rows, on pieces or on the team.
 #include "ops/blocks/block_attention.h"
 
 #include "base/rng.h"
@@ -15,7 +15,7 @@ struct Trial {
   int64_t rotated = 0, interleaved = 0;
   const char* format = "q4_0";
   bool has_norm = true, has_bias = false;
-  const char* value_format = nullptr;  // null: the others'
+  const char* value_format = nullptr;  // null: the same as `format`
 };
 
 Tensor blocks_of(const char* format, int64_t n, int64_t k, uint32_t seed) {
@@ -26,7 +26,7 @@ Tensor blocks_of(const char* format, int64_t n, int64_t k, uint32_t seed) {
   return out;
 }
 
-/// The operands of a trial: `x` in place of what would be queries.
+/// The operands of a trial; `x` replaces the queries of the decoding step.
 std::vector<Tensor> operands(const Trial& t, const Tensor& x, std::vector<Tensor> step) {
   const int64_t k = x.dims().back(), q = t.c.heads * t.c.dim, kv = t.c.kv_heads * t.c.dim;
   std::vector<Tensor> in{x, blocks_of(t.format, q, k, 32), blocks_of(t.format, kv, k, 33),
@@ -54,7 +54,7 @@ std::vector<Tensor> run(const Trial& t, const std::vector<Tensor>& in, int threa
   return results.at(0).out;
 }
 
-/// Finite values of one tensor near those of another; pages hold NaN where nobody wrote.
+/// Expects two tensors to be close; in pages, NaN marks what nobody wrote.
 void expect_near(const Tensor& got, const Tensor& want, double tolerance, const std::string& what) {
   const auto a = got.to_doubles(), b = want.to_doubles();
   ASSERT_EQ(a.size(), b.size()) << what;
@@ -68,7 +68,7 @@ TEST(BlockAttention, IsItsParts) {
   const std::vector<Trial> trials{
       {{4, 2, 16, 16, {5, 300, 1}, {1, 1, 1}}, 16},
       {{4, 2, 16, 16, {700}, {1}}, 0, 0, "q8_0", false, true},
-      {{4, 4, 8, 4, {9, 3}, {9, 3}}, 4, 1, "q4_0", true, true},  // heads that are no whole groups
+      {{4, 4, 8, 4, {9, 3}, {9, 3}}, 4, 1, "q4_0", true, true},  // heads are not whole groups of rows
       {{6, 1, 128, 16, {260, 255}, {40, 4}, DType::bf16, DType::f32, 2}, 128, 0, "q4_k"},
       {{2, 2, 24, 7, {300, 520}, {150, 2}, DType::f32, DType::f32, 0, 256, 0.5}, 24},
       {{4, 2, 32, 16, {90, 17}, {1, 5}}, 32, 0, "q4_k", true, false, "q6_k"},
@@ -81,7 +81,7 @@ TEST(BlockAttention, IsItsParts) {
     const std::vector<Tensor> in = operands(t, x, step);
     base::ThreadPool pool(2);
     HostRun parts(pool);
-    parts.fed = {kBaQuery, kBaKey, kBaValue};  // matrices that are not constant: no kernel takes them
+    parts.fed = {kBaQuery, kBaKey, kBaValue};  // with fed matrices no kernel accepts the node
     const auto want = evaluate(table().need("block_attention"), attrs_of(t), in, 3, parts);
     const auto alone = run(t, in, 1);
     const double tolerance = t.c.pages == DType::f32 ? 1e-4 : 2e-2;
@@ -96,13 +96,14 @@ TEST(BlockAttention, IsItsParts) {
   }
 }
 
-/// Rows of several sequences give what each gives alone.
+/// Each row gives the same alone as together with rows of other sequences.
 TEST(BlockAttention, RowsDoNotDependOnMates) {
   const Trial one{{4, 2, 16, 16, {300}, {3}}, 16};
   const Tensor x = random_tensor({1, 3, 64}, 41), others = random_tensor({1, 6, 64}, 42);
   const std::vector<Tensor> step = decode_operands(one.c, 16, DType::f32);
   const Tensor want = run(one, operands(one, x, step), 2)[0];
-  // Two more sequences before it, of other pages of the same pool: none has keys, their rows append nothing.
+  // Two more sequences precede it, with other pages of the same pool; their rows have slot -1 and append
+  // nothing.
   std::vector<Tensor> wide = step;
   Tensor rows = Tensor::empty(DType::f32, {1, 9, 64});
   std::copy_n(others.data<float>().data(), 6 * 64, rows.mutable_data<float>().data());

@@ -1,4 +1,4 @@
-// dequantize_blocks, block_linear(s), block_gather: types, costs, what ranks may split, expansions.
+// dequantize_blocks, block_linear(s), block_gather: types, costs, cut rules, expansions.
 #include "ops/blocks/blocks.h"
 
 #include <algorithm>
@@ -34,12 +34,12 @@ double results_of(const ir::NodeView& n) {
   return static_cast<double>(n.out[0].shape.elements().value_or(0));
 }
 
-/// A cut inside a row would have to fall between two blocks, which letters cannot say: rows stay whole.
+/// Rows stay whole: a cut inside a row would have to fall between two blocks, which letters cannot express.
 ir::CutRule dequantize_cut(const ir::NodeView& n) {
   return {.notation = CutNotation(n).in(0, "a.").out(0, "a.").text()};
 }
 
-/// Rows of weights, or whole blocks of their columns: then a rank has the summands of its part.
+/// Cuts rows of weights, or their columns between blocks; the latter gives each rank a partial sum.
 ir::CutRule linear_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[kBlX].shape.rank() - 1);
   if (n.present(kBlNorm) || n.present(kBlResidual)) {
@@ -55,7 +55,7 @@ ir::CutRule linear_cut(const ir::NodeView& n) {
       .units = {{'y', m.k / m.format->weights}}};
 }
 
-/// Made for one rank: only rows are cut.
+/// This operator is made after a model was cut for its ranks, so only rows of x can be cut.
 ir::CutRule linears_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[kBlX].shape.rank() - 1);
   CutNotation notation(n);
@@ -64,7 +64,7 @@ ir::CutRule linears_cut(const ir::NodeView& n) {
   return {.notation = notation.text()};
 }
 
-/// Ranks look up different indices in the whole matrix.
+/// Every rank holds the whole matrix and looks up its own indices.
 ir::CutRule gather_blocks_cut(const ir::NodeView& n) {
   const std::string at = letters(n.in[kBgIndices].shape.rank());
   return {.notation = CutNotation(n).in(kBgIndices, at).out(0, at + ".").text()};
@@ -75,7 +75,7 @@ std::vector<TensorType> infer_dequantize(const ir::NodeView& n) {
   return {{DType::f32, Shape{m.n, m.k}}};
 }
 
-/// y of rows x by one matrix, whose bias (or null) is of x's type.
+/// The type of the product of rows x with one matrix; its bias, if not null, has x's type.
 TensorType product_type(const TensorType& x, const BlockMatrix& w, const TensorType* bias) {
   base::require(x.dtype == DType::f32 || x.dtype == DType::f16 || x.dtype == DType::bf16,
                 "products with blocks of ", name_of(x.dtype), " rows");
@@ -147,14 +147,14 @@ ir::ValueId as_floats(ir::Graph& g, const ir::Node& node, ir::ValueId blocks) {
 
 ir::ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
 
-/// x as products read it: normalised where the node says so.
+/// x as the products read it: normalised if the node has a norm.
 ir::ValueId normalised(ir::Graph& g, const ir::Node& node, size_t norm) {
   if (operand(node, norm) == ir::kNoValue) return node.in[kBlX];
   return g.add1(op("rms_norm"), {node.in[kBlX], node.in[norm]},
                 {{"epsilon", node.attrs.get_float("epsilon", 1e-5)}}, node.from);
 }
 
-/// The operands and attributes of a product that is no more than that.
+/// A block_linear with the operands and attributes of a product alone.
 ir::ValueId plain_product(ir::Graph& g, const ir::Node& node, std::vector<ir::ValueId> in,
                           size_t number = 0) {
   if (in.back() == ir::kNoValue) in.pop_back();
@@ -164,10 +164,10 @@ ir::ValueId plain_product(ir::Graph& g, const ir::Node& node, std::vector<ir::Va
   return g.add1(op("block_linear"), std::move(in), attrs, node.from);
 }
 
-/// The parts of a product with a norm or a residual; of a plain one the sum of floats with rows as they are,
-/// whatever `rows` says: 8 bits are a precision, not a meaning.
+/// With a norm or residual: one node for each part. A plain product becomes a product of floats with
+/// unrounded rows, whatever `rows` says, because rounding x to 8 bits is only a matter of precision.
 std::vector<ir::ValueId> expand_linear(ir::Graph& g, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   if (operand(node, kBlNorm) != ir::kNoValue || operand(node, kBlResidual) != ir::kNoValue) {
     const ir::ValueId x = normalised(g, node, kBlNorm);
     const ir::ValueId y = plain_product(g, node, {x, node.in[kBlWeights], operand(node, kBlBias)});
@@ -333,7 +333,7 @@ BlockMatrix block_matrix(const ir::NodeView& node, size_t i, size_t number) {
 std::vector<size_t> packed_operands(const ir::Node& node) {
   if (node.op_name() == "block_linear") return {kBlWeights};
   if (node.op_name() == "block_gather" && node.attrs.get_int("packed", 0) != 0) return {kBgWeights};
-  if (node.op_name() == "block_experts") return {2};  // behind rows and choices
+  if (node.op_name() == "block_experts") return {2};  // after rows and choices
   std::vector<size_t> all;
   if (node.op_name() == "block_linears") {
     for (size_t i = 0; i < joined_products(node.attrs, node.out.size()); ++i) all.push_back(1 + i);
@@ -343,9 +343,9 @@ std::vector<size_t> packed_operands(const ir::Node& node) {
 }
 
 std::map<ir::ValueId, const tensor::BlockFormat*> packed_weights(const ir::Graph& graph) {
-  constexpr int64_t kLeastBytes = 65536;  // that are worth letting go of
+  constexpr int64_t kLeastBytes = 65536;  // smaller weights are not worth releasing
   std::map<ir::ValueId, const tensor::BlockFormat*> packed;
-  std::set<ir::ValueId> read;  // by others, too
+  std::set<ir::ValueId> read;  // also by other nodes
   for (const ir::Node& node : graph.nodes()) {
     if (node.op == nullptr) continue;
     const std::vector<size_t> at = packed_operands(node);

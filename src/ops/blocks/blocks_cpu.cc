@@ -15,7 +15,7 @@ namespace {
 
 using tensor::DType;
 
-/// Rows of the matrix go over the team in tasks of some ten thousand weights.
+/// Divides the rows of the matrix among the team in tasks of some ten thousand weights.
 template <class F>
 void for_rows(const ir::RunArgs& args, int64_t rows, int64_t k, const F& body) {
   cpu::pool_of(args.stream)
@@ -94,7 +94,7 @@ ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
   return bound;
 }
 
-/// Several products of one x. Of a gate the first goes to the workspace.
+/// Several products with one x. In a gated pair, the first result goes to the workspace.
 ir::BoundKernel prepare_joined(const ir::KernelInit& init) {
   const BlockLinearsExtents e = block_linears_extents(init.node);
   std::vector<std::shared_ptr<const PackedMatrix>> packed;
@@ -132,7 +132,7 @@ ir::BoundKernel prepare_joined(const ir::KernelInit& init) {
   return bound;
 }
 
-/// 32 numbers as q8 rows hold them: the nearest of 255 multiples of a scale.
+/// Rounds 32 numbers as q8 rows do: to the nearest of 255 multiples of a scale.
 void round_to_codes(const float* x, double* to) {
   float most = 0;
   bool is_finite = true;
@@ -147,7 +147,7 @@ void round_to_codes(const float* x, double* to) {
   }
 }
 
-/// One sum in f64 a result.
+/// Each result is one sum in f64.
 ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
   const BlockLinearExtents e = block_linear_extents(init.node);
   const size_t operands = init.node.in.size();
@@ -177,7 +177,7 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
   return {run, e.rows * k * 8 + k * 4};
 }
 
-/// Rows by index; those out of range are reported and zero. at(row, out) writes one.
+/// Gathers rows by index with at(row, out); an index out of range is reported and gives zeros.
 template <class At>
 void gather_rows(const ir::RunArgs& args, const IndexReader& reader, const BlockMatrix& m, int64_t count,
                  const At& at) {
@@ -204,7 +204,7 @@ ir::BoundKernel prepare_gather(const ir::KernelInit& init) {
   }};
 }
 
-/// In the packed matrix of the block_linear that reads the same operand, so that there is one copy of it.
+/// Reads the packed matrix of the block_linear that has the same operand, so that only one copy exists.
 ir::BoundKernel prepare_gather_packed(const ir::KernelInit& init) {
   const BlockMatrix m = block_matrix(init.node, kBgWeights);
   const int64_t count = tensor::element_count(init.node.in_dims(kBgIndices));

@@ -1,5 +1,5 @@
-// dequantize_blocks, block_linear, block_gather: kernels against each other and the expansion; what they
-// refuse.
+// dequantize_blocks, block_linear, block_gather: kernels against each other and against the expansion; what
+// they refuse.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
 
-/// A matrix of normal numbers in a format.
+/// A matrix of normally distributed numbers in a block format.
 Tensor blocks_of(const tensor::BlockFormat& f, int64_t n, int64_t k) {
   const Tensor w = testing::random_tensor(DType::f32, {n, k}, -1, 1, 3);
   Tensor out = Tensor::empty(DType::u8, {n, f.row_bytes(k)});
@@ -37,7 +37,7 @@ void expect_near(const Tensor& a, const Tensor& b, double most, std::string_view
   EXPECT_LE(std::sqrt(missed / all), most) << what;
 }
 
-/// The op with its operands as they are, without constants: what cannot be packed.
+/// Runs the op with fed operands, which cannot be packed.
 Tensor run_fed(const char* op, const std::vector<Tensor>& in, const ir::Attrs& attrs) {
   base::ThreadPool pool(2);
   HostRun on(pool);
@@ -61,8 +61,8 @@ TEST(Blocks, ProductsByAllKernelsAndByTheExpansion) {
   }
 }
 
-/// What stands beside products runs in their loops: to the bit what the parts give, and near what the
-/// expansion gives.
+/// Norms, residuals and gates run inside the loops of products: the same bits as separate nodes, and close to
+/// the expansion.
 TEST(Blocks, NormsResidualsAndGates) {
   for (const char* name : {"q4_0", "q8_0", "q4_k"}) {
     const tensor::BlockFormat& f = tensor::need_block_format(name);

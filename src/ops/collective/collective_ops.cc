@@ -1,4 +1,4 @@
-// Operators in which ranks meet: what they do to types, and their adjoints (training contract C1).
+// Operators in which ranks communicate: their types and their adjoints (training contract C1).
 #include "ops/collective/parts.h"
 #include "ops/grad.h"
 #include "ops/table.h"
@@ -18,7 +18,7 @@ using ir::NodeView;
 using tensor::Dim;
 using tensor::TensorType;
 
-// The group, as every operator of the family names it.
+// The attributes that name the group, common to all these operators.
 const std::vector<ir::AttrSpec> kGroupAttrs = {
     {"axes", "string", "mesh axes whose ranks take part, \"tp\" or \"dp,tp\" in mesh order"},
     {"parts", "ints", "extents of these axes"},
@@ -36,7 +36,7 @@ std::vector<ir::AttrSpec> group_and(std::vector<ir::AttrSpec> more) {
   return all;
 }
 
-/// An operand must have this many dimensions at least for `dim` to be one of them.
+/// The dimension `dim` of operand i, which must exist.
 size_t split_dim(const NodeView& n, size_t i) {
   base::require(n.in[i].shape.has_rank(), "operand ", i, " has no known rank");
   return ir::normal_axis(n.attrs.need_int("dim"), n.in[i].shape.rank());
@@ -54,7 +54,7 @@ void need_whole_bytes(const NodeView& n) {
   }
 }
 
-/// Every operand through one function of its index.
+/// Infers every result from its operand with a function of the index.
 template <class F>
 ir::InferFn each(F type_of) {
   return [type_of](const NodeView& n) {
@@ -110,7 +110,7 @@ TensorType swapped(const NodeView& n, const RankGroup& group) {
   return type;
 }
 
-/// Gradients that arrive, with the operands they belong to.
+/// The gradients that are present, and the operands they belong to.
 struct Arrived {
   std::vector<size_t> operands;
   std::vector<ValueId> grads;
@@ -126,8 +126,8 @@ Arrived arrived(const GradBuilder& g) {
   return a;
 }
 
-/// The attributes of the node without its place in the order, its extents those of the operands that are
-/// left.
+/// The node's attributes without its place in the order; `extents` is restricted to the operands whose
+/// gradients are present.
 ir::Attrs adjoint_attrs(const GradBuilder& g, const Arrived& a) {
   ir::Attrs attrs = g.attrs();
   attrs.erase("order");
@@ -141,7 +141,7 @@ ir::Attrs adjoint_attrs(const GradBuilder& g, const Arrived& a) {
   return attrs;
 }
 
-/// The bucket of the adjoints: one collective for all gradients.
+/// One collective for all gradients, as the forward node is one for all operands.
 Gradients bucket(GradBuilder& g, std::string_view op, const Arrived& a, ir::Attrs attrs) {
   Gradients out = g.none();
   if (a.grads.empty()) return out;
@@ -150,7 +150,8 @@ Gradients bucket(GradBuilder& g, std::string_view op, const Arrived& a, ir::Attr
   return out;
 }
 
-/// Gathers lose the extents of reduce_scatter's and shard_slice's operands: they must be told.
+/// A gather cannot infer the extents of reduce_scatter's and shard_slice's operands, so they become an
+/// attribute.
 ir::Attrs with_extents(const GradBuilder& g, const Arrived& a, ir::Attrs attrs) {
   std::vector<int64_t> extents;
   for (size_t i : a.operands) {
@@ -263,15 +264,15 @@ ir::OpSchema shard_slice_schema() {
   return s;
 }
 
-/// Marks where a replicated value enters computation that ranks share out: its gradient is a partial sum
-/// there.
+/// Marks where a replicated value enters computation that is divided among ranks: each rank's gradient is a
+/// partial sum there.
 ir::OpSchema gradient_sum_schema() {
   ir::OpSchema s = schema("gradient_sum", "y = x; its gradient is summed over the ranks", {},
                           each([](const NodeView& n, size_t i, const RankGroup&) { return n.in[i]; }));
   s.max_in = s.max_out = 1;
   s.is_collective = false;
   s.why_no_cut = "it marks the placement of a gradient";
-  // No view: passes that remove views before differentiation would lose what it stands for.
+  // This is not a view, because passes that remove views before differentiation would lose the mark.
   s.expand = [](ir::Graph&, const ir::Node& node) { return std::vector{node.in[0]}; };
   s.grad = rule([](GradBuilder& g) -> Gradients {
     ir::Attrs attrs = g.attrs();

@@ -1,4 +1,4 @@
-// Collectives on the CPU: bytes are packed by the threads of the stream.
+// Collectives on the CPU: threads of the stream's pool pack the bytes.
 #include <cstring>
 
 #include "backend/cpu/device/cpu_stream.h"

@@ -1,4 +1,4 @@
-// Collectives on NVIDIA GPUs: bytes are packed by copies on the stream that the ranks meet on.
+// Collectives on NVIDIA GPUs: copies on the stream of the communicator pack the bytes.
 #include "backend/cuda/index/copy.h"
 #include "ops/collective/talks.h"
 #include "ops/cuda_kernels.h"
@@ -29,7 +29,7 @@ class DeviceMover final : public Mover {
   bool wants_chunks() const override { return false; }
 
  private:
-  /// From the whole to the part, in bytes; both begin at multiples of 16.
+  /// The copy from the whole to a part, in bytes; both begin at multiples of 16.
   static cuda::StridedCopy walk_of(const PieceCut& cut, const Rows& r) {
     const int64_t last = r.rows.last < 0 ? cut.rows() : r.rows.last, row = cut.row_bytes(r.rank);
     return {.extent = {last - r.rows.first, row},

@@ -1,5 +1,5 @@
-// Collectives as operators: layouts against naive loops over the whole tensor, gradients through collectives
-// against differences of the loss that the ranks have in common.
+// Collectives as operators: layouts against naive loops over the whole tensor, gradients against differences
+// of the ranks' common loss.
 #include <gtest/gtest.h>
 
 #include "ops/collective/test_ranks_cpu.h"
@@ -13,7 +13,7 @@ using tensor::MeshShape;
 using tensor::Placement;
 using tensor::Shard;
 
-/// Elements of the boxes of `whole`, one box after another along `dim`: what a rank holds.
+/// The elements that a rank holds: the boxes of `whole` one after another along `dim`.
 Tensor part_of(const Tensor& whole, size_t dim, int sections, const MeshShape& axes, int rank) {
   Shard shard;
   for (size_t a = 0; a < axes.axes().size(); ++a)
@@ -35,7 +35,7 @@ Tensor part_of(const Tensor& whole, size_t dim, int sections, const MeshShape& a
   return part;
 }
 
-/// What each rank holds before the sum: values of its own.
+/// The summand of each rank, with values of its own.
 Tensor contribution(DType dtype, const Dims& dims, int rank, uint64_t seed = 3) {
   return random_tensor(dtype, dims, -2, 2, seed + 10 * static_cast<uint64_t>(rank));
 }
@@ -63,7 +63,7 @@ void expect_near(const Tensor& got, const Tensor& want, double tolerance) {
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << "element " << i;
 }
 
-/// A whole tensor, and how it is cut.
+/// A whole tensor and how it is cut.
 struct CutCase {
   Dims dims;
   int64_t dim;
@@ -219,15 +219,15 @@ TEST(Collectives, RefusesPartsThatAreNoParts) {
   });
 }
 
-/// One collective, and which of its operand and result hold one common value on all ranks.
+/// A collective, and whether its operand and its result have the same value on all ranks.
 struct AdjointCase {
   std::string op;
-  Dims dims;  ///< of the operand of each rank
+  Dims dims;  ///< of each rank's operand
   ir::Attrs attrs = {};
   bool common_in = false, common_out = false;
 };
 
-/// The loss that the ranks have in common: <y, weights>, of every rank, or of one where y is the same on all.
+/// The common loss: <y, weights> summed over all ranks, or of one rank if y is the same on all.
 double common_loss(Ranks::Rank& rank, const AdjointCase& c, const ir::Attrs& attrs, const Tensor& x,
                    const Tensor& weights) {
   const Tensor y = rank.eval(c.op, {x}, attrs)[0];
@@ -238,7 +238,7 @@ double common_loss(Ranks::Rank& rank, const AdjointCase& c, const ir::Attrs& att
   return sum;
 }
 
-/// The gradient of the operand by the op's rule, run on this rank.
+/// The operand's gradient by the op's rule, computed on this rank.
 Tensor adjoint(Ranks::Rank& rank, const AdjointCase& c, const ir::Attrs& attrs, const Tensor& x,
                const Tensor& dy) {
   ir::Graph graph;
@@ -266,7 +266,7 @@ void expect_adjoint(Ranks::Rank& rank, const AdjointCase& c) {
   const Tensor dx = adjoint(rank, c, attrs, x, weights);
   ASSERT_EQ(dx.dims(), x.dims());
   for (int who = 0; who < (c.common_in ? 1 : world.size()); ++who) {
-    // Ranks whose parts are shorter take part in every evaluation: all meet equally often.
+    // Ranks with shorter parts join every evaluation, because all must communicate equally often.
     double elements = static_cast<double>(x.elements());
     world.all_reduce(comm::as_bytes(std::span(&elements, 1)), {DType::f64, comm::ReduceOp::max});
     for (size_t i = 0; i < static_cast<size_t>(elements); ++i) {

@@ -1,5 +1,5 @@
-// When collectives begin: as soon as what they read is there, gathers that only fill memory a little ahead of
-// use.
+// When collectives begin: as soon as their operands are ready, except all_gathers, which would only fill
+// memory and begin shortly before their use.
 #include "ops/collective/issue.h"
 
 #include <algorithm>
@@ -14,10 +14,10 @@ using ir::Node;
 
 constexpr size_t kNever = SIZE_MAX;
 
-/// Who reads what, by position.
+/// Positions of the readers of values.
 struct Readers {
-  std::vector<size_t> first;                ///< of a node's results
-  std::vector<std::vector<size_t>> states;  ///< of a state, in order; by value
+  std::vector<size_t> first;                ///< first reader of each node's results
+  std::vector<std::vector<size_t>> states;  ///< all readers of each state, in order; indexed by value
 
   explicit Readers(const Graph& graph) : first(graph.nodes().size(), kNever), states(graph.values().size()) {
     for (size_t n = 0; n < graph.nodes().size(); ++n) {
@@ -32,8 +32,8 @@ struct Readers {
   }
 };
 
-/// The first position before which node n may begin, as far as nodes that are no collectives say: after those
-/// that compute its operands and those that read the old content of a state it updates.
+/// The earliest position at which node n may begin, considering only nodes that are not collectives: after
+/// the producers of its operands and the readers of the old content of states that it updates.
 size_t ready(const Graph& graph, size_t n, const Readers& readers) {
   const Node& node = graph.nodes()[n];
   size_t at = 0;
@@ -62,7 +62,7 @@ std::vector<Issue> issue_order(const Graph& sorted, bool keep_order, int prefetc
     if (!node.op->schema.is_collective) continue;
     size_t before = ready(sorted, n, readers);
     for (const ir::ValueId id : node.in) {
-      // No earlier than the collective that makes an operand.
+      // Not before the collective that computes an operand.
       const Node* producer = sorted.producer(id);
       if (producer != nullptr && producer->op->schema.is_collective)
         before = std::max(before, begins[index(sorted.value(id).producer)]);

@@ -1,5 +1,5 @@
-// How the tensors of one collective stand in the memory that ranks exchange: pieces of blocks, one block a
-// rank.
+// The layout of a collective's tensors in the memory that ranks exchange: each rank has a block, and a block
+// consists of pieces.
 #include "ops/collective/pieces.h"
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 namespace trireme::ops {
 namespace {
 
-// Two copies of this many bytes cost less than one more meeting of the ranks.
+// Pieces below this size are packed together: two copies cost less than another exchange.
 constexpr int64_t kSmallBytes = int64_t{256} << 10;
-constexpr int64_t kAlignment = 16;  // of pieces in a block, so that reductions see aligned elements
+constexpr int64_t kAlignment = 16;  // of pieces in a block, so that reductions read aligned elements
 constexpr int64_t kGrainBytes = int64_t{64} << 10;
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
@@ -77,7 +77,7 @@ std::vector<Parcel> make_parcels(std::vector<Piece> pieces, ParcelRules rules, i
     parcel.pieces.push_back(std::move(piece));
   }
   for (Parcel& parcel : packed) {
-    // A lone piece that need not be packed is not.
+    // A single piece is packed only if it is not contiguous.
     if (parcel.pieces.size() > 1) continue;
     const PieceCut& cut = parcel.pieces[0].cut;
     parcel.is_packed = !cut.is_contiguous();

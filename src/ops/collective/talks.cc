@@ -1,6 +1,6 @@
-// What collectives do on any device: pack where a part is not contiguous, one call of the communicator,
-// unpack. Unlike other kernels these throw: a peer that is gone or disagrees is an error of the communicator,
-// which the executor hands to its caller.
+// Collectives on any device: pack parts that are not contiguous, call the communicator once, unpack. Unlike
+// other kernels these may throw: the communicator reports a missing or disagreeing peer as an error, which
+// the executor passes to its caller.
 #include "ops/collective/talks.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using comm::ConstBytes;
 using ir::KernelInit;
 using ir::RunArgs;
 
-/// The operands and results of one launch as bytes.
+/// The operands and results of one launch, as bytes.
 struct Launch {
   const RunArgs& args;
   comm::Communicator& comm;
@@ -51,7 +51,7 @@ struct Launch {
 ConstBytes span_of(const std::byte* data, int64_t bytes) { return {data, static_cast<size_t>(bytes)}; }
 Bytes span_of(std::byte* data, int64_t bytes) { return {data, static_cast<size_t>(bytes)}; }
 
-/// What every bound collective knows.
+/// What every bound collective holds.
 struct Talk {
   RankGroup group;
   std::string source;
@@ -89,8 +89,8 @@ ir::BoundKernel bind(Talk talk, std::vector<Piece> pieces, bool mixed, TalkFn ha
           bytes};
 }
 
-/// Pieces of operands that are cut along the attribute `dim`; `whole(i)` is the type of the whole of operand
-/// i.
+/// The pieces of operands that are cut along the attribute `dim`; `whole(i)` is the type of operand i before
+/// the cut.
 template <class F>
 std::vector<Piece> cut_pieces(const ir::NodeView& n, const RankGroup& group, const F& whole,
                               size_t step = 1) {
@@ -104,8 +104,7 @@ std::vector<Piece> cut_pieces(const ir::NodeView& n, const RankGroup& group, con
   return pieces;
 }
 
-// --- all_reduce: every piece is one part of one rank
-// --------------------------------------------------------
+// --- all_reduce: every piece is one part of one rank ---
 
 void reduce_parcel(const Talk& talk, const Launch& l, const Parcel& p) {
   const comm::Reduction how{p.pieces[0].dtype, talk.op};
@@ -139,10 +138,9 @@ ir::BoundKernel prepare_all_reduce(const KernelInit& init, const Mover& mover) {
   return bound;
 }
 
-// --- all_gather, gather_into
-// ---------------------------------------------------------------------------------
+// --- all_gather, gather_into ---
 
-/// Calls body(rows) for the runs of rows that a chunked parcel is exchanged in.
+/// Calls body(rows) for each run of rows in which a chunked parcel is exchanged.
 template <class Body>
 void each_chunk(const Parcel& p, const Body& body) {
   const int64_t rows = p.pieces[0].cut.rows();
@@ -200,8 +198,7 @@ ir::BoundKernel prepare_gather_into(const KernelInit& init, const Mover& mover) 
   return bind(std::move(talk), std::move(pieces), true, gather_parcel);
 }
 
-// --- reduce_scatter, shard_slice
-// -----------------------------------------------------------------------------
+// --- reduce_scatter, shard_slice ---
 
 void scatter_chunks(const Talk& talk, const Launch& l, const Parcel& p) {
   const Piece& piece = p.pieces[0];
@@ -266,10 +263,9 @@ ir::BoundKernel prepare_shard_slice(const KernelInit& init, const Mover& mover) 
   }};
 }
 
-// --- all_to_all
-// ----------------------------------------------------------------------------------------------
+// --- all_to_all ---
 
-/// x [.., part of concat, .., whole split, ..]: the operand cut along `split`, the result along `concat`.
+/// x [.., part of concat, .., whole split, ..]: the operand is cut along `split`, the result along `concat`.
 struct Swap {
   Talk talk;
   PieceCut sent, received;
@@ -301,7 +297,7 @@ ir::BoundKernel prepare_all_to_all(const KernelInit& init, const Mover& mover) {
 
 using PrepareFn = ir::BoundKernel (*)(const KernelInit&, const Mover&);
 
-/// `in_place`: results may take the memory of their operands.
+/// With `in_place`, results may share the memory of their operands.
 ir::Kernel one(const char* name, PrepareFn prepare, const Mover& mover, bool in_place = false) {
   return {.name = name,
           .prepare = [prepare, &mover](const KernelInit& init) { return prepare(init, mover); },

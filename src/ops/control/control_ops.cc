@@ -1,4 +1,4 @@
-// if, loop, scan: schemas of the ops that run subgraphs; the engine executes them.
+// if, loop, scan: schemas of the ops with subgraphs, which the engine executes.
 #include "ops/shape/shape_rules.h"
 #include "ops/table.h"
 
@@ -11,8 +11,8 @@ using tensor::DType;
 using tensor::Shape;
 using Types = std::vector<tensor::TensorType>;
 
-// Operands every control op takes in addition: outer values its subgraphs read, counted by `captures`. They
-// are the last operands of the node and the last inputs of every subgraph.
+// The number of outer values that the subgraphs read. They are the last operands of the node and the last
+// inputs of every subgraph.
 size_t captures(const NodeView& n) {
   const int64_t count = n.attrs.get_int("captures", 0);
   base::require(count >= 0 && static_cast<size_t>(count) <= n.in.size(), "captures = ", count, " of ",
@@ -26,7 +26,7 @@ Types output_types(const ir::Graph& body) {
   return types;
 }
 
-/// What holds for a value that is one of the two: extents that differ are unknown.
+/// The shape of a value that may be either of the two: extents that differ are unknown.
 Shape either(const Shape& a, const Shape& b) {
   if (!a.has_rank() || !b.has_rank() || a.rank() != b.rank()) return Shape::unknown_rank();
   Shape out = a;
@@ -78,7 +78,7 @@ Types infer_loop(const NodeView& n) {
                 inner.size(), " results for ", carried, " carried values and ", n.out_count, " results");
   Types out;
   for (size_t i = 0; i < carried; ++i) {
-    // A value may change its extents from iteration to iteration; without iterations it is the operand.
+    // A carried value may change its extents in each iteration; after no iterations it is the operand.
     base::require(inner[1 + i].dtype == n.in[2 + i].dtype, "loop: carried value ", i, " changes its type");
     out.push_back({n.in[2 + i].dtype, either(n.in[2 + i].shape, inner[1 + i].shape)});
   }

@@ -57,7 +57,7 @@ ir::OpSchema conv_transpose_schema() {
               },
           .cost =
               [](const ir::NodeView& n) {
-                // Every input point meets each weight of its channel once.
+                // Every input point is multiplied by each weight of its channel once.
                 ir::Cost cost = conv_cost(n, 1);
                 const Dims w = n.in_dims(1);
                 double taps = 1;

@@ -1,4 +1,4 @@
-// Reference kernels of conv, conv_integer and qlinear_conv: one plane of the result per task, taps in fixed
+// Reference kernels of conv, conv_integer and qlinear_conv: one plane of the result per task, taps in a fixed
 // order.
 #include <algorithm>
 #include <cmath>
@@ -27,13 +27,13 @@ ConvPlan plan_conv(const ir::NodeView& node, size_t weight) {
           node.attrs.get_int("group", 1)};
 }
 
-/// What a tap does to an input value x: factor * (x - zero).
+/// The contribution of a tap to an input value x: factor * (x - zero).
 template <class A>
 struct Affine {
   A factor, zero;
 };
 
-/// Operands of one convolution; zeros are subtracted from x and from each weight.
+/// Operands of one convolution; zero points are subtracted from x and from the weights.
 template <class X, class W, class A>
 struct ConvOperands {
   const X* x;
@@ -41,7 +41,7 @@ struct ConvOperands {
   A x_zero, w_zero;
 };
 
-/// Sums of integers wrap around.
+/// Adds; sums of integers wrap around on overflow.
 template <class A>
 A wrapping_sum(A a, A b) {
   if constexpr (std::is_integral_v<A>)
@@ -67,7 +67,7 @@ void add_tap(const Window& w, const std::array<int64_t, 3>& k, const X* x, Affin
   }
 }
 
-/// One result plane (image n, channel o), added onto what `y` holds.
+/// Adds one result plane (image n, channel o) to the content of `y`.
 template <class X, class W, class A>
 void conv_plane(const ConvPlan& p, const ConvOperands<X, W, A>& in, int64_t n, int64_t o, A* y) {
   const int64_t group = o / p.group_out();
@@ -133,7 +133,7 @@ ir::BoundKernel prepare_conv_integer(const ir::KernelInit& init) {
                      [&](auto x, auto w) { return bind_conv_integer<decltype(x), decltype(w)>(init.node); });
 }
 
-/// One result plane requantized: saturate(round_half_even(acc * scale) + zero).
+/// Requantizes one result plane: saturate(round_half_even(acc * scale) + zero).
 template <class Y>
 void requantize(const int32_t* acc, int64_t n, double scale, Y zero, Y* y) {
   for (int64_t i = 0; i < n; ++i) {

@@ -1,5 +1,5 @@
 // Cut rules of convolutions. Letters: n image, c input channel, o output channel, k channel of a grouped
-// convolution (whole groups: its inputs, outputs and weights go together).
+// convolution, whose whole groups of inputs, outputs and weights are cut together.
 #include "ops/conv/conv_cuts.h"
 
 #include "ops/cut_notation.h"
@@ -10,7 +10,7 @@ namespace {
 
 int64_t groups_of(const ir::NodeView& n) { return n.attrs.get_int("group", 1); }
 
-/// Letters of inputs, outputs and weights.
+/// The letters of input channels, output channels and weights.
 struct Channels {
   char in, out, weight_in, weight_out;
 };
@@ -19,11 +19,11 @@ Channels channels_of(const ir::NodeView& n) {
   return groups_of(n) == 1 ? Channels{'c', 'o', 'c', 'o'} : Channels{'k', 'k', '.', 'k'};
 }
 
-/// An image or weight: the first two letters, spatial dimensions whole; or the second one last.
+/// Images or weights with the two letters first, or the second one last; spatial dimensions stay whole.
 std::string first(char a, char b, size_t rank) { return std::string{a, b} + dots(rank - 2); }
 std::string last(char a, char b, size_t rank) { return a + dots(rank - 2) + b; }
 
-/// Input channels may be split where nothing but the product is in the result.
+/// Makes the rule; `sums` names the letters whose cut leaves partial sums, and groups stay whole.
 ir::CutRule finish(const ir::NodeView& n, const CutNotation& notation, const std::string& sums) {
   ir::CutRule r{.notation = notation.text(), .sums = sums};
   if (groups_of(n) > 1) r.units = {{'k', groups_of(n)}};
@@ -37,7 +37,7 @@ bool reads_nchw(const ir::NodeView& n) { return n.attrs.get_string("input_layout
 ir::CutRule conv_cut(const ir::NodeView& n) {
   Channels l = channels_of(n);
   const size_t rank = n.in[0].shape.rank();
-  // The bias is added once: a node with one has no partial sums.
+  // A bias must be added only once, so a node with a bias has no partial sums.
   if (n.present(2) && l.in == 'c') l.in = l.weight_in = '.';
   CutNotation notation(n);
   notation.in(0, first('n', l.in, rank)).in(1, first(l.weight_out, l.weight_in, rank)).in(2, {l.out});
@@ -107,17 +107,18 @@ ir::CutRule conv_nhwc_grad_w_cut(const ir::NodeView& n) {
   CutNotation notation(n);
   notation.in(0, reads_nchw(n) ? first('n', l.in, rank) : last('n', l.in, rank))
       .in(1, last('n', l.out, rank));
-  // The bias's gradient knows nothing of input channels: every rank that has a part of them has all of it.
+  // The bias's gradient does not depend on input channels: ranks that hold parts of these all compute the
+  // whole.
   notation.out(0, first(l.weight_out, l.weight_in, rank)).out(1, {l.out});
   ir::CutRule r = finish(n, notation, "n");
   r.linear = n.out.size() > 1 ? std::vector<uint32_t>{0b10} : std::vector<uint32_t>{0b01, 0b10};
-  if (n.out.size() > 1) r.own = {l.out};  // fewer channels: the bias's sums are taken in another order
+  if (n.out.size() > 1) r.own = {l.out};  // with fewer channels, the bias's sums are added in another order
   return r;
 }
 
 namespace {
 
-/// A vector with one element for each output channel, or a scalar.
+/// Names a vector with one element per output channel; a scalar stays whole.
 void name_channels(CutNotation& notation, const ir::NodeView& n, size_t i, char letter, int64_t channels) {
   if (n.present(i) && n.in[i].shape.rank() == 1 && n.in_dims(i)[0] == channels && channels > 1)
     notation.in(i, {letter});
@@ -143,7 +144,7 @@ ir::CutRule qlinear_conv_cut(const ir::NodeView& n) {
   return {.notation = notation.text()};
 }
 
-/// Operands x, w, offset, bias, mask.
+/// The operands are x, w, offset, bias, mask.
 ir::CutRule deform_conv_cut(const ir::NodeView& n) {
   const size_t rank = n.in[0].shape.rank();
   const char o = groups_of(n) == 1 ? 'o' : '.';
@@ -157,7 +158,7 @@ ir::CutRule deform_conv_cut(const ir::NodeView& n) {
 
 namespace {
 
-/// `local` of `global` channels have as many of the groups.
+/// `local` of `global` channels hold the same share of the groups.
 void share_groups(ir::LocalNode& n, int64_t local, int64_t global) {
   if (n.global.attrs.get_int("group", 1) > 1) share_count(n, "group", local, global);
 }

@@ -108,7 +108,7 @@ TEST(ConvCut, ImageSampling) {
   EXPECT_EQ(expect_cuts({.op = "resize", .in = {x, {}, {}, testing::ints({6, 3})}, .attrs = last}), "nc");
   last.set("axes", std::vector<int64_t>{3, 2});
   EXPECT_EQ(expect_cuts({.op = "resize", .in = {x, {}, {}, testing::ints({3, 6})}, .attrs = last}), "");
-  // As many images as before, but not the same ones.
+  // The batch keeps its extent, but a scale of 1.2 mixes its images.
   const Tensor nearly = Tensor::from<float>({4}, {1.2f, 1, 2, 1.5});
   EXPECT_EQ(expect_cuts({.op = "resize", .in = {x, {}, nearly}, .attrs = linear}), "c");
   EXPECT_EQ(expect_cuts({.op = "upsample", .in = {x, single}, .attrs = linear}), "nc");

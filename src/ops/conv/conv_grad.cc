@@ -1,4 +1,4 @@
-// Gradient rules of conv and conv_transpose in ONNX layout: each is the other's gradient towards x.
+// Gradient rules of conv and conv_transpose in ONNX layout: each op computes the other's gradient towards x.
 #include "ops/conv/conv_grad.h"
 
 #include "ops/conv/transpose_window.h"
@@ -63,7 +63,7 @@ Gradients conv_gradients(GradBuilder& g) {
 
 Gradients conv_transpose_gradients(GradBuilder& g) {
   const Dims x = g.dims(g.in(0)), w = g.dims(g.in(1));
-  // Seen from the result, the node is a convolution walked backwards: its operand is our result.
+  // The node is the gradient of a convolution whose input is the node's result, so in and out are exchanged.
   Window window = transpose_window(g.attrs(), {w.begin() + 2, w.end()}, {x.begin() + 2, x.end()});
   for (WindowAxis& a : window.axes) std::swap(a.in, a.out);
   const ir::Attrs attrs =

@@ -1,4 +1,4 @@
-// conv_nhwc on weights that change every step: they are packed or transformed into the workspace first.
+// conv_nhwc with weights that change every step: these are packed or transformed into the workspace first.
 #include "ops/conv/conv_kernels_cpu.h"
 
 #include "backend/cpu/conv/conv_pack.h"
@@ -114,7 +114,7 @@ ir::BoundKernel prepare_grouped(const ir::KernelInit& init) {
   return bound;
 }
 
-/// First layers on planes keep the taps of a channel together, which is the order in memory.
+/// A first layer that reads planes keeps the taps of each channel together, in their order in memory.
 cpu::PackedConv pack_planes(const cpu::ConvShape& s, const float* weights, void* memory) {
   const int64_t depth = s.c * s.kh * s.kw;
   const cpu::PackedMatrix packed = cpu::pack_b({weights, depth, s.oc, depth, true}, memory);
@@ -123,7 +123,7 @@ cpu::PackedConv pack_planes(const cpu::ConvShape& s, const float* weights, void*
 
 ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const cpu::ConvShape shape = shape_of(init.node);
-  // One channel is the same in both layouts, and planes are read in place.
+  // With one channel both layouts are the same; kernels read planes in place.
   const bool nchw = conv_reads_nchw(init.node) || shape.c == 1;
   const cpu::ImageLayout layout = nchw ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
   const bool planes = cpu::conv_packs_planes(shape, layout);

@@ -1,5 +1,4 @@
-// conv_nhwc: convolution over channels-last activations of one to three spatial axes with bias, residual and
-// activation.
+// conv_nhwc: channels-last convolution over one to three spatial axes with bias, residual and activation.
 #include "ops/conv/conv_cuts.h"
 #include "ops/conv/conv_grad.h"
 #include "ops/dense/activation.h"

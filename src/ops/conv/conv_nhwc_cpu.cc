@@ -1,5 +1,5 @@
-// conv_nhwc on CPU: depthwise rows, Winograd tiles, groups in vectors, dot products of a few outputs, or an
-// implicit product on packed weights; epilogue fused.
+// conv_nhwc on CPU: depthwise rows, Winograd tiles (Lavin & Gray 2016), grouped vectors, dot products for few
+// outputs, or an implicit product with packed weights; the epilogue is fused.
 #include "backend/cpu/conv_forms/conv_choice.h"
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -39,7 +39,7 @@ ir::Refusal refuse_depthwise(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-/// Looks at one image only: a choice that hung on the batch or the team would change bits with them.
+/// Considers one image only: if the choice depended on the batch or the team, so would the bits.
 ir::Refusal refuse_winograd(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse(n)) return reason;
   const cpu::ConvShape s = shape_of(n);
@@ -180,7 +180,7 @@ ir::BoundKernel prepare_grouped(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const cpu::ConvShape shape = shape_of(n);
   const tensor::Tensor& w = *n.value(1);
-  // Strides and dilation decide which taps lie together.
+  // Strides and dilation determine which taps are packed together.
   const std::string format =
       base::concat("grouped_f32 g", shape.groups, " s", shape.stride_w, " d", shape.dilation_w);
   const auto slab = pack_slab(init.packs);

@@ -1,4 +1,4 @@
-// The gradients of conv_nhwc: towards x and towards the weights, and the rule that adds them.
+// The gradients of conv_nhwc towards x and towards the weights, and the rule that uses them.
 #include <numeric>
 
 #include "ops/conv/conv_cuts.h"
@@ -82,7 +82,7 @@ std::vector<ValueId> expand_w(ir::Graph& graph, const ir::Node& node) {
   return out;
 }
 
-/// Gradients where nothing follows the sum but bias and residual; dy is the gradient of that sum.
+/// Gradients if only bias and residual follow the sum; dy is the gradient of that sum.
 Gradients linear_gradients(GradBuilder& g, ValueId dy) {
   const bool nchw = reads_nchw(g.attrs());
   const Dims x = g.dims(g.in(0)), w = g.dims(g.in(1));
@@ -107,7 +107,7 @@ Gradients linear_gradients(GradBuilder& g, ValueId dy) {
   return out;
 }
 
-/// Computes the sum before the activation once more and walks back through the activation's plain nodes.
+/// Recomputes the sum before the activation, then differentiates the plain nodes of the activation.
 Gradients recomputed_gradients(GradBuilder& g, const ActivationSpec& activation) {
   ir::Attrs plain = g.attrs();
   for (const ir::AttrSpec& a : activation_attrs()) plain.erase(a.name);
@@ -137,7 +137,7 @@ Gradients conv_nhwc_gradients(GradBuilder& g) {
   if (!none && !relu) return recomputed_gradients(g, activation);
   ValueId dy = g.grad();
   if (relu) {
-    // The result tells where the sum was above zero.
+    // The sum was above zero exactly where the result is.
     const ValueId passes = g.op("greater", {g.out(), g.scalar(0, g.out())});
     dy = g.op("where", {passes, dy, g.scalar(0, dy)});
   }

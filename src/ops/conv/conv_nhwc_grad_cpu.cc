@@ -1,4 +1,4 @@
-// conv_nhwc_grad_x and conv_nhwc_grad_w on CPU: Winograd tiles, vectors of groups, products over dy, products
+// conv_nhwc_grad_x and conv_nhwc_grad_w on CPU: Winograd tiles, grouped vectors, products over dy, products
 // summed over pixels.
 #include "backend/cpu/conv/conv_grad_w.h"
 #include "backend/cpu/conv/conv_grad_x.h"
@@ -19,12 +19,12 @@ using cpu::ConvShape;
 using cpu::ImageLayout;
 using tensor::Dims;
 
-/// The convolution whose gradient towards x the node is; operands dy and w.
+/// The convolution of which the node is the gradient towards x; the operands are dy and w.
 ConvShape shape_x(const ir::NodeView& n) {
   return conv_shape(n.attrs, channels_last_extents(n.out_dims(0)), n.in_dims(1));
 }
 
-/// The same towards the weights; operands x and dy.
+/// The convolution of which the node is the gradient towards the weights; the operands are x and dy.
 ConvShape shape_w(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.out_dims(0)); }
 
 ImageLayout layout_of(const ir::NodeView& n) {
@@ -124,7 +124,7 @@ ir::Refusal refuse_w_columns(const ConvShape& s, ImageLayout layout, bool sums) 
   return std::nullopt;
 }
 
-/// Workspace of a form that reads channels last alone.
+/// The workspace of a form that reads only channels last.
 template <size_t (*kBytes)(const ConvShape&, int)>
 size_t of_channels_last(const ConvShape& s, ImageLayout, int threads) {
   return kBytes(s, threads);

@@ -1,4 +1,5 @@
-// Fast convolution kernels on weights that change, forward and backward, against the plain nodes in double.
+// Fast kernels of convolutions with changing weights, forward and backward, against the plain nodes in
+// double.
 #include <cstring>
 
 #include "ops/test_eval.h"
@@ -17,7 +18,8 @@ struct Layer {
   int64_t group = 1, dilation = 1;
 };
 
-/// The layers of ResNet-18/50 at small extents, a first layer, odd ones, and one of many tiles for few sums.
+/// The layers of ResNet-18/50 at small extents, a first layer, odd ones, and one with many tiles and few
+/// sums.
 std::vector<Layer> layers() {
   return {
       {2, 17, 19, 3, 64, 7, 2, 3},     {2, 9, 11, 64, 64, 3, 1, 1},      {1, 10, 9, 64, 128, 3, 2, 1},
@@ -46,7 +48,7 @@ Tensor wide(const Tensor& t) {
   return out;
 }
 
-/// Largest difference relative to the largest wanted value.
+/// The largest difference, relative to the largest expected value.
 double worst(const Tensor& got, const Tensor& want) {
   const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
   double difference = 0, largest = 1e-30;

@@ -1,5 +1,5 @@
-// A convolution with the maximum of 2 x 2 windows behind it, and its gradients: the image between the two is
-// never in memory. A training step on a CPU is given them (passes/fuse/pooled_convs.h).
+// A convolution followed by the maximum of 2 x 2 windows, and its gradients, without the image in between in
+// memory. The compiler uses it in training steps on a CPU (passes/fuse/pooled_convs.h).
 #include "ops/conv/conv_pool.h"
 
 #include "ops/cut_notation.h"
@@ -17,7 +17,7 @@ using tensor::TensorType;
 constexpr const char* kWindow =
     "; windows are 2 x 2 of stride 2, the place of a maximum is 0 to 3 or 4 for none";
 
-/// Images may be split; all else is whole.
+/// Images may be cut; all other dimensions stay whole.
 ir::CutRule images_cut(const ir::NodeView& n, const std::vector<size_t>& in, size_t outs, std::string sums) {
   CutNotation notation(n);
   for (size_t i : in) notation.in(i, "n...");
@@ -25,7 +25,7 @@ ir::CutRule images_cut(const ir::NodeView& n, const std::vector<size_t>& in, siz
   return {.notation = notation.text(), .sums = std::move(sums)};
 }
 
-/// Bytes of all operands and results; flop of the convolution.
+/// The bytes of all operands and results; the flop of the convolution.
 ir::Cost cost_of(const ir::NodeView& n, const PooledConv& c) {
   ir::Cost cost{.flop = 2 * static_cast<double>(c.x[0] * c.out_h() * c.out_w()) *
                         static_cast<double>(tensor::element_count(c.w))};
@@ -43,7 +43,7 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   return {{n.in[0].dtype, p}, {tensor::DType::u8, p}};
 }
 
-/// Operands x, dp, which, w.
+/// The operands are x, dp, which, w.
 std::vector<TensorType> infer_grad(const ir::NodeView& n) {
   const Shape &dp = n.in[1].shape, &w = n.in[3].shape;
   base::require(n.in[0].shape.rank() == 4 && dp.rank() == 4 && w.rank() == 4, "conv_pool_nhwc_grad of ",
@@ -96,7 +96,7 @@ ir::OpSchema conv_pool_nhwc_grad_schema() {
       .why_no_grad = "a gradient itself: second derivatives are not taken"};
 }
 
-/// `x` [n,h,w,c], `w` [oc,c,kh,kw].
+/// The geometry for `x` [n,h,w,c] and `w` [oc,c,kh,kw].
 PooledConv geometry(const ir::Attrs& attrs, Dims x, Dims w) {
   const Window window = make_window(attrs, {w[2], w[3]}, {x[1], x[2]});
   return {std::move(x), std::move(w), window};

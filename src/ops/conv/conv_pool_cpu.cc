@@ -1,4 +1,4 @@
-// conv_pool_nhwc and its gradients on CPU: Winograd tiles of four, whose outputs are whole windows.
+// conv_pool_nhwc and its gradients on CPU, by Winograd tiles whose 4 x 4 outputs are whole windows.
 #include "backend/cpu/conv/conv_grad_w.h"
 #include "backend/cpu/conv/conv_grad_x.h"
 #include "backend/cpu/conv/conv_pack.h"
@@ -19,7 +19,7 @@ cpu::ConvShape shape_of(const ir::NodeView& n, const PooledConv& c) {
   return conv_shape(n.attrs, {c.x[0], c.x[1], c.x[2], c.x[3]}, c.w);
 }
 
-/// `p` are the extents of the windows; `tiles` of the image that the tiles cover.
+/// `p` are the extents of the pooled result; `tiles` the extents that the tiles cover.
 ir::Refusal refuse_shape(const cpu::ConvShape& s, const tensor::Dims& p, std::pair<int64_t, int64_t> tiles) {
   if (s.out_h() / 2 != p[1] || s.out_w() / 2 != p[2]) return "padding is negative or rounds up";
   if (const auto why = refuse_not_three_by_three(s)) return why;
@@ -29,7 +29,7 @@ ir::Refusal refuse_shape(const cpu::ConvShape& s, const tensor::Dims& p, std::pa
   return std::nullopt;
 }
 
-/// Refuses weights and attributes that contradict each other: kernels read by the extents of the window.
+/// Refuses weights that contradict the attributes, because kernels index weights by the window's extents.
 ir::Refusal refuse_weights(const PooledConv& c) {
   const int64_t kh = c.window[1].kernel, kw = c.window[2].kernel;
   if (kh != c.w[2] || kw != c.w[3]) return base::concat("kernel_shape ", kh, " x ", kw, " of other weights");
@@ -37,7 +37,7 @@ ir::Refusal refuse_weights(const PooledConv& c) {
   return std::nullopt;
 }
 
-/// Refuses unless `results` are asked for and those of the operands `floats` that are there are f32.
+/// Refuses if fewer than `results` results are asked for, or if a present operand of `floats` is not f32.
 ir::Refusal refuse_types(const ir::NodeView& n, std::initializer_list<size_t> floats, size_t results) {
   if (n.out.size() < results) return base::concat(n.out.size(), " results of ", results);
   for (const size_t i : floats) {
@@ -100,7 +100,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   return bound;
 }
 
-/// Towards w first: what comes after it reads x only where it writes dx, which may take its memory.
+/// dw comes first: afterwards x is read only at places where dx is written, so dx may take x's memory.
 ir::BoundKernel prepare_grad(const ir::KernelInit& init) {
   const cpu::ConvShape shape = shape_of(init.node, pooled_conv_of_grad(init.node));
   const bool rectified = init.node.attrs.get_int("rectified", 0) != 0;

@@ -1,5 +1,4 @@
-// Convolutions with a maximum behind them against the plain convolution, a naive maximum and double
-// precision.
+// Convolutions followed by a maximum, against the plain convolution, a naive maximum and double precision.
 #include <cstring>
 #include <numeric>
 
@@ -22,8 +21,8 @@ struct Layer {
   Dims windows() const { return {n, oh() / 2, ow() / 2, oc}; }
 };
 
-/// Odd extents, every padding, channels that fill no vector, the MNIST network's own layer, many tiles
-/// for few sums.
+/// Odd extents, every padding, channels that do not fill vectors, the layer of an MNIST network, many tiles
+/// with few sums.
 std::vector<Layer> layers() {
   return {{2, 10, 12, 16, 16, 0}, {2, 9, 11, 17, 37, 1},   {1, 7, 6, 20, 24, 2},  {3, 26, 26, 32, 64, 0},
           {1, 15, 8, 64, 48, 1},  {2, 13, 10, 130, 16, 2}, {3, 98, 97, 32, 16, 0}};
@@ -33,7 +32,7 @@ ir::Attrs attrs_of(const Layer& l) {
   return {{"pads", Ints{l.pad, l.pad, l.pad, l.pad}}, {"kernel_shape", Ints{3, 3}}};
 }
 
-/// The image of what stands in the windows.
+/// The image that has the values of windows at their places and zeros elsewhere.
 Tensor spread(const Layer& l, const Tensor& p, const Tensor& which) {
   Tensor image = Tensor::zeros(DType::f32, l.image());
   const Dims d = p.dims();
@@ -54,7 +53,7 @@ Tensor spread(const Layer& l, const Tensor& p, const Tensor& which) {
   return image;
 }
 
-/// Maxima of an image and their places: the first of equal ones, the last NaN; 4 if none is above zero.
+/// Maxima of an image and their places: the first of equal values, the last NaN; 4 if none is above zero.
 std::pair<Tensor, Tensor> maxima(const Layer& l, const Tensor& y, bool rectified) {
   Tensor p = Tensor::empty(DType::f32, l.windows()), which = Tensor::empty(DType::u8, l.windows());
   const Dims d = p.dims();
@@ -84,14 +83,14 @@ bool same_bits(const Tensor& a, const Tensor& b) {
          std::memcmp(a.raw(), b.raw(), static_cast<size_t>(tensor::bytes_of(a.type()))) == 0;
 }
 
-/// No operand is a constant.
+/// The indices of all operands: none is a constant.
 std::vector<size_t> all_fed(const std::vector<Tensor>& in) {
   std::vector<size_t> fed(in.size());
   std::iota(fed.begin(), fed.end(), size_t{0});
   return fed;
 }
 
-/// The results of the only kernel, the same bits for every team.
+/// The results of the only kernel, which must have the same bits for every team.
 std::vector<Tensor> only_kernel(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
                                 size_t results) {
   const auto first = tests::run_kernels(op, attrs, in, results, all_fed(in), 1);
@@ -104,7 +103,7 @@ std::vector<Tensor> only_kernel(const std::string& op, const ir::Attrs& attrs, c
   return first[0].out;
 }
 
-/// The same by the named kernel of a plain op.
+/// The result of the named kernel of a plain op.
 Tensor plain(const std::string& op, const std::string& kernel, const ir::Attrs& attrs,
              const std::vector<Tensor>& in) {
   for (const tests::KernelResult& r : tests::run_kernels(op, attrs, in, 1, all_fed(in), 2)) {
@@ -141,7 +140,7 @@ TEST(ConvPool, IsTheMaximumOfTheConvolution) {
   }
 }
 
-/// The maxima where nobody asks for their places: nothing is written outside them.
+/// If nobody asks for the places of the maxima, nothing but the maxima is written.
 TEST(ConvPool, MaximaAreWrittenAlone) {
   constexpr size_t kGuard = 4096;
   constexpr float kUntouched = 77;
@@ -166,7 +165,8 @@ TEST(ConvPool, MaximaAreWrittenAlone) {
       base::SharedCache packs;
       const ir::BoundKernel bound = def.kernels[0].prepare({node, packs, pool.size()});
       Tensor space = Tensor::empty(DType::u8, {bound.workspace_bytes});
-      // The image that the windows are of would fit behind them: a kernel that writes it does no harm here.
+      // The memory after the windows has room for the whole image, so a kernel that wrongly writes it is
+      // caught safely.
       const size_t count = static_cast<size_t>(want.elements()), room = 5 * count + 2 * kGuard;
       std::vector<float> memory(room, kUntouched);
       const void* in[] = {x.raw(), w.raw()};

@@ -37,7 +37,7 @@ void scatter_tap(const Window& w, const std::array<int64_t, 3>& k, const T* x, T
   }
 }
 
-/// Result plane `task`: image by image, channel by channel. Weights are [c, oc / group, kernel].
+/// Computes result plane `task`, counted over images and channels. Weights are [c, oc / group, kernel].
 template <class T>
 void transpose_plane(const TransposePlan& p, const T* x, const T* w, int64_t task, T* y) {
   const int64_t n = task / p.out_channels, o = task % p.out_channels;
@@ -81,10 +81,10 @@ struct DeformPlan {
   int64_t taps() const { return window.kernel_points(); }
 };
 
-/// Bilinear sample of a [height, width] plane; points beyond the border by a pixel or more are 0.
+/// Bilinear sample of a [height, width] plane; points a pixel or more beyond the border give 0.
 template <class T>
 T bilinear(const T* plane, int64_t height, int64_t width, T y, T x) {
-  // NaN is outside too.
+  // NaN counts as outside.
   if (!(y > -1 && y < static_cast<T>(height) && x > -1 && x < static_cast<T>(width))) return 0;
   const int64_t y0 = static_cast<int64_t>(std::floor(y)), x0 = static_cast<int64_t>(std::floor(x));
   const T fy = y - static_cast<T>(y0), fx = x - static_cast<T>(x0);
@@ -95,7 +95,7 @@ T bilinear(const T* plane, int64_t height, int64_t width, T y, T x) {
          fy * ((1 - fx) * at(y0 + 1, x0) + fx * at(y0 + 1, x0 + 1));
 }
 
-/// Samples of all taps of one result row: column [ow, channels * taps].
+/// Samples all taps of one result row: column [ow, channels * taps].
 template <class T>
 void sample_row(const DeformPlan& p, const ir::RunArgs& args, const T* mask, int64_t row, T* columns) {
   const WindowAxis &ah = p.window[1], &aw = p.window[2];

@@ -1,5 +1,5 @@
-// conv_transpose of one to three spatial axes through channels-last copies of x and y, between which its
-// phases are products on packed weights.
+// conv_transpose over one to three spatial axes: x and y are copied to and from channels-last layout, and
+// each phase of the stride is a product with packed weights.
 #include "ops/conv/conv_kernels_cpu.h"
 
 #include <array>
@@ -17,15 +17,15 @@
 namespace trireme::ops {
 namespace {
 
-/// A transposed convolution of one to three spatial axes, x [n, c, d, h, w] with extents of 1 for the axes
-/// that are absent. `slice` is the convolution whose gradient towards its input is that of one slice in
-/// depth: from the result's channels to those of x.
+/// A transposed convolution over one to three spatial axes, x [n, c, d, h, w] where absent axes have extent
+/// 1. One slice in depth is computed as the gradient towards the input of the convolution `slice`, whose
+/// input channels are those of the result.
 struct Transposed {
   WindowAxis depth;
   cpu::ConvShape slice;
-  int64_t batch = 1, h = 1, w = 1;  // of x
+  int64_t batch = 1, h = 1, w = 1;  // extents of x
 
-  /// Slices are images of a batch where depth has no window.
+  /// Without a window in depth, slices are treated as images of a batch.
   bool is_flat() const {
     return depth.kernel == 1 && depth.stride == 1 && depth.pad_begin == 0 && depth.out == depth.in;
   }
@@ -70,7 +70,7 @@ struct Packed {
   PackMemory memory;
 };
 
-/// Packs the weights [c, oc / group, kd, kh, kw] tap by tap in depth.
+/// Packs the weights [c, oc / group, kd, kh, kw] for each tap in depth.
 std::shared_ptr<const Packed> pack(const Transposed& t, const tensor::Tensor& w, base::SharedCache& packs) {
   const cpu::ConvShape& s = t.slice;
   const std::string format = base::concat("transposed_f32 g", s.groups, " s", s.stride_h, "x", s.stride_w,
@@ -90,18 +90,18 @@ std::shared_ptr<const Packed> pack(const Transposed& t, const tensor::Tensor& w,
   });
 }
 
-/// Channels-last copies of the operands of one launch, and where the products work.
+/// Channels-last copies of the operands of one launch, and the memory of the products.
 struct Run {
   const float* x;  // [n, d, h, w, c]
   float* y;
-  float* other;  // a slice of y
+  float* other;  // one slice of y
   const float* bias;
   const char* packed;
-  const float* weights;  // where they are not packed ahead
+  const float* weights;  // if they are not packed in advance
   void* products;
 };
 
-/// Slices of x through one tap in depth into slices of y, which begin with `bias`.
+/// Slices of x, multiplied by one tap in depth, into slices of y; `bias` is added.
 struct SliceRun {
   const float* x;
   float* y;
@@ -117,7 +117,7 @@ void run_slice(const Transposed& t, const Run& r, const SliceRun& slice, base::T
   cpu::conv_grad_x_phases(a, r.products, pool);
 }
 
-/// Slice `d` of image n of the result: the sum over taps in depth, in order, of slices of x.
+/// Computes slice `d` of image n of the result: sums slices of x over the taps in depth, in order.
 void run_depth(const Transposed& t, const Run& r, int64_t n, int64_t d, base::ThreadPool& pool) {
   const int64_t floats = t.y_slice();
   float* y = r.y + (n * t.depth.out + d) * floats;
@@ -134,7 +134,7 @@ void run_depth(const Transposed& t, const Run& r, int64_t n, int64_t d, base::Th
     }
     is_first = false;
   }
-  if (!is_first) return;  // else no tap reaches the slice
+  if (!is_first) return;  // otherwise no tap reaches the slice
   for (int64_t i = 0; i < floats; ++i) y[i] = r.bias == nullptr ? 0.0f : r.bias[i % t.slice.c];
 }
 
@@ -143,7 +143,7 @@ void change_layout(const float* from, float* to, const std::array<int64_t, 4>& s
   cpu::permute({from, to, shape, order, 4}, pool);
 }
 
-/// Bytes of the parts of the workspace: x and y channels-last, a slice of y, what the products take.
+/// Bytes of the parts of the workspace: channels-last x and y, a slice of y, the products' own.
 struct Parts {
   int64_t x, y, other, products;
 };

@@ -1,5 +1,5 @@
 // conv_transpose: every kernel against the plain one in double over random attributes; the same bits for any
-// team and any batch mates.
+// team and any other images in the batch.
 #include <cstring>
 #include <random>
 
@@ -38,7 +38,7 @@ Tensor wide(const Tensor& t) {
   return out;
 }
 
-/// Up-sampling layers of U-Net, DCGAN and segmentation heads at small extents, and odd ones.
+/// Upsampling layers of U-Net, DCGAN and segmentation heads at small extents, and odd ones.
 std::vector<Case> cases() {
   std::vector<Case> all = {
       {2, 7, 9, 32, 16, 2, 2, 2, 2, 0, 0, 1, true}, {1, 5, 4, 24, 40, 4, 4, 2, 2, 1, 0, 1, true},
@@ -100,7 +100,7 @@ TEST(ConvTranspose, EveryKernelAgreesWithDouble) {
   EXPECT_GT(fast, 120);
 }
 
-/// Lines and blocks: windows, strides, dilation in depth, groups and padding of the result at random.
+/// One and three axes with random windows, strides, dilation in depth, groups and output padding.
 TEST(ConvTranspose, OneAndThreeAxesAgreeWithDouble) {
   std::mt19937 random(13);
   const auto draw = [&](int64_t low, int64_t high) {

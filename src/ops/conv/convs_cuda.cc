@@ -25,7 +25,7 @@ void set_window(ConvolutionShape& s, const Window& window) {
   }
 }
 
-/// `at`: which operands are x, w, y, bias and residual; -1 for none.
+/// Indices of the operands x, w, y, bias and residual; -1 if absent.
 struct ConvolutionOperands {
   int x = -1, w = -1, y = -1, bias = -1, residual = -1;
 };
@@ -109,7 +109,7 @@ ir::BoundKernel prepare_grad_w(const ir::KernelInit& init) {
   return bind(init, s, {.x = 0, .y = 1});
 }
 
-/// The gradient of a convolution towards its data: the operand is its y.
+/// A transposed convolution is the gradient of a convolution towards its data; the operand is that one's y.
 ir::BoundKernel prepare_transpose(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
   const Dims y = node.in_dims(0), w = node.in_dims(1), x = node.out_dims(0);
@@ -120,7 +120,7 @@ ir::BoundKernel prepare_transpose(const ir::KernelInit& init) {
                      .filters = y[1],
                      .groups = node.attrs.get_int("group", 1)};
   Window window = transpose_window(node.attrs, Dims(w.begin() + 2, w.end()), spatial(y, false));
-  // Walked backwards: its operand is the convolution's result.
+  // In this convolution the operand is the result, so in and out are exchanged.
   for (WindowAxis& axis : window.axes) std::swap(axis.in, axis.out);
   set_window(s, window);
   s.bias = node.present(2);

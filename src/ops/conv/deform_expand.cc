@@ -1,4 +1,4 @@
-// deform_conv in simpler ops: bilinear samples at moved taps, then a matrix product per group.
+// deform_conv in simpler ops: bilinear samples at displaced taps, then one matrix product per group.
 #include "ops/conv/deform_expand.h"
 
 #include "ops/conv/window.h"
@@ -25,7 +25,7 @@ Deform extents_of(GradBuilder& g) {
   return d;
 }
 
-/// Where the taps lie before they are moved: [1, taps, oh, ow] along the axis (1: rows, 2: columns).
+/// Positions of the taps before displacement: [1, taps, oh, ow] along the axis (1: rows, 2: columns).
 ValueId unmoved(GradBuilder& g, const Deform& d, size_t axis) {
   const WindowAxis& a = d.window[axis];
   tensor::Tensor t = tensor::Tensor::empty(g.type(g.in(0)).dtype, {1, d.taps, d.oh, d.ow});
@@ -42,8 +42,8 @@ ValueId unmoved(GradBuilder& g, const Deform& d, size_t axis) {
   return g.constant(t);
 }
 
-/// Coordinates of all samples along the axis in grid_sample's [-1, 1] over whole pixels: [lanes, taps, oh,
-/// ow, 1].
+/// Coordinates of all samples along the axis, in the range [-1, 1] that grid_sample uses for whole pixels:
+/// [lanes, taps, oh, ow, 1].
 ValueId coordinates(GradBuilder& g, const Deform& d, ValueId offsets, size_t axis) {
   const int64_t part = axis == 1 ? 0 : 1;
   const ValueId moved = g.op("slice", {offsets, g.ints({part}), g.ints({part + 1}), g.ints({2})});
@@ -68,7 +68,7 @@ ValueId columns_of(GradBuilder& g, const Deform& d) {
 }  // namespace
 
 std::vector<ValueId> expand_deform_conv(ir::Graph& graph, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   GradBuilder g(graph, node, {});
   const Deform d = extents_of(g);
   const int64_t o = d.w[0];

@@ -22,7 +22,7 @@ GradCase grad_case(const Case& c) {
   ir::Attrs attrs = c.attrs;
   attrs.set("group", c.group);
   attrs.set("offset_group", c.offset_group);
-  // Coordinates are rounded to f32 by the expansion's samples: larger steps, and more is forgiven.
+  // The expansion rounds coordinates to f32, hence larger steps and a larger tolerance.
   return {.op = "deform_conv",
           .in = {values(c.x, -1, 1, 1), values(c.w, -1, 1, 2),
                  values({n, c.offset_group * 2 * taps, c.oh, c.ow}, 0.1, 0.9, 3),

@@ -1,4 +1,4 @@
-// separable_conv_nhwc: a depthwise convolution between two pointwise ones, as one node.
+// separable_conv_nhwc: a pointwise, a depthwise and another pointwise convolution as one node.
 #include "ops/conv/separable_conv.h"
 #include "ops/cut_notation.h"
 #include "ops/conv/window.h"
@@ -15,7 +15,7 @@ constexpr const char* kActivationNames[] = {"activation", "lo", "hi", "alpha", "
 
 bool has(const ir::NodeView& n, size_t i) { return i < n.in.size() && n.is_present[i]; }
 
-/// Channels between the pointwise convolutions: the first extent of the depthwise weights.
+/// The number of channels between the pointwise convolutions is the first extent of the depthwise weights.
 std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   const Shape &x = n.in[kSeparableX].shape, &w = n.in[kSeparableDepthwise].shape;
   const Shape& project = n.in[kSeparableProject].shape;
@@ -69,7 +69,7 @@ std::vector<ir::ValueId> expand(ir::Graph& graph, const ir::Node& node) {
       last, node.from)};
 }
 
-/// Made from convolutions that were cut before: channels stay whole.
+/// This operator is made after a model was cut for its ranks, so channels stay whole.
 ir::CutRule images_cut(const ir::NodeView& n) {
   CutNotation notation(n);
   notation.in(kSeparableX, "n...").out(0, "n...");

@@ -1,4 +1,4 @@
-// separable_conv_nhwc on CPU: one walk over bands of lines or slices of channels; weights packed once.
+// separable_conv_nhwc on CPU: one pass over bands of lines or slices of channels; weights are packed once.
 #include "backend/cpu/conv/separable_nhwc.h"
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -24,7 +24,7 @@ cpu::SeparableShape shape_of(const ir::NodeView& n) {
   return shape;
 }
 
-/// Refuses operands of other extents or types than the kernel reads by.
+/// Refuses operands whose extents or types differ from those that the kernel assumes.
 ir::Refusal refuse_operands(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(kSeparableX), w = n.in_dims(kSeparableDepthwise), y = n.out_dims(0);
   const int64_t c = w[0], out = y[3];
@@ -65,7 +65,7 @@ std::shared_ptr<const tensor::Tensor> pack_taps(const ir::KernelInit& init, cons
   });
 }
 
-/// Pointwise weights [out, in, 1, 1] as a packed right operand.
+/// Packs pointwise weights [out, in, 1, 1] as the right operand of a product.
 std::shared_ptr<const PackedWeight> pack_pointwise(const ir::KernelInit& init, size_t operand) {
   if (!has(init.node, operand)) return nullptr;
   const tensor::Tensor& w = *init.node.value(operand);
@@ -108,7 +108,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
     a.end.residual = opt_ptr<float>(args, kSeparableResidual, operands);
     cpu::separable_nhwc(a, args.workspace, cpu::pool_of(args.stream));
   };
-  // The packs live as long as the kernel.
+  // The kernel keeps the packed weights alive.
   bound.run = [run = std::move(bound.run), taps, expand, project](const ir::RunArgs& args) { run(args); };
   return bound;
 }

@@ -1,4 +1,4 @@
-// separable_conv_nhwc against its expansion, with and without the stages and operands that may be absent.
+// separable_conv_nhwc against its expansion, with and without optional stages and operands.
 #include "ops/test_grad.h"
 #include "tests/run_kernels.h"
 

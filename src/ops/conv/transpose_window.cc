@@ -24,7 +24,7 @@ WindowAxis resolve(const ir::Attrs& attrs, size_t i, size_t rank, WindowAxis a) 
   a.stride = entry(attrs, "strides", i, 1);
   a.dilation = entry(attrs, "dilations", i, 1);
   base::require(a.stride > 0 && a.dilation > 0, "stride or dilation below 1 on axis ", i);
-  constexpr int64_t kMost = int64_t{1} << 31;  // products of two stay inside 64 bits
+  constexpr int64_t kMost = int64_t{1} << 31;  // so that products of two fit into 64 bits
   base::require(a.in < kMost && a.kernel >= 1 && a.kernel < kMost, "transposed convolution of an extent of ",
                 a.in, " with a window of ", a.kernel);
   const int64_t extra = entry(attrs, "output_padding", i, 0);

@@ -10,7 +10,7 @@ namespace {
 using tensor::Dim;
 using tensor::Dims;
 
-/// Window parameters of all spatial axes with the defaults filled in.
+/// Window parameters of all spatial axes, with default values filled in.
 struct Spec {
   std::vector<int64_t> kernel, strides, dilations, pads;
   std::string auto_pad;
@@ -69,12 +69,12 @@ WindowAxis resolve(const Spec& s, size_t i, int64_t in) {
   base::require(span >= 0, "a window of ", axis.reach(), " does not fit a padded extent of ",
                 span + axis.reach());
   axis.out = (s.ceil ? ceil_div(span, axis.stride) : span / axis.stride) + 1;
-  // A window that would start in the padding after the input does not count.
+  // A window that would begin in the padding after the input is left out.
   if (s.ceil && (axis.out - 1) * axis.stride >= in + axis.pad_begin) --axis.out;
   return axis;
 }
 
-/// A symbolic extent survives a window that neither grows nor shrinks it.
+/// Whether the result has the extent of the input, which may then stay symbolic.
 bool keeps_extent(const Spec& s, size_t i) {
   if (s.strides[i] != 1) return false;
   if (s.auto_pad == "SAME_UPPER" || s.auto_pad == "SAME_LOWER") return true;

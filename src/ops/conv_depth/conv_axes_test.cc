@@ -14,7 +14,7 @@ using tensor::DType;
 using tensor::Tensor;
 using Ints = std::vector<int64_t>;
 
-/// A convolution over `spatial`, channels last.
+/// A channels-last convolution over `spatial`.
 struct Layer {
   Dims x, w, y;
   ir::Attrs attrs;
@@ -25,7 +25,7 @@ int64_t draw(std::mt19937& random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 
-/// Extents of a few points to some vectors; windows that fit the padded input.
+/// Extents from a few points to a few vectors, and windows that fit the padded input.
 Layer random_layer(std::mt19937& random, size_t axes) {
   Layer l;
   const int64_t groups = Ints{1, 1, 1, 2, 4}[static_cast<size_t>(draw(random, 0, 4))];
@@ -75,7 +75,8 @@ double worst(const Tensor& got, const Tensor& want) {
   return difference / largest;
 }
 
-/// How many kernels took the node: each close to double, with the same bits for 1 to 4 threads.
+/// Returns how many kernels accept the node; each must be close to double, with equal bits for 1 to 4
+/// threads.
 size_t expect_close(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
                     const std::vector<size_t>& fed) {
   std::vector<Tensor> exact;
@@ -119,8 +120,8 @@ TEST(ConvAxes, FastKernelsStayCloseToDouble) {
   EXPECT_GE(blocks, 30u);
 }
 
-/// The layers of video networks: channels and planes that every two-dimensional kernel has its own way with,
-/// edges that its tiles do not divide included.
+/// The layers of video networks: channels and planes for which the two-dimensional kernels use different
+/// algorithms, including edges that their tiles do not divide.
 TEST(ConvAxes, LayersOfVideoNetworks) {
   std::mt19937 random(29);
   for (const int64_t side : {7, 9, 14, 17, 28}) {
@@ -143,7 +144,7 @@ TEST(ConvAxes, LayersOfVideoNetworks) {
   }
 }
 
-/// One image alone, and the same among others: the same bits.
+/// An image gives the same bits alone as among others.
 TEST(ConvAxes, ImagesDoNotSeeEachOther) {
   std::mt19937 random(5);
   for (int i = 0; i < 10; ++i) {
@@ -166,7 +167,7 @@ TEST(ConvAxes, ImagesDoNotSeeEachOther) {
   }
 }
 
-/// What training runs: weights that change, and both gradients.
+/// The kernels of training: changing weights and both gradients.
 TEST(ConvAxes, TrainingHasFastKernels) {
   std::mt19937 random(23);
   size_t forward = 0, to_x = 0, to_w = 0;
@@ -185,11 +186,11 @@ TEST(ConvAxes, TrainingHasFastKernels) {
     to_w += expect_close("conv_nhwc_grad_w", attrs, {x, dy}, {0, 1});
   }
   EXPECT_GE(forward, 55u);
-  EXPECT_GE(to_x, 40u);  // dilated ones at other strides than 1 have none
+  EXPECT_GE(to_x, 40u);  // dilated ones with strides above 1 have none
   EXPECT_GE(to_w, 55u);
 }
 
-/// Layers of video networks whose taps in depth meet all slices, some, or one.
+/// Layers of video networks whose taps in depth reach all slices, some, or one.
 TEST(ConvAxes, LayersOfVideoNetworksTrain) {
   for (const int64_t depth : {1, 2, 5}) {
     for (const int64_t stride : {1, 2}) {

@@ -1,5 +1,5 @@
-// conv_nhwc of three spatial axes on CPU: the sum over taps in depth of convolutions of whole slices, on
-// weights that are packed ahead or, where they change, in the run.
+// conv_nhwc over three spatial axes on CPU: convolutions of whole slices, summed over the taps in depth.
+// Weights are packed in advance or, if they change, in each run.
 #include "backend/cpu/conv/conv_pack.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
@@ -15,14 +15,15 @@ namespace {
 
 using tensor::Dims;
 
-/// Bytes of results that one walk over the taps keeps in the second-level cache.
+/// Bytes of results that stay in the L2 cache during one pass over the taps.
 constexpr int64_t kBlockBytes = 512 << 10;
-/// Results walked together at most: the workspace is looked for once for each count.
+/// At most so many results are computed together, because the workspace is computed for every possible
+/// number.
 constexpr int64_t kMostTogether = 64;
 
 enum class Engine : uint8_t { depthwise, winograd, implicit };
 
-/// A convolution of [n, d, h, w, c]. `slice` is that of one slice [h, w, c].
+/// A convolution of [n, d, h, w, c]; `slice` is the convolution of one slice [h, w, c].
 struct DepthConv {
   WindowAxis depth;
   cpu::ConvShape slice;
@@ -33,13 +34,13 @@ struct DepthConv {
   int64_t taps() const { return depth.kernel; }
   int64_t in_floats() const { return slice.h * slice.w * slice.c; }
   int64_t out_floats() const { return slice.out_h() * slice.out_w() * slice.oc; }
-  /// Results that are walked together: neighbours read neighbouring slices only at stride 1.
+  /// Number of results that are computed together; only at stride 1 do neighbours read neighbouring slices.
   int64_t block() const {
     if (depth.stride != 1) return 1;
     const int64_t fit = std::max<int64_t>(1, kBlockBytes / std::max<int64_t>(1, out_floats() * 4));
     return std::min({fit, kMostTogether, std::max<int64_t>(1, depth.out)});
   }
-  /// The results that read tap k inside the input.
+  /// The results for which tap k lies inside the input.
   TapRange range(int64_t k) const { return tap_range(depth, k); }
 };
 
@@ -91,14 +92,14 @@ ir::Refusal refuse_live(const ir::NodeView& n) {
   return refuse(n);
 }
 
-/// The weights of every tap in depth, packed as the engine reads them.
+/// The packed weights of every tap in depth, in the form of the engine.
 struct DepthWeights {
   std::vector<const float*> depthwise;
   std::vector<cpu::PackedWinograd> winograd;
   std::vector<cpu::PackedConv> implicit;
 };
 
-/// The same in memory of their own.
+/// Packed weights that own their memory.
 struct KeptWeights {
   PackMemory memory;
   DepthWeights taps;
@@ -124,7 +125,7 @@ int64_t tap_floats(const DepthConv& conv) {
   return conv.slice.oc * (conv.slice.c / conv.slice.groups) * conv.slice.kh * conv.slice.kw;
 }
 
-/// Tap k in depth of weights w [oc, c / group, kd, kh, kw] as weights [oc, c / group, kh, kw].
+/// Copies tap k in depth of weights w [oc, c / group, kd, kh, kw] to [oc, c / group, kh, kw].
 void take_tap(const DepthConv& conv, const float* w, int64_t k, float* tap) {
   const int64_t points = int64_t{conv.slice.kh} * conv.slice.kw, pairs = tap_floats(conv) / points;
   for (int64_t i = 0; i < pairs; ++i)
@@ -159,7 +160,7 @@ std::shared_ptr<const KeptWeights> pack(const DepthConv& conv, const tensor::Ten
   });
 }
 
-/// Packs the weights of a step into `memory`: the taps, then one tap in ONNX order.
+/// Packs changing weights into `memory`: all taps, followed by one tap in ONNX order.
 DepthWeights pack_live(const DepthConv& conv, const float* w, char* memory, base::ThreadPool& pool) {
   const cpu::ConvShape& s = conv.slice;
   const size_t each = tap_bytes(conv);
@@ -180,7 +181,7 @@ DepthWeights pack_live(const DepthConv& conv, const float* w, char* memory, base
   return taps;
 }
 
-/// `count` neighbouring slices from x through tap k into y.
+/// Convolves `count` neighbouring slices of x with tap k into y.
 struct SliceRun {
   const float* x;
   float* y;
@@ -220,24 +221,25 @@ size_t workspace_bytes(const DepthConv& conv, int threads) {
   return most;
 }
 
-/// Operands of one run; `epilogue` carries the whole bias, residual and activation.
+/// Operands of one run; `epilogue` holds bias, residual and activation of the whole operator.
 struct DepthRun {
   const DepthWeights& weights;
   const float* x;
   float* y;
   cpu::Epilogue epilogue;
-  float* other;  // block() results: sums on their way
+  float* other;  // partial sums of block() results
   void* workspace;
   base::ThreadPool& pool;
 };
 
-/// Results [first, last) of image n, which read the same taps [begin, end). Bias and residual come with the
-/// first tap, what is summed so far with every later one, the activation with the last.
+/// Computes results [first, last) of image n, which all use taps [begin, end). Bias and residual are added
+/// with the first tap, later taps add to the sums so far, the activation follows the last.
 void run_block(const DepthConv& conv, const DepthRun& run, int64_t n, TapRange results, TapRange taps) {
   const int64_t at = (n * conv.depth.out + results.first) * conv.out_floats();
   const float* sums = run.epilogue.residual == nullptr ? nullptr : run.epilogue.residual + at;
   for (int64_t k = taps.first; k < taps.last; ++k) {
-    // Kernels may compute an edge twice, so the sums so far are never where the new ones go.
+    // Sums alternate between two buffers, because kernels may compute an edge twice and must not read what
+    // they wrote.
     float* to = (taps.last - 1 - k) % 2 == 0 ? run.y + at : run.other;
     SliceRun slices{.y = to, .count = results.last - results.first, .k = k, .epilogue = {}};
     const int64_t in = results.first * conv.depth.stride - conv.depth.pad_begin + k * conv.depth.dilation;
@@ -250,7 +252,7 @@ void run_block(const DepthConv& conv, const DepthRun& run, int64_t n, TapRange r
   }
 }
 
-/// The taps that result d reads inside the input.
+/// The taps of result d that lie inside the input.
 TapRange taps_of(const DepthConv& conv, int64_t d) {
   TapRange taps{conv.taps(), 0};
   for (int64_t k = 0; k < conv.taps(); ++k) {
@@ -262,10 +264,10 @@ TapRange taps_of(const DepthConv& conv, int64_t d) {
   return taps;
 }
 
-/// What does not depend on where the weights are.
+/// The part of a plan that does not depend on where the weights are.
 struct DepthPlan {
   DepthConv conv;
-  std::vector<TapRange> taps;  // of every result
+  std::vector<TapRange> taps;  // for every result
   int64_t other_bytes = 0, engine_bytes = 0;
 
   int64_t workspace() const { return other_bytes + engine_bytes; }

@@ -1,4 +1,4 @@
-// Gradients of conv_nhwc with three spatial axes on CPU: every tap in depth is a gradient of slices.
+// Gradients of conv_nhwc over three spatial axes on CPU: each tap in depth is a gradient of slices.
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +12,7 @@ namespace {
 
 using tensor::Dims;
 
-/// A convolution of [n, d, h, w, c]. `slice` is that of one slice [h, w, c].
+/// A convolution of [n, d, h, w, c]; `slice` is the convolution of one slice [h, w, c].
 struct DepthGrad {
   WindowAxis depth;
   cpu::ConvShape slice;
@@ -22,7 +22,7 @@ struct DepthGrad {
   int64_t out_floats() const { return slice.out_h() * slice.out_w() * slice.oc; }
   int64_t tap_floats() const { return slice.oc * (slice.c / slice.groups) * slice.kh * slice.kw; }
   TapRange range(int64_t k) const { return tap_range(depth, k); }
-  /// The convolution of all slices that tap k joins.
+  /// The convolution of all slices that tap k connects.
   cpu::ConvShape slices(int64_t k) const {
     cpu::ConvShape s = slice;
     s.n = batch * (range(k).last - range(k).first);
@@ -43,7 +43,7 @@ DepthGrad describe(const ir::Attrs& attrs, const Dims& x, const Dims& w) {
 DepthGrad describe_x(const ir::NodeView& n) { return describe(n.attrs, n.out_dims(0), n.in_dims(1)); }
 DepthGrad describe_w(const ir::NodeView& n) { return describe(n.attrs, n.in_dims(0), n.out_dims(0)); }
 
-/// The first form that takes the slices; null if none does.
+/// The first form that accepts the slices; null if none does.
 const ConvGradXForm* form_x(const cpu::ConvShape& s) {
   for (const ConvGradXForm& form : conv_grad_x_forms()) {
     if (!form.refuse(s)) return &form;
@@ -94,14 +94,14 @@ ir::Refusal refuse_w(const ir::NodeView& n) {
 
 int64_t aligned_floats(int64_t floats) { return (floats + 15) & ~int64_t{15}; }
 
-/// Slices of a tensor [batch, depth, floats] as a tap meets them.
+/// The slices of a tensor [batch, depth, floats] that a tap reads or writes.
 struct Slices {
   int64_t depth, floats;
-  int64_t first, step, count;  // of each image
+  int64_t first, step, count;  // in each image
   bool is_whole() const { return first == 0 && step == 1 && count == depth; }
 };
 
-/// The slices one after the other: in place where they are, else copied to `to`.
+/// The slices one after the other: in place if they are contiguous, else copied to `to`.
 const float* gathered(const float* from, const Slices& s, int64_t batch, float* to, base::ThreadPool& pool) {
   if (s.is_whole()) return from;
   pool.run(batch * s.count, [&](int64_t i) {
@@ -111,7 +111,7 @@ const float* gathered(const float* from, const Slices& s, int64_t batch, float* 
   return to;
 }
 
-/// Adds the gathered slices back to where they belong.
+/// Adds the gathered slices to their places in the tensor.
 void add_slices(const float* from, const Slices& s, int64_t batch, float* to, base::ThreadPool& pool) {
   pool.run(batch * s.count, [&](int64_t i) {
     const int64_t at = i / s.count * s.depth + s.first + i % s.count * s.step;
@@ -144,8 +144,8 @@ void put_tap(const DepthGrad& g, const float* tap, int64_t k, float* w) {
     std::copy_n(tap + i * points, points, w + (i * g.depth.kernel + k) * points);
 }
 
-/// Taps in depth that meet any slice; one that meets every slice of x comes first, so that its result is the
-/// first part of the sum.
+/// The taps in depth that reach any slice. One that reaches every slice of x comes first, so that its result
+/// can start the sum.
 std::vector<int64_t> taps_in_order(const DepthGrad& g) {
   std::vector<int64_t> taps;
   for (int64_t k = 0; k < g.depth.kernel; ++k) {

@@ -19,7 +19,7 @@ tensor::Tensor scalar_of(tensor::DType type, double value) {
                              [&](auto t) { return tensor::Tensor::scalar(static_cast<decltype(t)>(value)); });
 }
 
-/// A bound of a clip; `absent` where it is left out, nullopt where it is computed.
+/// A bound of a clip: `absent` if it is left out, nullopt if it is computed.
 std::optional<double> bound(const ir::NodeView& node, size_t i, double absent) {
   if (!node.present(i)) return absent;
   const tensor::Tensor* value = node.value(i);

@@ -1,4 +1,5 @@
-// adapter_linear: what adapters of low rank add to a product, each row by its own.
+// adapter_linear: adds to a product the contribution of low-rank adapters (LoRA, Hu et al. 2021), chosen per
+// row.
 #include "ops/dense/adapter_linear.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 using tensor::DType;
 using tensor::Shape;
 
-/// Throws unless operand `i` has the type and rank, as far as they are known.
+/// Throws unless operand `i` has the type and rank, as far as these are known.
 void need(const ir::NodeView& n, size_t i, DType type, size_t rank, const char* what) {
   const Shape& s = n.in[i].shape;
   base::require(n.in[i].dtype == type && (!s.has_rank() || s.rank() == rank), what, " are ", name_of(type),
@@ -33,7 +34,7 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   return {n.in[0]};
 }
 
-/// At most: every row has an adapter, each of another slot while there are slots.
+/// An upper bound: every row has an adapter, and each another one while there are slots.
 ir::Cost cost(const ir::NodeView& n) {
   const AdapterPlan p = plan_adapter(n);
   const double each = static_cast<double>(p.rank) * static_cast<double>(p.in + p.out);
@@ -44,7 +45,7 @@ ir::Cost cost(const ir::NodeView& n) {
                            rows * static_cast<double>(p.in + 2 * p.out))};
 }
 
-/// T tokens, K the summed index, N columns; ranks keep all adapters, and what they are of rank.
+/// T tokens, K the summed index, N columns. Every rank keeps all adapters and their whole rank.
 ir::CutRule cut(const ir::NodeView& n) {
   const tensor::Dims y = n.in_dims(0);
   const bool is_flat = y[y.size() - 2] == plan_adapter(n).rows;

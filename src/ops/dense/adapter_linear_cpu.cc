@@ -1,4 +1,4 @@
-// Kernels of adapter_linear on CPU: vectors over rows of one adapter, and the plain loops.
+// Kernels of adapter_linear on CPU: vectors over the rows of an adapter, and plain loops.
 #include <cstring>
 
 #include "backend/cpu/dense/adapter_rows.h"
@@ -10,7 +10,7 @@
 namespace trireme::ops {
 namespace {
 
-/// The product itself: in place as programs have it, else a copy first.
+/// Provides the product to add to: programs work in place, otherwise it is copied first.
 void keep_product(const ir::RunArgs& args, int64_t bytes) {
   if (args.out[0] != args.in[0] && bytes > 0)
     std::memcpy(args.out[0], args.in[0], static_cast<size_t>(bytes));
@@ -26,7 +26,7 @@ cpu::AdapterRows rows_of(const AdapterPlan& p, const ir::RunArgs& args) {
           .most_rank = p.rank};
 }
 
-/// False, and told, where slots or ranks lead outside of the operands.
+/// Returns false, and reports it, if slots or ranks exceed the operands.
 bool is_sound(const cpu::AdapterRows& call, const ir::RunArgs& args) {
   int64_t value = 0;
   const char* fault = cpu::adapter_fault(call, &value);

@@ -1,5 +1,4 @@
-// adapter_linear against naive loops in double, and the promise that a row follows from its own adapter
-// alone.
+// adapter_linear against naive loops in double, and the guarantee that a row depends on its own adapter only.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -20,7 +19,7 @@ Tensor slots_of(const std::vector<int32_t>& list) {
   return Tensor::from<int32_t>({static_cast<int64_t>(list.size())}, std::span(list));
 }
 
-/// Five adapters in 7 slots; two are of another rank than the room, two slots are empty.
+/// Five adapters in 7 slots; two have a lower rank than there is room for, two slots are empty.
 struct Adapters {
   int64_t in, out, rank;
   Tensor ranks, a, b;
@@ -86,7 +85,7 @@ TEST(AdapterLinear, MatchesNaiveLoops) {
   cpu::simd_unforce();
 }
 
-/// The first kernel's result.
+/// The result of the first kernel.
 Tensor run(const Adapters& w, const Tensor& y, const Tensor& x, const Tensor& slots, int threads) {
   return tests::run_kernels("adapter_linear", {}, w.operands(y, x, slots), 1, {}, threads).at(0).out[0];
 }

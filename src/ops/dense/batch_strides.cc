@@ -18,7 +18,7 @@ bool fits(const std::vector<int64_t>& offsets, int64_t inner, int64_t& outer_str
 
 std::optional<BatchStrides> batch_strides(const MatmulShape& shape) {
   const int64_t count = shape.batches();
-  // Only a divisor of the batch count can be the inner extent; the largest wins.
+  // The inner extent must divide the batch count; the largest possible one is used.
   for (int64_t inner = count; inner >= 1; --inner) {
     if (count % inner != 0) continue;
     BatchStrides s{.outer = count / inner, .inner = inner};

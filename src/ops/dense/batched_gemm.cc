@@ -1,4 +1,4 @@
-// batched_gemm: matrix products that read either orientation of each operand, so that no transpose is copied.
+// batched_gemm: matrix products that read each operand in either orientation, which saves transposes.
 #include "ops/dense/batched_gemm.h"
 
 #include "ops/dense/dense_cuts.h"
@@ -54,8 +54,8 @@ ValueId batched_gemm(GradBuilder& g, ValueId a, ValueId b, bool trans_a, bool tr
 }
 
 BatchedProduct product_gradients(GradBuilder& g, const ProductNode& p) {
-  // y = op(a) op(b): d op(a) = dy op(b)', d op(b) = op(a)' dy; a transposed operand gets the transposed
-  // product.
+  // y = op(a) op(b): d op(a) = dy op(b)', d op(b) = op(a)' dy; for a transposed operand the product is
+  // transposed.
   const ValueId da =
       p.trans_a ? batched_gemm(g, p.b, p.dy, p.trans_b, true) : batched_gemm(g, p.dy, p.b, false, !p.trans_b);
   const ValueId db =

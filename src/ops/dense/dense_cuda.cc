@@ -19,7 +19,7 @@ cuda::GemmShape typed(const ir::NodeView& node, int64_t m, int64_t n, int64_t k)
 
 bool flag(const ir::NodeView& node, std::string_view name) { return node.attrs.get_int(name, 0) != 0; }
 
-/// One matrix on the right takes the rows of all batches at once.
+/// If b is one matrix, the rows of all batches form one product.
 MatmulShape matmul_batches(const ir::NodeView& node) {
   const Dims a = node.in_dims(0), b = node.in_dims(1);
   if (b.size() == 2 && a.size() > 2) return matmul_shape({product(a, 0, a.size() - 1), a.back()}, b);
@@ -94,7 +94,7 @@ ir::BoundKernel prepare_linear(const ir::KernelInit& init) {
   shape.finish.residual_column = 1;
   shape.finish.act = activation_form(act);
   shape.finish.act_before_residual = act.before_residual;
-  // A result that nobody reads has no type.
+  // The type of a result that nobody reads is empty.
   shape.finish.writes_aux = node.out.size() > 1 && node.out[1] == node.out[0];
   return bind_gemm(init, shape,
                    {.bias = node.present(2) ? 2 : -1,
@@ -112,7 +112,7 @@ ir::BoundKernel prepare_grad_x(const ir::KernelInit& init) {
   return bind_gemm(init, shape, {.aux = shape.finish.is_gradient ? 2 : -1});
 }
 
-/// dw [k, n] = x' dy, or [n, k] = dy' x; dbias sums dy over the rows.
+/// dw [k, n] = x' dy, or [n, k] = dy' x; dbias is the sum of dy over the rows.
 ir::BoundKernel prepare_grad_w(const ir::KernelInit& init) {
   const LinearGradExtents e = linear_grad_w_extents(init.node);
   cuda::GemmShape shape = typed(init.node, e.transposed ? e.n : e.k, e.transposed ? e.k : e.n, e.m);

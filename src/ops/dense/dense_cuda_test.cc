@@ -1,4 +1,4 @@
-// Dense products on the device against the CPU's.
+// Dense products on the device against the CPU's results.
 #include <cstdlib>
 #include <functional>
 
@@ -71,7 +71,8 @@ TEST_P(DenseCuda, LinearWithEveryActivation) {
       expect_as_cpu({.op = "linear",
                      .in = {random({3, 16}, 1), random(w, 2), Tensor(), random({3, 24}, 4)},
                      .attrs = attrs});
-      // The argument is a result too: with a bias, without, and of rows that 16 bytes do not divide.
+      // The activation's argument is a result too: with bias, without, and with rows that are not multiples
+      // of 16 bytes.
       expect_as_cpu({.op = "linear",
                      .in = {random({2, 5, 16}, 1), random(w, 2), random({24}, 3)},
                      .attrs = attrs,
@@ -127,13 +128,13 @@ TEST_P(DenseCuda, ProductsOfFewRowsWithWhatStandsBeside) {
   const auto make = [&](const tensor::Dims& dims, uint32_t seed) { return random(dims, seed); };
   for (const int64_t rows : {1, 2, 4, 7}) {
     for (const bool has_bias : {false, true}) {
-      // Queries, keys and values behind a norm; an odd width parts a warp's pair.
+      // Queries, keys and values after a norm; an odd width leaves half of a warp's pair.
       std::vector<Tensor> in = row_operands(make, rows, 48, {24, 9, 8}, has_bias);
       const ir::Attrs norm{{"epsilon", 1e-3}};
       expect_as_cpu({.op = "row_linear", .in = in, .attrs = norm, .out_count = 3, .kernels = 1});
       in[1] = random({48}, 5);
       expect_as_cpu({.op = "row_linear", .in = in, .attrs = norm, .out_count = 3, .kernels = 1});
-      in[1] = random_tensor({48}, 5);  // f32 beside rows of 16 bits
+      in[1] = random_tensor({48}, 5);  // f32 norm with 16-bit rows
       expect_as_cpu({.op = "row_linear", .in = in, .attrs = norm, .out_count = 3, .kernels = 1});
       // A gated pair.
       in = row_operands(make, rows, 264, {33, 33}, has_bias);
@@ -142,7 +143,7 @@ TEST_P(DenseCuda, ProductsOfFewRowsWithWhatStandsBeside) {
                      .in = in,
                      .attrs = {{"gated", int64_t{1}}, {"activation", std::string("silu")}},
                      .kernels = 1});
-      // One product and what it is added to; rows that end inside a warp's turn.
+      // One product with a residual; rows that end within a warp's share.
       for (const int64_t before : {0, 1}) {
         in = row_operands(make, rows, 520, {41}, has_bias);
         in[2] = random({1, rows, 41}, 7);
@@ -176,8 +177,7 @@ TEST_P(DenseCuda, RowsDoNotDependOnTheirMates) {
     EXPECT_TRUE(run(first, last).same_as(all.rows(first, last))) << first << " to " << last;
 }
 
-/// Gives the trial of a linear_grad_w its result in f64: sums over all rows are of f32, whatever algorithm
-/// adds them, and are rounded once.
+/// Sets the expected result of a linear_grad_w from f64: any algorithm must add in f32 and round once.
 void judge_in_f64(tests::DeviceTrial& trial, DType result) {
   const std::vector<double> x = trial.in[0].to_doubles(), dy = trial.in[1].to_doubles();
   const auto k = static_cast<size_t>(trial.in[0].dims().back()),
@@ -226,7 +226,7 @@ TEST_P(DenseCuda, GradientsOfLinear) {
   }
 }
 
-/// Extents that a library finishes in its own pass, with all that training asks of it.
+/// Extents that the library finishes in its own pass, with every finish that training uses.
 TEST_P(DenseCuda, TrainingFormsOfAlignedProducts) {
   const Tensor x = random({2, 150, 64}, 1), dy = random({2, 150, 128}, 2), b = random({128}, 4);
   for (const int64_t t : {0, 1}) {

@@ -13,7 +13,7 @@ std::string weight(const ir::NodeView& n) { return n.attrs.get_int("transposed",
 /// Letters of all dimensions but the last.
 std::string rows_of(const ir::NodeView& n) { return cut_letters(n.in[0].shape.rank() - 1); }
 
-/// Batch letters of a matrix operand: those of the result, none where it is repeated.
+/// Batch letters of a matrix operand: those of the result, or none where the operand is broadcast.
 std::string batch(const tensor::Shape& operand, const tensor::Shape& y, size_t lead) {
   const size_t own = operand.rank() < 2 ? 0 : operand.rank() - 2;
   std::string out;
@@ -31,7 +31,7 @@ bool flag(const ir::NodeView& n, const char* name) { return n.attrs.get_int(name
 ir::CutRule linear_cut(const ir::NodeView& n) {
   const std::string rows = rows_of(n);
   const bool is_linear = activation_of(n.attrs).kind == ActivationKind::none;
-  // The activation of a sum is not the sum of activations.
+  // An activation of a sum is not the sum of activations, so K stays whole.
   std::string w = weight(n);
   if (!is_linear) w[w.find('K')] = '.';
   ir::CutRule rule{.notation = rows + (is_linear ? "K," : ".,") + w, .uneven = rows + "NK"};
@@ -59,7 +59,7 @@ ir::CutRule linear_grad_w_cut(const ir::NodeView& n) {
   ir::CutRule rule{.notation = rows + "K," + rows + "N->" + weight(n), .sums = rows, .uneven = rows + "NK"};
   rule.linear = {0b10};
   if (n.out.size() > 1) rule.notation += ",N";
-  // The sum of dy is not linear in x.
+  // With the sum of dy, which does not depend on x, the results are not linear in x.
   else
     rule.linear.push_back(0b01);
   return rule;
@@ -75,7 +75,7 @@ ir::CutRule matmul_cut(const ir::NodeView& n) {
                    .sums = "K",
                    .linear = {0b01, 0b10},
                    .uneven = cut_letters(lead) + "MNK"};
-  // matmul_integer: zero points, of the rows of a and of the columns of b; sums of the ranks are exact.
+  // matmul_integer: zero points belong to rows of a and columns of b; sums over ranks are exact.
   if (n.in.size() > 2) rule.linear.clear();
   for (size_t i = 2; i < n.in.size(); ++i) {
     rule.notation += ',';

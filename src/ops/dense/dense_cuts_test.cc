@@ -29,10 +29,10 @@ TEST(DenseCut, LinearAndItsGradients) {
     }
     ir::Attrs act = attrs;
     act.set("activation", std::string("relu"));
-    // The summed index is whole.
+    // The summed index stays whole.
     EXPECT_EQ(expect_cuts({.op = "linear", .in = {x, w, bias}, .attrs = act}), "abN");
     EXPECT_EQ(expect_cuts({.op = "linear", .in = {x, w, bias}, .attrs = act, .results = 2}), "abN");
-    // A sum of products times one slope is the sum of their products with it.
+    // The slope is the same on all ranks, so the partial products may be summed afterwards.
     EXPECT_EQ(expect_cuts({.op = "linear_grad_x", .in = {residual, w, x}, .attrs = act}), "abNK");
   }
 }

@@ -61,7 +61,7 @@ TEST(DenseGradients, LinearWithBiasAndResidual) {
   }
 }
 
-/// Activations whose derivative is read off the result, and those for which the product is computed again.
+/// Activations whose derivative follows from the result, and others for which the product is recomputed.
 TEST(DenseGradients, LinearWithActivation) {
   const auto x = f64({6, 4}, 1), w = f64({4, 5}, 2), bias = f64({5}, 3), residual = f64({6, 5}, 4);
   for (const std::string act :
@@ -74,7 +74,7 @@ TEST(DenseGradients, LinearWithActivation) {
                             {"act_before_residual", int64_t{before}}};
       expect_gradient({.op = "linear", .in = {x, w, bias, residual}, .attrs = attrs});
       expect_gradient({.op = "linear", .in = {x, w}, .attrs = attrs});
-      // The argument is a result too, and a gradient arrives through it.
+      // The activation's argument is a result too, and gradients arrive through both.
       expect_gradient({.op = "linear", .in = {x, w, bias, residual}, .attrs = attrs, .results = 2});
     }
   }

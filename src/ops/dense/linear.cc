@@ -1,4 +1,4 @@
-// linear: a product with a weight matrix, its bias, residual and activation in one pass over the result.
+// linear: a product with a weight matrix, with bias, residual and activation in one pass over the result.
 #include "ops/dense/activation.h"
 #include "ops/dense/dense_cuts.h"
 #include "ops/grad.h"
@@ -60,21 +60,21 @@ ir::Cost cost(const ir::NodeView& n) {
   return c;
 }
 
-/// True where the derivative can be read off the result: act'(z) = act'(act(z)).
+/// Whether the derivative follows from the result: act'(z) = act'(act(z)).
 bool derivative_from_result(const ActivationSpec& s) {
   using K = ActivationKind;
   return s.kind == K::relu || (s.kind == K::leaky && s.alpha > 0);
 }
 
-/// What the products of the gradient share with that of the result.
+/// The attributes that the products of the gradient share with the forward product.
 ir::Attrs product_attrs(const ir::Attrs& attrs) {
   ir::Attrs out{{"transposed", attrs.get_int("transposed", 0)}};
   if (attrs.get_int("float8", 0) != 0) out.set("float8", int64_t{1});
   return out;
 }
 
-/// The gradient of the activation's argument. Curved activations whose argument is no result compute the
-/// product again: the passes do not fuse them before differentiation.
+/// The gradient of the activation's argument. If the argument is not a result, curved activations recompute
+/// the product; passes avoid this by not fusing them before differentiation.
 ValueId argument_gradient(GradBuilder& g, const ActivationSpec& act, bool residual_inside) {
   if (act.kind == ActivationKind::none) return g.grad();
   ValueId z = g.out();
@@ -88,7 +88,7 @@ ValueId argument_gradient(GradBuilder& g, const ActivationSpec& act, bool residu
   return expand_slope(g.graph(), g.grad(), z, act);
 }
 
-/// The gradients that arrive by the result and by the argument, as that of the argument.
+/// The gradient of the argument from both gradients that arrive: by the result and by the argument itself.
 ValueId summed_gradient(GradBuilder& g, const ActivationSpec& act, bool residual_inside) {
   if (g.grad(1) == ir::kNoValue) return argument_gradient(g, act, residual_inside);
   if (g.grad(0) == ir::kNoValue) return g.grad(1);

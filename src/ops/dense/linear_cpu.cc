@@ -63,7 +63,7 @@ ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
   return bound;
 }
 
-/// Weights that change every step are packed block by block inside the run.
+/// Packs weights that change every step block by block inside the run.
 ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
   const LinearPlan p = plan_of(init.node);
   const cpu::BlockProduct product{.m = p.m,
@@ -76,7 +76,7 @@ ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
   return bind_blocks(product, {0, 1, init.node.present(2) ? 2 : -1, init.node.present(3) ? 3 : -1}, init);
 }
 
-/// A weight to be packed; one that has no memory of its own is rounded for the while.
+/// The content of a weight to be packed; a weight stored in another type is rounded into temporary memory.
 tensor::Tensor content_of(const tensor::Tensor& weight, int threads) {
   const tensor::Tensor source = tensor::source_of(weight);
   if (!source.defined()) return weight;
@@ -118,7 +118,7 @@ ir::BoundKernel prepare_bf16(const ir::KernelInit& init) {
   return bound;
 }
 
-/// Refuses what `rest` refuses, and a second result.
+/// A refusal that also refuses a second result.
 auto with_one_result(ir::Refusal (*rest)(const ir::NodeView&)) {
   return [rest](const ir::NodeView& node) -> ir::Refusal {
     if (node.out.size() > 1) return kTwoResults;

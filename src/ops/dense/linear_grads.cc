@@ -1,4 +1,4 @@
-// linear_grad_x, linear_grad_w: the two products of the gradient of linear, and the sums that its bias gets.
+// linear_grad_x, linear_grad_w: the two products of linear's gradient, and the sums for its bias.
 #include "ops/dense/linear_grads.h"
 
 #include "ops/dense/activation.h"
@@ -19,7 +19,7 @@ bool is_transposed(const ir::Attrs& attrs) { return attrs.get_int("transposed", 
 ir::AttrSpec transposed_attr() { return {"transposed", "int", "w is [n, k]"}; }
 ir::AttrSpec float8_attr() { return {"float8", "int", "to become a float8_product before it is compiled"}; }
 
-/// The type of a weight's gradient; f32 sums are not rounded where `wide` asks for them.
+/// The type of a weight's gradient; with `wide`, f32 sums are not rounded.
 tensor::DType grad_w_type(const ir::NodeView& n) {
   const tensor::DType type = n.in[0].dtype;
   const bool is_half = type == tensor::DType::f16 || type == tensor::DType::bf16;
@@ -80,7 +80,7 @@ std::vector<ir::ValueId> expand_x(ir::Graph& g, const ir::Node& node) {
   return {act.kind == ActivationKind::none ? dx : expand_slope(g, dx, node.in[2], act)};
 }
 
-/// x [..., c] as [rows, c].
+/// Reshapes x [..., c] to [rows, c].
 ir::ValueId flat(ir::Graph& g, ir::ValueId x) {
   const int64_t columns = g.type(x).shape.to_dims().back();
   const ir::ValueId shape = g.add_constant(tensor::Tensor::from<int64_t>({2}, {-1, columns}));
@@ -104,7 +104,7 @@ std::vector<ir::ValueId> expand_w(ir::Graph& g, const ir::Node& node) {
   return results;
 }
 
-/// dx = dy w' is linear in both: d dy = g w, d w = g' dy.
+/// dx = dy w' is linear in both operands: d dy = g w, d w = g' dy.
 Gradients grad_of_x(GradBuilder& g) {
   if (g.has(2)) base::fail_unsupported("second derivatives of activations");
   const ir::Attrs attrs{{"transposed", int64_t{is_transposed(g.attrs())}}};

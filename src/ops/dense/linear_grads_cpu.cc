@@ -22,7 +22,7 @@ void reference_dx_row(const LinearGradExtents& e, const ActivationSpec& act, con
   }
 }
 
-/// Row `i` of w's [k, n] form; row k stands for the bias.
+/// Computes row `i` of dw in [k, n] form; row k stands for the bias.
 template <class T>
 void reference_dw_row(const LinearGradExtents& e, const ir::RunArgs& args, int64_t i) {
   const T *x = in_ptr<T>(args, 0), *dy = in_ptr<T>(args, 1);
@@ -81,8 +81,8 @@ ir::BoundKernel prepare_bf16_x(const ir::KernelInit& init) {
   return bind_bf16(product_x<cpu::Bf16Product>(init.node), {0, 1}, init);
 }
 
-/// dw [k, n] = x' dy, or [n, k] = dy' x; the sums of dy are taken while its blocks are packed. `asked`: any
-/// address, the launch brings the real one.
+/// dw [k, n] = x' dy, or [n, k] = dy' x; dy is summed while its blocks are packed. `asked` may be any
+/// non-null address, since the launch sets the real one.
 template <class Product, class T>
 Product product_w(const ir::NodeView& node, T* asked) {
   const LinearGradExtents e = linear_grad_w_extents(node);

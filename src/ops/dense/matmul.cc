@@ -75,7 +75,7 @@ ir::Cost matmul_cost(const ir::NodeView& node, size_t a, size_t b) {
 
 namespace {
 
-/// Vectors are promoted like the product does; a matrix on the right takes the rows of all batches at once.
+/// Vectors are promoted as in the product; if b is one matrix, the rows of all batches form one product.
 Gradients matmul_grad(GradBuilder& g) {
   Dims a = g.dims(g.in(0)), b = g.dims(g.in(1)), y = g.dims(g.out());
   if (b.size() == 1) y.push_back(1), b.push_back(1);

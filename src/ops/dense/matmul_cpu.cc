@@ -93,7 +93,7 @@ ir::BoundKernel prepare_gemm(const ir::KernelInit& init) {
   });
 }
 
-/// Zero point of an operand: absent (0), one value, or one per row of `a` / column of `b`.
+/// Zero point of an operand: absent (0), one value, or one per row of `a` or column of `b`.
 struct ZeroPoints {
   bool per_row = false;
   bool given = false;

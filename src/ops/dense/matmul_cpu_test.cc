@@ -10,7 +10,7 @@ using tensor::Dims;
 using tensor::Tensor;
 using tests::random_tensor;
 
-/// a [m, k] times b [k, n], each from its offset on, appended to y.
+/// Appends to y the product of a [m, k] and b [k, n], each read from its offset.
 void naive(const std::vector<double>& a, const std::vector<double>& b, std::array<size_t, 2> at,
            std::array<int64_t, 3> mkn, std::vector<double>& y) {
   const auto [a_at, b_at] = at;
@@ -190,7 +190,7 @@ TEST(Linear, KernelsOfItsGradientsMatchTheExpansion) {
   }
 }
 
-/// bf16 tensors of reproducible values.
+/// A bf16 tensor of reproducible values.
 Tensor bf16(tensor::Dims dims, unsigned seed) {
   const Tensor wide = random_tensor(dims, seed);
   Tensor t = Tensor::empty(tensor::DType::bf16, dims);

@@ -1,4 +1,4 @@
-// f32 kernels of matmul and gemm on packed or batched register tiles.
+// f32 kernels of matmul and gemm with packed or batched register tiles.
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/dense/blocks_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
@@ -51,7 +51,7 @@ ir::Refusal refuse_batched_matmul(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// A matrix on the right takes the rows of all batches at once.
+/// If b is one matrix, the rows of all batches form one product.
 ir::BoundKernel prepare_batched_matmul(const ir::KernelInit& init) {
   const Dims a = init.node.in_dims(0), b = init.node.in_dims(1);
   cpu::BlockProduct product;

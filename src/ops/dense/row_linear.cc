@@ -1,5 +1,5 @@
-// row_linear: products of few rows by several weights at once, with a norm before and a residual or a gate
-// behind them, for devices where each launch counts.
+// row_linear: products of few rows with several weights at once, preceded by a norm and followed by a
+// residual or a gate, for devices where each launch has a cost.
 #include "ops/dense/row_linear.h"
 
 #include "ops/precision_rules.h"
@@ -18,7 +18,7 @@ size_t weights_of(size_t operands) {
   return operands <= kRlWeights ? 0 : (operands - kRlWeights + kRlPerWeight - 1) / kRlPerWeight;
 }
 
-/// For messages, which are built of absent operands too.
+/// The text of an operand's type for messages; the operand may be absent.
 std::string text_of(const ir::NodeView& n, size_t i) { return n.present(i) ? n.in[i].to_string() : "absent"; }
 
 bool is_gated(const ir::Attrs& attrs) { return attrs.get_int("gated", 0) != 0; }
@@ -47,7 +47,7 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   return out;
 }
 
-/// The same nodes apart.
+/// Builds the separate nodes that the operator stands for.
 class Expansion {
  public:
   Expansion(ir::Graph& graph, const ir::Node& node) : graph_(graph), node_(node) {}
@@ -95,7 +95,7 @@ class Expansion {
   }
 
   ir::Graph& graph_;
-  ir::Node node_;  // the graph grows
+  ir::Node node_;  // a copy: the graph grows
 };
 
 std::vector<ValueId> expand(ir::Graph& graph, const ir::Node& node) { return Expansion(graph, node).run(); }
@@ -174,7 +174,7 @@ ir::OpSchema row_linear_schema() {
       .why_no_grad = "made for steps of inference, behind differentiation"};
 }
 
-/// The parts have kernels.
+/// On the CPU, the operators that it expands to have kernels.
 std::vector<ir::Kernel> row_linear_cpu_kernels() { return {}; }
 
 }  // namespace trireme::ops

@@ -1,4 +1,4 @@
-// Kernels of products of few rows on NVIDIA GPUs: weights are read once, with what stands beside them.
+// Kernels of products of few rows on NVIDIA GPUs: they read weights once and include norm, residual and gate.
 #include "backend/cuda/quant/row_products.h"
 
 #include "ops/cuda_kernels.h"
@@ -11,9 +11,9 @@ namespace {
 
 using tensor::DType;
 
-/// Rows and their depth, as launches take them; `bits` 0: weights of x's type.
+/// Checks rows and depth against the kernels' limits; `bits` 0 means weights of x's type.
 ir::Refusal refuse_extents(int64_t rows, int64_t k, DType type, int bits) {
-  // A larger batch would take another kernel: one order of sums for all of them is the library's.
+  // Larger batches use the library; a fixed order of sums for all batches requires it for small ones too.
   if (cuda::gemm_options_from_environment().fixed_order) return "sums have one order for any number of rows";
   if (rows > cuda::kMostProductRows) return base::concat(rows, " rows, more than ", cuda::kMostProductRows);
   const int64_t each = bits == 0 ? 16 / tensor::bytes_of(type, 1) : 16 * 8 / bits;

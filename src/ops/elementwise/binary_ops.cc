@@ -1,4 +1,4 @@
-// Functions of two or more tensors, element by element with broadcasting: operators from the rows of
+// Broadcasting elementwise functions of two or more tensors: operators from the rows of
 // tensor/elementwise_rows.inc, and the rules of their gradients.
 #include "tensor/binary_math.h"
 #include "ops/elementwise/elementwise.h"
@@ -28,7 +28,7 @@ Gradients div_rule(GradBuilder& g) {
   return {g.to_operand(da, 0), g.neg(g.to_operand(g.mul(da, g.out()), 1))};
 }
 
-// y = a - k b, k = (a - y) / b being piecewise constant.
+// y = a - k b, where k = (a - y) / b is piecewise constant.
 Gradients mod_rule(GradBuilder& g) {
   const ValueId k = g.div(g.sub(g.in(0), g.out()), g.in(1));
   return {g.to_operand(g.grad(), 0), g.neg(g.to_operand(g.mul(g.grad(), k), 1))};
@@ -54,7 +54,7 @@ Gradients mean_rule(GradBuilder& g) {
   return out;
 }
 
-/// min and max: operands that are equal to the result share its gradient evenly, as PyTorch has it.
+/// min and max: operands that equal the result share its gradient evenly, as in PyTorch.
 Gradients extreme_rule(GradBuilder& g) {
   Gradients out = g.none();
   std::vector<ValueId> hits;

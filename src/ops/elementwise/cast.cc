@@ -1,5 +1,5 @@
-// Conversion between element types by way of one wide value per element; pairs of plain types convert
-// directly.
+// Conversion between element types: one wide value per element in between, or directly for pairs of plain
+// types.
 #include "ops/elementwise/cast.h"
 
 #include <array>
@@ -37,13 +37,13 @@ void set_code(void* base, int64_t i, int bits, uint8_t code) {
   const int shift = static_cast<int>(i % per_byte) * bits;
   const uint8_t mask = static_cast<uint8_t>(((1 << bits) - 1) << shift);
   uint8_t& byte = bytes[i / per_byte];
-  // The first element of a byte clears it, so that padding bits of the last byte are zero.
+  // The first element of a byte clears it, so that padding bits of a last byte are zero.
   byte = shift == 0 ? code : static_cast<uint8_t>((byte & ~mask) | (code << shift));
 }
 
-constexpr int64_t kChunk = 256;  // a multiple of every packing
+constexpr int64_t kChunk = 256;  // a whole number of bytes for every packing
 
-/// Small elements widen to floats or (packed integers) to int8.
+/// Widens small elements to floats or (packed integers) to int8.
 template <class Wide>
 void widen(DType from, const void* in, int64_t at, Wide* wide, int64_t n) {
   const int bits = tensor::bits_of(from);
@@ -109,7 +109,7 @@ void cast_elements(const CastRule& rule, const void* in, void* out, int64_t begi
 }
 
 tensor::DType dtype_from_onnx(int64_t number) {
-  // Numbers of TensorProto.DataType; 8 is string, 14 and 15 are complex.
+  // The numbers of TensorProto.DataType; 8 is string, 14 and 15 are complex types.
   switch (number) {
     case 1: return DType::f32;
     case 2: return DType::u8;

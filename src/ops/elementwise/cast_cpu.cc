@@ -1,4 +1,4 @@
-// CPU kernels of cast: chunks of 16 Ki elements shared between threads.
+// CPU kernels of cast, which divide chunks of 16 Ki elements among threads.
 #include "backend/cpu/elementwise/cast_types.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/row_kernels.h"
@@ -20,7 +20,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
                       rounding_of(node.attrs)};
   const int64_t count = tensor::element_count(node.out_dims(0));
   return {[rule, count](const ir::RunArgs& args) {
-    constexpr int64_t kPiece = 16384;  // whole bytes of every packing
+    constexpr int64_t kPiece = 16384;  // a whole number of bytes for every packing
     cpu::pool_of(args.stream).for_range((count + kPiece - 1) / kPiece, 1, [&](int64_t begin, int64_t end) {
       cast_elements(rule, args.in[0], args.out[0], begin * kPiece, std::min(count, end * kPiece));
     });
@@ -32,7 +32,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 std::vector<ir::Kernel> cast_cpu_kernels() {
   ir::Kernel k{.name = "reference", .is_reference = true};
   k.prepare = prepare;
-  // 8-bit floats stay here: the toolkit gives NaN of f8e5m2 another code than the specification's cases.
+  // The vector kernel refuses 8-bit floats: its code for NaN of f8e5m2 differs from ONNX's test cases.
   ir::Kernel fast{.name = "vector"};
   fast.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (!has_arithmetic(n.in[0].dtype) || !has_arithmetic(n.out[0].dtype))

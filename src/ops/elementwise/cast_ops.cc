@@ -1,4 +1,4 @@
-// cast, cast_like, bit_cast: x in another element type.
+// cast, cast_like, bit_cast: x as another element type.
 #include "ops/elementwise/cast.h"
 #include "ops/cut.h"
 #include "ops/grad.h"
@@ -11,12 +11,13 @@ const std::vector<ir::AttrSpec> kRounding{
     {"saturate", "int", "1 (default): 8-bit floats clamp to their largest value"},
     {"round_mode", "string", "of f8e8m0: up (default), down, nearest"}};
 
-/// The gradient in x's element type; through integers there is none.
+/// Casts the gradient to x's element type; casts from or to integers have none.
 Gradients cast_rule(GradBuilder& g) {
   Gradients out = g.none();
   const bool is_real = tensor::is_float(g.type(g.in(0)).dtype) && tensor::is_float(g.type(g.out()).dtype);
   const bool same = g.type(g.in(0)).dtype == g.type(g.out()).dtype;
-  // By number, not cast_like: that would keep x alive until the backward pass for its type alone.
+  // The type is given by number, since cast_like would keep x alive until the backward pass only for its
+  // type.
   const int64_t to = g.type(g.in(0)).dtype == tensor::DType::f64    ? 11
                      : g.type(g.in(0)).dtype == tensor::DType::f16  ? 10
                      : g.type(g.in(0)).dtype == tensor::DType::bf16 ? 16
@@ -26,7 +27,7 @@ Gradients cast_rule(GradBuilder& g) {
   return out;
 }
 
-/// Partial sums pass where nothing is rounded: into the same or a wider float.
+/// Partial sums may pass where the cast does not round: to the same or a wider float.
 ir::CutRule cut_cast(const ir::NodeView& n) {
   const tensor::DType from = n.in[0].dtype, to = n.out[0].dtype;
   const bool is_exact =
@@ -34,7 +35,7 @@ ir::CutRule cut_cast(const ir::NodeView& n) {
   return broadcast_cut(n, is_exact ? std::vector<uint32_t>{0b1} : std::vector<uint32_t>{});
 }
 
-/// The second operand of cast_like only lends its type.
+/// Of the second operand of cast_like only the type matters.
 ir::CutRule cut_cast_like(const ir::NodeView& n) {
   ir::CutRule rule = same_dims_cut(n, std::vector<bool>(n.in[0].shape.rank()));
   rule.linear = cut_cast(n).linear;

@@ -1,4 +1,4 @@
-// What all elementwise ops share: schemas from table rows, and the broadcast reference kernel.
+// Common parts of elementwise ops: schemas from rows of the table, and the broadcasting reference kernel.
 #include "ops/elementwise/elementwise.h"
 
 #include "ops/cut.h"
@@ -53,7 +53,7 @@ ir::Cost cost_row(double flop, const ir::NodeView& n) {
   return cost;
 }
 
-/// As CutRule has it.
+/// The masks of operands in the form of CutRule::linear.
 std::vector<uint32_t> masks_of(LinearIn linear) {
   switch (linear) {
     case LinearIn::none: return {};

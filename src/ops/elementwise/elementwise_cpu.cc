@@ -1,4 +1,4 @@
-// Elementwise ops on CPU: vector tiles for f32 where the toolkit has the function, typed loops for everything
+// Elementwise ops on CPU: vector tiles for f32 functions that have vector code, typed loops for everything
 // else.
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/elementwise/elementwise.h"
@@ -23,7 +23,7 @@ std::vector<ir::Kernel> elementwise_cpu_kernels(const ElementwiseRow& row) {
   reference.prepare = [&row](const ir::KernelInit& init) {
     return broadcast_run(row.row(init.node.in[0].dtype), init.node, params_of(row, init.node.attrs));
   };
-  // An operand as large as the result has its order too: each index is read before it is written.
+  // An operand of the result's size has the same order of elements, so each is read before it is overwritten.
   reference.may_overwrite = 0xffffffffu;
   std::vector<ir::Kernel> kernels = vector_kernels(row);
   kernels.push_back(std::move(reference));

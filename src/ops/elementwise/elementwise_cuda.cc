@@ -1,4 +1,4 @@
-// Elementwise ops on NVIDIA GPUs: every op, and every fused chain, becomes an element program of one launch.
+// Elementwise ops on NVIDIA GPUs: each op and each fused chain becomes an element program, run in one launch.
 #include <algorithm>
 #include <limits>
 
@@ -17,14 +17,14 @@ using cuda::ElementStep;
 using cuda::ElementType;
 using tensor::DType;
 
-/// What a node computes, or why there is no program for it.
+/// The program of a node, or the reason why there is none.
 struct Made {
   ElementProgram program;
   ir::Refusal refusal;
 };
 Made refused(std::string why) { return {{}, std::move(why)}; }
 
-/// A program of the node's operands and results, no steps yet; result k is register k.
+/// A program with the node's operands and results but no steps; result k is register k.
 ElementProgram program_of(const ir::NodeView& n, ElementType type) {
   ElementProgram p{.type = type, .steps = {}, .constants = {}, .inputs = {}, .outputs = {}, .extent = {}};
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -44,7 +44,7 @@ ElementRef constant(ElementProgram& p, double value) {
   return cuda::element_constant(p.constants.size() - 1);
 }
 
-/// One function of the operands, of variadic ops folded from the left.
+/// Applies one function to the operands; variadic ops are folded from the left.
 Made single(const ir::NodeView& n, std::string_view function, const Params& params, bool divides = false) {
   const auto type = cuda::element_type_of(n.in[0].dtype);
   if (!type) return refused(no_type(n.in[0].dtype));
@@ -81,7 +81,7 @@ Made where_program(const ir::NodeView& n) {
   return made;
 }
 
-/// The bounds are operands of one element, read at every run.
+/// The bounds are operands with one element, read in every run.
 Made clip_program(const ir::NodeView& n) {
   const auto type = cuda::element_type_of(n.in[0].dtype);
   if (!type) return refused(no_type(n.in[0].dtype));
@@ -119,7 +119,7 @@ Made clip_grad_program(const ir::NodeView& n) {
   return made;
 }
 
-/// The exponent may be of another type: then the power is taken in f64, or exactly where both are integers.
+/// If the exponent has another type, the power is computed in f64, or exactly if both are integers.
 Made pow_program(const ir::NodeView& n) {
   const auto base = cuda::element_type_of(n.in[0].dtype), exponent = cuda::element_type_of(n.in[1].dtype);
   if (!base || !exponent) return refused("elements without arithmetic");
@@ -138,13 +138,14 @@ ElementRef reference_of(const std::string& text) {
   switch (text[0]) {
     case 'i': return cuda::element_in(index);
     case 'c': return cuda::element_constant(index);
-    // Results are the first registers.
+    // The first registers are the results.
     case 'o': return cuda::element_reg(index);
     default: return cuda::element_reg(cuda::kElementOutputs + index);
   }
 }
 
-/// Attributes of a step's function in the order of its functor: what a fused step and a row agree on.
+/// The program of a fused chain. Parameters of a step are in the order of its functor, as in the row of the
+/// table.
 Made fused_program(const ir::NodeView& n) {
   static_assert(kMaxFusedInputs <= static_cast<int>(cuda::kElementInputs));
   static_assert(kMaxFusedOutputs <= static_cast<int>(cuda::kElementOutputs));
@@ -180,7 +181,7 @@ Made fused_program(const ir::NodeView& n) {
   return made;
 }
 
-/// Operands and results of one type: what has a result's bytes then has its elements.
+/// The same, if all operands and results have one type: then equal bytes mean equal elements.
 Made one_type_program(const ir::NodeView& n) {
   for (const auto* types : {&n.in, &n.out}) {
     for (const tensor::TensorType& t : *types) {
@@ -200,12 +201,12 @@ Made cast_program(const ir::NodeView& n) {
   return made;
 }
 
-/// Narrow integers are shifted as 64-bit ones: bits that leave their width are cut off when they are stored.
+/// Narrow integers are shifted as 64-bit values; storing them cuts off the bits outside their width.
 Made bit_shift_program(const ir::NodeView& n) {
   return single(n, "bit_shift", {n.attrs.get_string("direction", "") == "LEFT" ? 1.0 : 0.0, 0.0});
 }
 
-/// Inference: x, and a mask of ones.
+/// Dropout in inference: x, and a mask of ones.
 Made dropout_program(const ir::NodeView& n) {
   const auto type = cuda::element_type_of(n.in[0].dtype);
   if (!type) return refused(no_type(n.in[0].dtype));
@@ -224,7 +225,7 @@ Made dropout_program(const ir::NodeView& n) {
 
 using Make = std::function<Made(const ir::NodeView&)>;
 
-/// `may_overwrite`: operands that have result 0's element type whenever they have its size.
+/// `may_overwrite`: operands that have the element type of result 0 whenever they have its size.
 ir::Kernel kernel_of(Make make, uint32_t may_overwrite) {
   ir::Kernel k{.name = "elements"};
   k.refuse = [make](const ir::NodeView& n) -> ir::Refusal {
@@ -252,7 +253,7 @@ void add_rows(std::vector<CudaKernels>& all, const std::vector<ElementwiseRow>& 
 Make gelu_like(std::string name) {
   return [name](const ir::NodeView& n) {
     const bool is_tanh = n.attrs.get_string("approximate", "none") == "tanh";
-    const std::string suffix = name.substr(4);  // "" or "_grad"
+    const std::string suffix = name.substr(4);  // empty or "_grad"
     return single(n, is_tanh ? "gelu_tanh" + suffix : name, {});
   };
 }

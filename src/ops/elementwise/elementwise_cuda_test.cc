@@ -1,4 +1,4 @@
-// Elementwise ops and fused chains on the device against the CPU's: every row, every element type,
+// Elementwise ops and fused chains on the device against the CPU's results: every row, every element type,
 // broadcasts.
 #include "ops/elementwise/elementwise.h"
 #include "tests/run_kernels.h"
@@ -11,7 +11,7 @@ using tensor::DType;
 using tensor::Tensor;
 using tests::DeviceTrial;
 
-/// `t` as another type, by the CPU.
+/// `t` converted to another type on the CPU.
 Tensor as_type(const Tensor& t, DType dtype) {
   if (t.dtype() == dtype) return t;
   base::ThreadPool pool(1);
@@ -27,7 +27,7 @@ DeviceTrial trial_of(std::string op, std::vector<Tensor> in, DType dtype, ir::At
           .absolute = rounding};
 }
 
-/// On a GPU every function of every type is a kernel that is compiled first: a choice of types.
+/// On a GPU every function is compiled for every type, which takes time: only some types are tested there.
 std::vector<DType> all_types() {
   if (cuda::has_toolkit()) return {DType::f32, DType::bf16, DType::i64, DType::u8, DType::boolean};
   return {DType::f32, DType::f16, DType::bf16, DType::f64, DType::i8,  DType::u8,     DType::i16,

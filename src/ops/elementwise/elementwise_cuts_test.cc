@@ -1,4 +1,4 @@
-// Every elementwise op of the table cut along each dimension, its claims of linearity too.
+// Every elementwise op of the table, cut along each dimension; also tests what it states about linearity.
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"
@@ -23,12 +23,12 @@ TEST(ElementwiseCut, EveryOpOfFloats) {
     try {
       testing::run(s.name, in);
     } catch (const base::Error&) {
-      continue;  // of integers or booleans, or with an attribute that must be given
+      continue;  // takes integers or booleans only, or needs an attribute
     }
     ++tried;
     EXPECT_EQ(tests::expect_cuts({.op = s.name, .in = in}), "ab") << s.name;
     if (is_unary) continue;
-    in[1] = testing::random_tensor(DType::f64, {1, 4}, low, low + 0.8, 3);  // broadcast along the cut
+    in[1] = testing::random_tensor(DType::f64, {1, 4}, low, low + 0.8, 3);  // broadcast where it is cut
     EXPECT_EQ(tests::expect_cuts({.op = s.name, .in = in}), "ab") << s.name;
   }
   EXPECT_GE(tried, 60u);

@@ -16,8 +16,8 @@ struct Trial {
   ir::Attrs attrs = {};
 };
 
-/// Every operator of one operand that has a gradient, in the range that its row of tests/unary_cases.h gives.
-/// Kinks are hit with probability zero (asserted by the differences).
+/// Every unary operator with a gradient, in the range of its row of tests/unary_cases.h. Random values hit a
+/// kink with probability zero, which the differences assert.
 std::vector<Trial> unary_trials() {
   std::vector<Trial> trials;
   for (const ElementwiseRow& row : unary_rows()) {
@@ -50,7 +50,7 @@ TEST(ElementwiseGrad, UnaryOpsMatchDifferences) {
   }
 }
 
-/// Each `_grad` op in its vector form, its half precision form and as a fused step, against double.
+/// Each `_grad` op as a vector kernel, in half precision and as a fused step, against double.
 TEST(ElementwiseGrad, KernelsAgreeWithDouble) {
   for (const Trial& c : unary_trials()) {
     const std::string name = c.name + "_grad";
@@ -63,7 +63,7 @@ TEST(ElementwiseGrad, KernelsAgreeWithDouble) {
         const ir::Attrs to{{"to", int64_t{t == DType::f32 ? 1 : t == DType::f16 ? 10 : 16}}};
         const Tensor dy_t = run("cast", {dy}, to)[0], v_t = run("cast", {v}, to)[0];
         const ir::Attrs back{{"to", int64_t{11}}};
-        // What the narrow operands say exactly, so that only the kernel's own rounding is judged.
+        // The exact result for the rounded operands, so that only the kernel's own rounding is tested.
         const std::vector<double> exact =
             run(name, {run("cast", {dy_t}, back)[0], run("cast", {v_t}, back)[0]}, c.attrs)[0].to_doubles();
         const std::vector<double> got = run(name, {dy_t, v_t}, c.attrs)[0].to_doubles();
@@ -76,7 +76,7 @@ TEST(ElementwiseGrad, KernelsAgreeWithDouble) {
   }
 }
 
-/// Steps of fused_elementwise compute the same bits as the ops alone.
+/// Steps of fused_elementwise compute the same bits as the separate ops.
 TEST(ElementwiseGrad, FusedStepsComputeTheSame) {
   const Tensor dy = random_tensor(DType::f32, {6, 300}, -2, 2),
                x = random_tensor(DType::f32, {6, 300}, 0.1, 2, 2);
@@ -172,7 +172,7 @@ TEST(ElementwiseGrad, PowersOfConstantExponents) {
                      .constant = {1},
                      .skip = {1}});
   }
-  // An integer exponent per element, among them 0 at a base of 0, where the slope is 0 and not NaN.
+  // Integer exponents per element, one of them 0 at base 0, where the slope is 0 rather than NaN.
   const Tensor x = Tensor::from<double>({3}, std::vector<double>{0, -1.5, 2});
   expect_gradient({.op = "pow", .in = {x, ints({0, 3, 2})}, .tolerance = 1e-5});
 }
@@ -199,7 +199,7 @@ TEST(ElementwiseGrad, WhereAndCasts) {
   for (size_t i = 0; i < 3; ++i) c.mutable_data<bool>()[i] = i != 1;
   expect_gradient({.op = "where", .in = {c, a, b}});
   expect_gradient({.op = "cast", .in = {a}, .attrs = {{"to", int64_t{11}}}});
-  // Through f32 the differences see its rounding.
+  // With f32 in between, the differences contain its rounding, hence the larger step.
   expect_gradient({.op = "cast", .in = {a}, .attrs = {{"to", int64_t{1}}}, .step = 1e-2, .tolerance = 1e-4});
 }
 

@@ -16,7 +16,7 @@ double tolerance(DType t) {
   return t == DType::f16 ? 2e-3 : t == DType::bf16 ? 2e-2 : t == DType::f32 ? 2e-6 : 1e-12;
 }
 
-/// `op` in every float type against the row's formula with the attributes `a` and `b`.
+/// `op` in every float type against the formula of its row, with parameters `values`.
 void expect_formula(const std::string& op, const tests::UnaryCase& c, const Params& values,
                     const ir::Attrs& attrs = {}) {
   for (DType t : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
@@ -99,7 +99,7 @@ const BinaryCase kBinary[] = {
 };
 
 TEST(Elementwise, BinaryOpsBroadcastLikeNumPy) {
-  // Result [2, 3, 4, 5]; each operand repeats other dimensions.
+  // Result [2, 3, 4, 5]; each operand is broadcast in other dimensions.
   const tensor::Dims shapes[] = {{2, 3, 4, 5}, {5}, {4, 1}, {3, 1, 5}, {2, 1, 4, 1}, {}};
   for (const BinaryCase& c : kBinary) {
     for (DType t : {DType::f32, DType::f64, DType::f16, DType::i32}) {
@@ -153,7 +153,7 @@ TEST(Elementwise, WrongOperandsAreRefused) {
 }
 
 TEST(Cast, EveryPairOfTypesKeepsSmallIntegers) {
-  // 0, 1 and 2 exist in every type but bool and the 2-bit signed one, which clip to their range differently.
+  // 0 and 1 exist in every type; larger values would clip differently in bool and the signed 2-bit type.
   const Tensor x = Tensor::from<float>({5}, {0, 1, 1, 0, 1});
   for (int64_t from : {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 25}) {
     for (int64_t to : {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 25}) {
@@ -165,7 +165,7 @@ TEST(Cast, EveryPairOfTypesKeepsSmallIntegers) {
 }
 
 TEST(Cast, SmallFloatsRoundToNearestOfAllCodes) {
-  // The oracle searches all codes for the nearest value.
+  // The oracle searches all codes for the one with the nearest value.
   for (DType t : {DType::f8e4m3fn, DType::f8e4m3fnuz, DType::f8e5m2, DType::f8e5m2fnuz, DType::f4e2m1}) {
     const int codes = t == DType::f4e2m1 ? 16 : 256;
     base::Rng rng(5);
@@ -179,7 +179,7 @@ TEST(Cast, SmallFloatsRoundToNearestOfAllCodes) {
       const double got = decode_small_float(t, encode_small_float(t, x, true));
       ASSERT_EQ(std::fabs(got - static_cast<double>(x)), best) << name_of(t) << " " << x;
     }
-    for (int c = 0; c < codes; ++c) {  // every code survives
+    for (int c = 0; c < codes; ++c) {  // every code survives the round trip
       const float v = decode_small_float(t, static_cast<uint8_t>(c));
       if (std::isfinite(v)) {
         EXPECT_EQ(encode_small_float(t, v, true), c) << name_of(t);
@@ -189,8 +189,8 @@ TEST(Cast, SmallFloatsRoundToNearestOfAllCodes) {
 }
 
 TEST(Cast, BothKernelsAgreeOnAllPlainTypes) {
-  // ONNX numbers of the types with C++ arithmetic; values with fractions, both signs and past the small
-  // types' ranges.
+  // ONNX numbers of the types with C++ arithmetic; values with fractions, of both signs and beyond the range
+  // of small types.
   for (int64_t from : {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16}) {
     const Tensor x = run("cast", {random_tensor(DType::f64, {777}, -300, 300)}, {{"to", from}})[0];
     for (int64_t to : {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 16}) {
@@ -253,7 +253,7 @@ TEST(Fused, AgreesWithItsExpansion) {
   for (const Tensor& t : in) ids.push_back(g.add_constant(t));
   g.add(op, ids, attrs, 2);
   const std::vector<ir::ValueId> plain = op.schema.expand(g, g.nodes()[0]);
-  // Evaluate the plain nodes one by one.
+  // Evaluates the plain nodes one by one.
   std::vector<Tensor> values(g.values().size());
   for (size_t i = 0; i < values.size(); ++i) values[i] = g.values()[i].data;
   for (size_t i = 1; i < g.nodes().size(); ++i) {

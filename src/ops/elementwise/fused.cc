@@ -1,4 +1,4 @@
-// fused_elementwise: schema, the text of its steps, and its expansion into single ops.
+// fused_elementwise: its schema, the text form of its steps, and its expansion into single ops.
 #include "ops/elementwise/fused.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ bool is_reference(const std::string& text, std::string_view kinds) {
          std::all_of(text.begin() + 1, text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// The row of a function of one operand or of a derivative.
+/// The row of a unary function or of a derivative.
 const ElementwiseRow* row_of(std::string_view name) {
   for (const auto* rows : {&unary_rows(), &unary_grad_rows()}) {
     for (const ElementwiseRow& row : *rows) {
@@ -61,7 +61,7 @@ ValueId expand_step(ir::Graph& g, const FusedStepText& step, const std::vector<V
   return g.add1(ops.need(step.function), in, std::move(attrs));
 }
 
-/// The types of the results: the attribute `results`, else f32.
+/// The types of the results from the attribute `results`; f32 if it is absent.
 std::vector<tensor::DType> result_types(const ir::Attrs& attrs, size_t count) {
   std::vector<tensor::DType> types(count, tensor::DType::f32);
   const std::vector<std::string> names = attrs.get_strings("results");
@@ -75,13 +75,13 @@ std::vector<tensor::DType> result_types(const ir::Attrs& attrs, size_t count) {
   return types;
 }
 
-/// Numbers of ONNX for casts.
+/// The ONNX number of a type, for casts.
 int64_t onnx_number(tensor::DType t) {
   return t == tensor::DType::f16 ? 10 : t == tensor::DType::bf16 ? 16 : 1;
 }
 
 std::vector<ValueId> expand_fused(ir::Graph& g, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   const std::vector<std::string> steps = node.attrs.get_strings("steps");
   const std::vector<double> params = node.attrs.get_floats("params"),
                             constants = node.attrs.get_floats("constants");
@@ -110,7 +110,7 @@ std::vector<ValueId> expand_fused(ir::Graph& g, const ir::Node& given) {
   return out;
 }
 
-/// Shape of every result by following the steps; checks every reference on the way.
+/// Infers the shape of every result by following the steps, and checks every reference.
 std::vector<tensor::TensorType> infer_fused(const ir::NodeView& n) {
   std::map<std::string, tensor::Shape> shapes;
   base::require(n.in.size() <= kMaxFusedInputs && n.out_count <= kMaxFusedOutputs,

@@ -1,4 +1,4 @@
-// fused_elementwise on the vector toolkit's interpreter: operands that are full, rows, columns or scalars.
+// fused_elementwise by the interpreter of vector tiles: operands are full, rows, columns or scalars.
 #include <algorithm>
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -45,7 +45,7 @@ cpu::FusedProgram program_of(const ir::NodeView& n) {
   return program;
 }
 
-/// The result as [rows, cols] such that every operand is full, a row, a column or a scalar.
+/// A view of the result as [rows, cols] in which every operand is full, a row, a column or a scalar.
 struct Split {
   int64_t rows = 1, cols = 1;
   std::vector<cpu::FusedShape> shapes;
@@ -116,7 +116,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   }};
 }
 
-/// True if only the last step writes a result: then no operand is read after a result was written.
+/// Whether only the last step writes a result, so that no operand is read after a result was written.
 bool writes_last(const ir::NodeView& n) {
   const std::vector<std::string> steps = n.attrs.get_strings("steps");
   return std::none_of(steps.begin(), steps.end() - 1, [](const std::string& s) { return s[0] == 'o'; });
@@ -131,7 +131,7 @@ std::vector<ir::Kernel> fused_elementwise_cpu_kernels() {
     return refuse(n);
   };
   in_place.prepare = prepare;
-  // An operand of the result's size is a full one, read tile by tile before the result is written there.
+  // An operand of the result's size is full, and each of its tiles is read before the result overwrites it.
   in_place.may_overwrite = (1u << kMaxFusedInputs) - 1;
   ir::Kernel k{.name = "vector"};
   k.refuse = refuse;

@@ -13,7 +13,7 @@ namespace {
 
 using tensor::DType;
 
-/// base^exponent with an exponent of another type: through double, or exactly where both are integers.
+/// base^exponent with an exponent of another type: in double, or exactly if both are integers.
 template <class T, class E>
 void pow_mixed_row(const RowArgs& r) {
   const T* a = static_cast<const T*>(r.in[0]) + r.offset[0];
@@ -46,7 +46,7 @@ void select_row(const RowArgs& r) {
   }
 }
 
-/// Bounds may be absent (null); NaN passes through.
+/// Bounds may be absent (null); NaN stays NaN.
 template <class T>
 void clamp_row(const RowArgs& r) {
   using C = Arithmetic<T>;
@@ -78,8 +78,8 @@ ir::Kernel reference(std::function<ir::BoundKernel(const ir::NodeView&)> bind) {
   return k;
 }
 
-/// Drops element i if draw i of the seed's stream is below the ratio, scales the others; whole blocks of four
-/// draws.
+/// Drops element i if draw i of the seed's stream is below the ratio and scales the others. A Philox block
+/// gives four draws.
 ir::BoundKernel bind_training_dropout(const ir::NodeView& n) {
   const double ratio = n.present(1) ? n.value(1)->to_doubles().at(0) : 0.5;
   base::require(ratio >= 0 && ratio < 1, "dropout: the ratio must be in [0, 1), got ", ratio);
@@ -109,7 +109,7 @@ ir::BoundKernel bind_training_dropout(const ir::NodeView& n) {
   });
 }
 
-/// Runs a row function over x alone; the row reads other operands by itself.
+/// Runs a row function over x only; the function reads the other operands itself.
 ir::BoundKernel run_over_x(RowFn row, const ir::NodeView& node) {
   const tensor::Dims dims = node.in_dims(0);
   const StridedLoop loop(dims, {dense_steps(dims)});
@@ -247,7 +247,7 @@ std::vector<ir::Kernel> where_cpu_kernels() {
 
 std::vector<ir::Kernel> clip_cpu_kernels() {
   ir::Kernel k = reference([](const ir::NodeView& n) { return run_over_x(clip_row(n.in[0].dtype), n); });
-  k.may_overwrite = 1;  // a bound is read for every piece
+  k.may_overwrite = 1;  // a bound is read again for every piece
   ir::Kernel fast{.name = "vector"};
   fast.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (n.in[0].dtype != DType::f32) return "the vector toolkit computes f32";

@@ -23,7 +23,7 @@ ir::Kernel reference(std::function<ir::BoundKernel(const ir::NodeView&)> bind) {
   return k;
 }
 
-/// dx where low <= x <= high; bounds may be absent (null) and are read at every run.
+/// dx = dy where low <= x <= high, else 0; bounds may be absent (null) and are read in every run.
 template <class T>
 void clip_grad_row(const RowArgs& r) {
   using C = Arithmetic<T>;

@@ -1,5 +1,4 @@
-// pow, bit_shift, gelu, where, clip, dropout: elementwise ops with operands of mixed types, choices or
-// optional bounds.
+// pow, bit_shift, gelu, where, clip, dropout: elementwise ops with mixed types, variants or optional bounds.
 #include "ops/elementwise/special.h"
 #include "ops/cut.h"
 #include "ops/grad.h"
@@ -11,13 +10,13 @@ namespace {
 using tensor::DType;
 using tensor::TensorType;
 
-/// The exponent in the base's type.
+/// The exponent, cast to the base's type.
 ValueId exponent_of(GradBuilder& g) {
   const bool same = g.type(g.in(0)).dtype == g.type(g.in(1)).dtype;
   return same ? g.in(1) : g.op("cast_like", {g.in(1), g.in(0)});
 }
 
-/// dx = dy e x^(e - 1); where e is 0 that is 0 for every x. de = dy y ln x, 0 where x is 0.
+/// dx = dy e x^(e - 1), which is 0 for any x if e is 0. de = dy y ln x, which is 0 if x is 0.
 Gradients pow_rule(GradBuilder& g) {
   const ValueId x = g.in(0), dy = g.grad();
   Gradients out(2);
@@ -39,7 +38,7 @@ Gradients pow_rule(GradBuilder& g) {
   return out;
 }
 
-/// dx where low <= x <= high; a bound gets the gradient of the elements it replaced.
+/// dx = dy where low <= x <= high; a bound gets the gradient of the elements that it replaced.
 Gradients clip_rule(GradBuilder& g) {
   Gradients out = g.none();
   std::vector<ValueId> in{g.grad()};
@@ -48,7 +47,7 @@ Gradients clip_rule(GradBuilder& g) {
   const ValueId zero = g.scalar(0, g.grad());
   for (size_t i = 1; i < out.size(); ++i) {
     if (!g.has(i)) continue;
-    // The upper bound wins where the bounds cross.
+    // If the bounds cross, the upper one determines the result.
     const ValueId lifted = i == 2 && g.has(1) ? g.op("max", {g.in(0), g.in(1)}) : g.in(0);
     const ValueId replaced = g.op(i == 1 ? "less" : "greater", {lifted, g.in(i)});
     out[i] = g.to_operand(g.op("where", {replaced, g.grad(), zero}), i);
@@ -174,7 +173,7 @@ ir::OpSchema dropout_schema() {
             return std::vector{TensorType{n.in[0].dtype, n.in[0].shape},
                                TensorType{DType::boolean, n.in[0].shape}};
           },
-      // The mask is a function of the seed: the same op masks and scales the gradient.
+      // The mask depends on the seed only, so the same op masks and scales the gradient.
       .grad = rule([](GradBuilder& g) -> Gradients {
         Gradients out = g.none();
         std::vector<ValueId> in{g.grad()};
@@ -238,7 +237,8 @@ std::vector<ir::OpDef> special_elementwise_ops() {
   for (ir::OpDef& op : ops) {
     const std::string& name = op.schema.name;
     if (name == "dropout") {
-      // A mask drawn in place (training mode) would not know which part of the tensor it covers.
+      // The mask of training mode depends on element indices, and a part does not know its place in the
+      // tensor.
       op.schema.cut = [](const ir::NodeView& n) {
         const tensor::Tensor* training = n.value(2);
         const bool draws = n.present(2) && (training == nullptr || training->to_ints()[0] != 0);

@@ -1,4 +1,4 @@
-// Builds nests of loops: drops extents of one, merges dimensions, keeps the innermost apart.
+// Builds nests of loops: drops extents of 1, merges dimensions, separates the innermost one.
 #include "ops/elementwise/strided_loop.h"
 
 namespace trireme::ops {

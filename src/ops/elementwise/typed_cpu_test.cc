@@ -1,5 +1,4 @@
-// Broadcasts of every form and type: each kernel gives the bits of the reference, for short rows and long
-// ones.
+// Broadcasts of every form and type: each kernel gives the bits of the reference, for short and long rows.
 #include <cstring>
 #include <limits>
 
@@ -19,7 +18,7 @@ class Draw {
   explicit Draw(uint32_t seed) : engine_(seed) {}
   int64_t below(int64_t n) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(n)); }
 
-  /// Small and large extents in all places; now and then 0.
+  /// Small and large extents in any position, and sometimes 0.
   Dims extents() {
     Dims dims;
     for (int64_t rank = below(5); rank > 0; --rank) {
@@ -30,7 +29,7 @@ class Draw {
     return dims;
   }
 
-  /// `dims` with some extents 1, and perhaps without the first ones.
+  /// `dims` with some extents replaced by 1, and perhaps without the first ones.
   Dims part_of(Dims dims) {
     if (below(3) == 0) return dims;
     for (int64_t& d : dims) {
@@ -100,7 +99,7 @@ TEST(TypedElementwise, BinaryKernelsHaveTheBitsOfTheReference) {
   }
 }
 
-// The compiler lets a result share memory with an operand of its size.
+// The compiler may let a result share the memory of an operand of its size.
 TEST(TypedElementwise, TilesMayOverwriteAnOperand) {
   Draw draw(6);
   const cpu::TypedTile add = cpu::typed_tiles(cpu::BinaryOp::add_, DType::i32).vector_vector;

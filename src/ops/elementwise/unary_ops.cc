@@ -1,4 +1,4 @@
-// Functions of one tensor, element by element: operators and their gradients from the rows of
+// Elementwise functions of one tensor: operators and their gradients from the rows of
 // tensor/elementwise_rows.inc.
 #include "tensor/derivative_math.h"
 #include "tensor/element_math.h"
@@ -13,7 +13,7 @@ constexpr auto unary = &row_for<UnaryRow<F>, kClass>;
 template <class F>
 constexpr auto predicate = &row_for<PredicateRow<F>, Class::real>;
 
-/// Derivative from the operand, from the result.
+/// A gradient whose derivative is computed from the operand (x) or from the result (y).
 template <class F>
 Gradient from_x(std::string_view formula, double flop) {
   return {.formula = formula, .flop = flop, .row = &row_for<BinaryRow<F>, Class::real>};
@@ -23,7 +23,7 @@ Gradient from_y(std::string_view formula, double flop) {
   return {.formula = formula, .flop = flop, .row = &row_for<BinaryRow<F>, Class::real>, .of_result = true};
 }
 
-/// The same, handing on elements of dy, or their negatives, or zero.
+/// The same for derivatives that only pass on elements of dy, their negatives, or zero.
 template <class F>
 Gradient moves_x(std::string_view formula, double flop) {
   Gradient g = from_x<F>(formula, flop);
@@ -81,7 +81,7 @@ const std::vector<ElementwiseRow>& unary_grad_rows() {
       made.push_back({names[i], "", of.gradient.formula, of.gradient.flop, kUnknown, of.gradient.row,
                       no_gradient(kSecondDerivative), of.attrs, 2, 2});
       made.back().moves = of.gradient.moves ? 0b1 : 0;
-      made.back().gradient.linear = LinearIn::first;  // in dy
+      made.back().gradient.linear = LinearIn::first;  // linear in dy
     }
     return made;
   }();

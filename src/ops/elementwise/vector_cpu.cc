@@ -1,4 +1,4 @@
-// Elementwise f32 ops on the vector toolkit: its tiles inside the broadcast loops, and the fused interpreter.
+// Vector kernels of elementwise ops: tiles inside broadcast loops, and the fused interpreter.
 #include <algorithm>
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -13,7 +13,7 @@ namespace {
 
 using cpu::BinaryOp;
 
-/// Pieces of a dense run of 16-bit elements: some microseconds each.
+/// Elements of one piece of a dense 16-bit run, which takes some microseconds.
 constexpr int64_t kHalfPiece = 8 * kHalfTile;
 
 template <class Piece>
@@ -44,7 +44,7 @@ ir::BoundKernel bind_unary(const ir::NodeView& n, const cpu::UnaryFunction& f) {
   }};
 }
 
-/// Rows of a broadcast the tiles know: both dense, or one of them repeated.
+/// Whether the tiles support the rows of a broadcast: both operands dense, or one of them repeated.
 bool fits_tiles(const StridedLoop& loop) {
   const int64_t a = loop.inner_steps()[0], b = loop.inner_steps()[1];
   return loop.inner() == 1 || (a == 1 && (b == 1 || b == 0)) || (a == 0 && b == 1);
@@ -59,7 +59,7 @@ cpu::BinaryTile tile_of(BinaryOp op, int64_t sa, int64_t sb) {
 
 ir::BoundKernel bind_half_binary(tensor::DType dtype, const StridedLoop& loop, BinaryOp op) {
   return {[loop, op, codec = HalfCodec(dtype)](const ir::RunArgs& args) {
-    // Rows of one element have no steps: their operands are read as vectors of one.
+    // Rows of one element have no steps, so both operands are read as vectors of one element.
     const int64_t sa = loop.inner() == 1 ? 1 : loop.inner_steps()[0];
     const int64_t sb = loop.inner() == 1 ? 1 : loop.inner_steps()[1];
     const cpu::BinaryTile tile = tile_of(op, sa, sb);
@@ -117,7 +117,7 @@ ir::BoundKernel bind_typed(const ir::NodeView& n, const cpu::TypedTiles& tiles) 
   }};
 }
 
-/// Elements that are no floats, and comparisons of floats.
+/// The kernel for elements that are not floats, and for comparisons of floats.
 ir::Kernel typed_kernel(BinaryOp op) {
   ir::Kernel k{.name = "typed_vector"};
   k.refuse = [op](const ir::NodeView& n) -> ir::Refusal {
@@ -157,7 +157,7 @@ ir::BoundKernel bind_gradient(const ir::NodeView& n, const cpu::GradientFunction
   }};
 }
 
-/// f32, or all operands of one 16-bit type.
+/// Whether all operands are f32, or all of the same 16-bit type.
 bool fits_vectors(const ir::NodeView& n) {
   const tensor::DType t = n.in[0].dtype;
   return (t == tensor::DType::f32 || is_half(t)) &&
@@ -218,7 +218,7 @@ ir::Kernel vector_unary_kernel(std::string_view name, std::function<Params(const
 
 namespace {
 
-/// not x = x xor true.
+/// not x is computed as x xor true.
 ir::Kernel not_kernel() {
   ir::Kernel k{.name = "typed_vector"};
   k.prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {

@@ -1,4 +1,4 @@
-// Rows with vector code have a kernel of it, and are steps of fused_elementwise.
+// Rows with vector code have a vector kernel and may be steps of fused_elementwise.
 #include <gtest/gtest.h>
 
 #include "ops/elementwise/fused.h"

@@ -1,4 +1,4 @@
-// expert_linear, weight_only_experts, block_experts: types, costs, what ranks may split, expansions.
+// expert_linear, weight_only_experts, block_experts: types, costs, cut rules, expansions.
 #include "ops/experts/experts.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
-/// Extents of all matrices, as far as they are known.
+/// Extents of all experts' matrices, as far as they are known.
 struct Matrices {
   Dim experts, n, k;
 };
@@ -93,7 +93,7 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   return {{x.dtype, Shape(std::move(out))}};
 }
 
-/// Of the weights no more than those of the experts that rows can choose.
+/// Of the weights, only those of as many experts as there are rows count.
 ir::Cost cost(const ir::NodeView& n) {
   const ExpertExtents e = expert_extents(n);
   const double used = static_cast<double>(std::min(e.rows(), e.experts)) /
@@ -109,7 +109,7 @@ ir::Cost cost(const ir::NodeView& n) {
   return c;
 }
 
-/// Columns are cut between groups or blocks, rows in blocks between those that are packed together.
+/// Columns are cut between groups or blocks; rows of weights in blocks between rows that are packed together.
 std::vector<ir::CutRule::Units> stored_units(const ir::NodeView& n) {
   const Matrices m = matrices_of(n);
   const int64_t k = m.k.value();
@@ -118,11 +118,11 @@ std::vector<ir::CutRule::Units> stored_units(const ir::NodeView& n) {
     return {{'K', k / block}, {'N', m.n.value() / kBlockExpertRows}};
   }
   const WeightForm form = weight_form(n.attrs, n.in[kExWeights].dtype, n.present(kExZero));
-  constexpr int64_t kLeast = 32;  // columns of weights without groups
+  constexpr int64_t kLeast = 32;  // columns of weights that have no groups
   return {{'K', k / (form.has_scales() ? form.group : kLeast)}};
 }
 
-/// Rows of all matrices alike, or their columns: then a rank has the summands of its part.
+/// Cuts the rows of all matrices alike, or their columns, which gives each rank a partial sum.
 ir::CutRule cut(const ir::NodeView& n) {
   const ExpertPlaces& at = places_of(n);
   const bool sums = n.present(at.shares), is_stored = n.attrs.has("experts");
@@ -157,7 +157,7 @@ ir::CutRule cut(const ir::NodeView& n) {
 const ir::OpDef& op(const char* name) { return table().need(name); }
 ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
 
-/// What the expansions are written with: nodes from one place.
+/// Adds nodes for the expansions, all with the same origin.
 struct Adder {
   ir::Graph& g;
   const std::string& from;
@@ -170,7 +170,7 @@ struct Adder {
     return g.add_constant(tensor::Tensor::from<int64_t>({static_cast<int64_t>(v.size())}, v));
   }
   ValueId reshape(ValueId x, const std::vector<int64_t>& to) const { return add("reshape", {x, ints(to)}); }
-  /// The last two dimensions of a value of rank `rank` change places.
+  /// Transposes the last two dimensions of a value of rank `rank`.
   ValueId turned(ValueId x, size_t rank) const {
     std::vector<int64_t> perm(rank);
     for (size_t i = 0; i < rank; ++i) perm[i] = static_cast<int64_t>(i);
@@ -179,16 +179,17 @@ struct Adder {
   }
 };
 
-/// `rank` zeros, which leave dimensions as they are, and what follows them.
+/// A target of reshape: `rank` zeros, which keep dimensions, followed by `rest`.
 std::vector<int64_t> kept(size_t rank, std::initializer_list<int64_t> rest) {
   std::vector<int64_t> shape(rank, 0);
   shape.insert(shape.end(), rest);
   return shape;
 }
 
-/// Products over all experts, of which each choice takes its own, or which each choice adds to.
+/// Multiplies by all experts. Without shares each choice selects its own product; with shares the inputs of
+/// an expert are summed first.
 std::vector<ValueId> expand(ir::Graph& g, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   const Adder a{g, node.from};
   const ValueId x = node.in[kExX], bias = operand(node, kExpertPlaces.bias);
   const ValueId shares = operand(node, kExpertPlaces.shares);
@@ -215,7 +216,7 @@ std::vector<ValueId> expand(ir::Graph& g, const ir::Node& given) {
   return {a.add("add", {y, a.add("matmul", {sums, bias})})};
 }
 
-/// The numbers that the weights stand for, then expert_linear.
+/// Dequantizes the weights, then expands to expert_linear.
 std::vector<ValueId> expand_stored(ir::Graph& g, const ir::Node& given) {
   const ir::Node node = given;
   const Adder a{g, node.from};

@@ -1,5 +1,5 @@
-// Kernels of products over experts on CPU: rows are sorted by expert, those of one meet its matrix together,
-// and the matrices of experts that no row chose are not read.
+// Kernels of products over experts on CPU: rows are sorted by expert, those of one expert are multiplied by
+// its matrix together, and matrices of experts that no row chose are not read.
 #include "backend/cpu/blocks/block_groups.h"
 #include "backend/cpu/dense/gemm_groups.h"
 #include "backend/cpu/dense/weight_rows.h"
@@ -16,7 +16,7 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-/// Parts of the workspace.
+/// Offsets of the parts of the workspace.
 struct Room {
   int64_t place, source, groups, counts, x, y, rest;
 
@@ -32,15 +32,15 @@ struct Room {
   }
 };
 
-/// Rows sorted by expert, before a product and behind it.
+/// The operands and results of a product whose rows are sorted by expert.
 struct SortedRows {
   std::span<const cpu::RowGroup> groups;
   const float* x;
   float* y;
-  void* rest;  ///< of the workspace
+  void* rest;  ///< the rest of the workspace
 };
 
-/// False, and told, where a choice is no expert.
+/// Returns false, and reports it, if a choice is not a valid expert.
 bool is_sound(std::span<const int64_t> chosen, int64_t experts, const ir::RunArgs& args) {
   for (const int64_t e : chosen) {
     if (e >= 0 && e < experts) continue;
@@ -54,7 +54,7 @@ std::span<const int64_t> choices_of(const ExpertExtents& e, const ir::RunArgs& a
   return {in_ptr<int64_t>(args, kExChosen), static_cast<size_t>(e.rows())};
 }
 
-/// Sorts the rows, calls `product` for all groups at once, puts the results where they belong.
+/// Sorts the rows, calls `product` for all groups at once, and puts the results in their places.
 template <class Product>
 void run_sorted(const ExpertExtents& e, const ExpertPlaces& at, const ir::RunArgs& args,
                 const Product& product) {
@@ -99,7 +99,7 @@ ir::BoundKernel prepare_packed_floats(const ir::KernelInit& init) {
   std::vector<cpu::PackedMatrix> matrices;
   for (int64_t i = 0; i < e.experts; ++i) {
     packed.push_back(pack_matrix(init.packs, weights.rows(i, i + 1).reshaped({e.n, e.k}), true));
-    if (packed.back() == nullptr) return bound;  // there is no content yet
+    if (packed.back() == nullptr) return bound;  // the weights have no content yet
     matrices.push_back(packed.back()->matrix);
   }
   bound.run = [e, packed, matrices, operands, lane](const ir::RunArgs& args) {
@@ -116,7 +116,7 @@ ir::BoundKernel prepare_packed_floats(const ir::KernelInit& init) {
   return bound;
 }
 
-/// One sum in f64 a product, the sum over choices in f64, too.
+/// Computes each product, and the sum over choices, in f64.
 template <class T>
 void reference_token(const ExpertExtents& e, const ir::RunArgs& args, size_t operands, int64_t token) {
   const T *w = in_ptr<T>(args, kExWeights), *bias = opt_ptr<T>(args, kExpertPlaces.bias, operands);
@@ -194,7 +194,7 @@ ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
   ir::BoundKernel bound{
       {}, Room(e).rest + cpu::block_groups_workspace(form, used, e.rows()), 1u << kExWeights};
   const auto packed = packed_matrix(init, kExWeights);
-  if (packed == nullptr) return bound;  // there is no content yet
+  if (packed == nullptr) return bound;  // the weights have no content yet
   const size_t operands = init.node.in.size();
   const bool rounds = block_rows(init.node.attrs) == BlockRows::q8;
   bound.run = [e, packed, operands, rounds](const ir::RunArgs& args) {

@@ -1,5 +1,5 @@
-// Products over experts against naive loops in double, the dense expansion, and the products by one matrix
-// whose bits they promise; how much of the weights they read.
+// Products over experts against naive loops in double, the dense expansion, and products with one matrix,
+// whose bits they must have; also how much of the weights they read.
 #include "ops/experts/experts.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
 
-/// A router's random choices, and what a product over experts takes besides weights.
+/// Random choices of a router, and the other operands of a product over experts.
 struct Case {
   int64_t tokens, choices, experts, n, k;
   bool sums, has_bias;
@@ -49,7 +49,7 @@ struct Case {
   }
   Tensor bias() const { return has_bias ? tests::random_tensor({experts, n}, 4) : Tensor(); }
   Tensor shares() const { return sums ? tests::random_tensor({tokens, choices}, 5) : Tensor(); }
-  /// Different experts for one token.
+  /// Chooses different experts for each token.
   Tensor chosen(uint32_t seed) const {
     std::mt19937 engine(seed);
     Tensor t = Tensor::empty(DType::i64, {tokens, choices});
@@ -69,7 +69,7 @@ struct Case {
   }
 };
 
-/// Operands without absent ones at the end.
+/// Drops absent operands at the end.
 std::vector<Tensor> operands(std::vector<Tensor> in) {
   while (!in.back().defined()) in.pop_back();
   return in;
@@ -108,15 +108,15 @@ TEST(Experts, RandomRoutersEqualNaiveLoopsAndTheDenseExpansion) {
   }
 }
 
-/// One way of holding weights: the operator over experts, that of one matrix, and their operands.
+/// One storage form of weights: the operator over experts, the one with a single matrix, and their operands.
 struct Way {
   std::string name, experts, one;
   ir::Attrs attrs;
-  std::vector<Tensor> weights;  ///< of all experts, by rows
+  std::vector<Tensor> weights;  ///< weights of all experts, by rows
   ExpertPlaces at;
 };
 
-/// All kernels' ways, of the same size.
+/// All storage forms with the same extents.
 std::vector<Way> ways(const Case& c) {
   const Dims all{c.experts * c.n, c.k};
   std::vector<Way> list;
@@ -176,14 +176,14 @@ ir::Attrs attrs_of(const Way& way, const Case& c) {
   return attrs;
 }
 
-/// The first kernel's result.
+/// The result of the first kernel.
 Tensor run(const Way& way, const Case& c, const Tensor& chosen, int threads = 3) {
   return tests::run_kernels(way.experts, attrs_of(way, c), operands_of(way, c, chosen), 1, {}, threads)
       .at(0)
       .out[0];
 }
 
-/// x [k] by the matrix of one expert.
+/// x [k] multiplied by the matrix of one expert.
 Tensor product(const Way& way, const Case& c, const Tensor& x, int64_t expert) {
   std::vector<Tensor> in{x};
   for (const Tensor& w : way.weights) in.push_back(w.rows(expert * c.n, (expert + 1) * c.n));
@@ -258,7 +258,7 @@ TEST(Experts, WrongChoicesAreReported) {
   }
 }
 
-/// Memory that knows which of its pages were read: each is out of reach until somebody reads it.
+/// Memory that records which of its pages were read: pages are protected until the first access.
 class WatchedMemory {
  public:
   explicit WatchedMemory(size_t bytes) : bytes_(bytes) {
@@ -271,7 +271,7 @@ class WatchedMemory {
   WatchedMemory& operator=(const WatchedMemory&) = delete;
   std::byte* at() const { return at_; }
 
-  /// The bytes of the pages that `f` reads.
+  /// Bytes of the pages that `f` reads.
   template <class F>
   size_t read_by(const F& f) {
     watched_ = this;
@@ -294,8 +294,8 @@ class WatchedMemory {
     const auto page = static_cast<size_t>(getpagesize());
     auto* first = at_ + static_cast<size_t>(static_cast<std::byte*>(address) - at_) / page * page;
     if (first < at_ || first >= at_ + bytes_) _exit(1);
-    // Two threads may meet at one page: who opens it counts it. They were reading weights, not at work in an
-    // allocator.
+    // Two threads may fault on one page: it is counted once. Locking in a signal handler is safe here,
+    // because the threads were reading weights and not allocating.
     const std::lock_guard lock(mutex_);
     if (opened_.insert(first).second) read_ += page;
     mprotect(first, page, PROT_READ);
@@ -309,14 +309,14 @@ class WatchedMemory {
   std::set<std::byte*> opened_;
 };
 
-/// Distinct experts among the choices of the first `tokens` tokens.
+/// Number of distinct experts among the choices of the first `tokens` tokens.
 int64_t used(const Tensor& chosen, int64_t tokens) {
   const auto all = chosen.to_ints();
   return static_cast<int64_t>(std::set<int64_t>(all.begin(), all.begin() + tokens * chosen.dims()[1]).size());
 }
 
 TEST(Experts, OnlyTheWeightsOfChosenExpertsAreRead) {
-  // 8 bits: an expert has 64 rows of 1024 weights, 16 pages.
+  // 8 bits: an expert has 64 rows of 1024 weights, which are 16 pages.
   const Case whole{.tokens = 16, .choices = 2, .experts = 24, .n = 64, .k = 1024, .sums = false};
   const int64_t bytes = whole.n * whole.k;
   WatchedMemory memory(static_cast<size_t>(whole.experts * bytes));
@@ -338,7 +338,7 @@ TEST(Experts, OnlyTheWeightsOfChosenExpertsAreRead) {
 }
 
 TEST(Experts, OnlyTheBlocksOfChosenExpertsAreRead) {
-  // q8_0: sixteen rows of 1024 weights are 17 KiB packed, so that an expert of 64 rows has 17 pages.
+  // q8_0: sixteen rows of 1024 weights take 17 KiB packed, so an expert of 64 rows has 17 pages.
   const Case c{.tokens = 16, .choices = 2, .experts = 24, .n = 64, .k = 1024, .sums = false};
   const tensor::BlockFormat& format = tensor::need_block_format("q8_0");
   const int64_t bytes = cpu::packed_block_bytes(format, c.n, c.k);

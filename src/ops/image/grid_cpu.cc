@@ -48,7 +48,7 @@ GridPlan plan_grid(const ir::NodeView& node) {
   return p;
 }
 
-/// Reflects x at the borders until it lies in [lo, hi]; `slope` (if given) is multiplied by 1 or -1.
+/// Reflects x at the borders until it lies in [lo, hi]; `slope`, if given, is multiplied by 1 or -1.
 double reflect(double x, double lo, double hi, double* slope = nullptr) {
   const double range = hi - lo;
   if (range <= 0) return lo;
@@ -60,8 +60,8 @@ double reflect(double x, double lo, double hi, double* slope = nullptr) {
   return (x < lo) == even ? lo + rest : hi - rest;
 }
 
-/// Up to four taps of one axis: input index (or -1: zero), weight and its derivative by the coordinate in
-/// [-1, 1].
+/// Up to four taps of one axis: input index (-1 gives zero), weight, and the weight's derivative by the
+/// coordinate in [-1, 1].
 struct AxisTaps {
   int count = 0;
   std::array<int64_t, 4> index{};
@@ -82,7 +82,7 @@ double cubic_slope(double x) {
   return sign * ((3 * a * d - 10 * a) * d + 8 * a);
 }
 
-/// Index that padding gives for position i outside or inside [0, n).
+/// The index that position i, inside or outside [0, n), has under the padding mode; -1 gives zero.
 int64_t padded_index(const GridPlan& p, double i, int64_t n, double lo, double hi) {
   if (p.padding == Padding::reflection) i = std::trunc(reflect(i, lo, hi));
   if (p.padding == Padding::zeros && (i < 0 || i > double(n - 1))) return -1;
@@ -92,7 +92,7 @@ int64_t padded_index(const GridPlan& p, double i, int64_t n, double lo, double h
 AxisTaps axis_taps(const GridPlan& p, double normal, int64_t n) {
   const double extent = double(n), lo = p.align ? 0 : -0.5, hi = p.align ? extent - 1 : extent - 0.5;
   double x = p.align ? (normal + 1) / 2 * (extent - 1) : ((normal + 1) * extent - 1) / 2;
-  double dx = p.align ? (extent - 1) / 2 : extent / 2;  // of the coordinate
+  double dx = p.align ? (extent - 1) / 2 : extent / 2;  // derivative by the normalised coordinate
   if (!std::isfinite(x)) x = -1e9;                      // reads padding
   x = static_cast<float>(x);
   if (p.mode == Interpolation::nearest) x = std::nearbyint(x);
@@ -117,7 +117,7 @@ AxisTaps axis_taps(const GridPlan& p, double normal, int64_t n) {
   return t;
 }
 
-/// Sum over the taps of axes [axis, axes) of the element that starts at `at`.
+/// Sums over the taps of axes [axis, axes); `at` is the index that the axes before them give.
 template <class T>
 double sample(const GridPlan& p, const std::array<AxisTaps, 3>& taps, const T* x, size_t axis, int64_t at) {
   if (axis == p.axes) return double(x[at]);
@@ -145,15 +145,15 @@ void sample_point(const GridPlan& p, const ir::RunArgs& args, int64_t point) {
   }
 }
 
-/// Up to kMost weighted elements of a plane for each of a block of points, the same in every channel.
+/// For a block of points: up to kMost elements of a plane and their weights, the same in every channel.
 struct PointTaps {
   static constexpr int64_t kPoints = 128, kMost = 16;
-  int64_t count = 0;                                   // elements of a point
-  std::array<std::array<int32_t, kPoints>, kMost> at;  // by element, then by point
+  int64_t count = 0;                                   // elements per point
+  std::array<std::array<int32_t, kPoints>, kMost> at;  // indexed by element, then by point
   std::array<std::array<float, kPoints>, kMost> weight;
 };
 
-/// Products of the axes' weights; -1 for what lies in the padding.
+/// Sets a point's indices and products of weights; -1 for elements in the padding.
 void set_point(const GridPlan& p, const std::array<AxisTaps, 3>& taps, size_t point, PointTaps& out) {
   out.count = taps[0].count * taps[1].count;
   size_t n = 0;
@@ -167,7 +167,7 @@ void set_point(const GridPlan& p, const std::array<AxisTaps, 3>& taps, size_t po
   }
 }
 
-/// Points [begin, begin + count) of image n in all channels.
+/// Samples points [begin, begin + count) of image n in all channels.
 void sample_block(const GridPlan& p, const ir::RunArgs& args, int64_t n, int64_t begin, int64_t count) {
   PointTaps taps;
   const float* grid = in_ptr<float>(args, 1) + (n * p.out_points + begin) * 2;
@@ -212,7 +212,7 @@ ir::Kernel point_blocks() {
   return k;
 }
 
-/// As `sample`, with the derivative of the weights along axis `by` in the place of the weights.
+/// Like `sample`, with the derivatives of the weights in place of the weights along axis `by`.
 template <class T>
 double sample_slope(const GridPlan& p, const std::array<AxisTaps, 3>& taps, const T* x, size_t by) {
   std::array<AxisTaps, 3> moved = taps;
@@ -220,7 +220,7 @@ double sample_slope(const GridPlan& p, const std::array<AxisTaps, 3>& taps, cons
   return sample(p, moved, x, 0, 0);
 }
 
-/// The elements of a plane that the taps of axes [axis, axes) read, each with d times its weight added.
+/// Adds d times its weight to each element of a plane that the taps of axes [axis, axes) read.
 template <class T>
 struct Spread {
   const GridPlan& p;
@@ -247,7 +247,7 @@ std::array<AxisTaps, 3> point_taps(const GridPlan& p, const G* grid, int64_t poi
   return taps;
 }
 
-/// The plan of the forward node: x and the result where a backward node has them.
+/// The plan of the forward node, given where the backward node has x and the result.
 GridPlan plan_backward(const ir::NodeView& node, const tensor::TensorType& x, const tensor::TensorType& y) {
   ir::NodeView forward = node;
   forward.in[0] = x;
@@ -255,7 +255,7 @@ GridPlan plan_backward(const ir::NodeView& node, const tensor::TensorType& x, co
   return plan_grid(forward);
 }
 
-/// Planes are the tasks: the points of one plane add to it in order.
+/// Each task is a plane, to which points add in order.
 ir::BoundKernel prepare_grad_x(const ir::KernelInit& init) {
   const GridPlan p = plan_backward(init.node, init.node.out[0], init.node.in[0]);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
@@ -320,7 +320,7 @@ ir::BoundKernel prepare_grid(const ir::KernelInit& init) {
   });
 }
 
-/// Coordinate i of n in [-1, 1].
+/// Coordinate in [-1, 1] of index i of n.
 double normal_coordinate(int64_t i, int64_t n, bool align) {
   if (align) return n == 1 ? -1.0 : -1.0 + 2.0 * double(i) / double(n - 1);
   return -1.0 + (2.0 * double(i) + 1) / double(n);
@@ -336,7 +336,7 @@ ir::BoundKernel prepare_affine(const ir::KernelInit& init) {
     return ir::BoundKernel{[=](const ir::RunArgs& args) {
       cpu::pool_of(args.stream).for_range(y[0] * points, 1024, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          std::array<double, 4> at{1, 1, 1, 1};  // x, y, z, 1: last axis first
+          std::array<double, 4> at{1, 1, 1, 1};  // x, y, z, 1; the last axis comes first
           int64_t rest = i % points;
           for (size_t a = 0; a < axes; ++a) {
             const int64_t n = y[axes - a];

@@ -1,4 +1,5 @@
-// grid_sample: blocks of points against the reference, over modes, padding, borders and non-finite values.
+// grid_sample: blocks of points against the reference, for all modes, paddings, borders and non-finite
+// values.
 #include <limits>
 
 #include "tests/run_kernels.h"

@@ -12,7 +12,7 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-/// Images of the shape of `x` sampled at as many points as `y` has.
+/// The shape of sampling images like `x` at as many points as `y` has.
 cuda::GridShape shape_of(const ir::NodeView& n, const Dims& x, const Dims& y) {
   cuda::GridShape s{.batch = x[0],
                     .channels = x[1],
@@ -34,7 +34,7 @@ cuda::GridShape shape_of(const ir::NodeView& n, const Dims& x, const Dims& y) {
   return s;
 }
 
-/// All operands of one 16- or 32-bit type; x at operand or result `x`.
+/// Checks that all operands have one 16- or 32-bit type; x is an operand or the result.
 ir::Refusal refuse_grid(const ir::NodeView& n, const Dims& x) {
   if (auto why = refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16})) return why;
   for (const tensor::TensorType& t : n.in) {
@@ -58,7 +58,7 @@ ir::Kernel sample_kernel() {
   return k;
 }
 
-/// Operands dy, grid.
+/// The operands are dy and grid.
 ir::Kernel grad_x_kernel() {
   ir::Kernel k{.name = "sorted"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
@@ -80,7 +80,7 @@ ir::Kernel grad_x_kernel() {
   return k;
 }
 
-/// Operands dy, x, grid.
+/// The operands are dy, x and grid.
 ir::Kernel grad_grid_kernel() {
   ir::Kernel k{.name = "points"};
   k.refuse = [](const ir::NodeView& n) { return refuse_grid(n, n.in_dims(1)); };

@@ -1,4 +1,4 @@
-// Cut rules of image sampling. Letters: n image, c channel, from 'p' on points of a grid.
+// Cut rules of image sampling. Letters: n image, c channel, and from 'p' on the points of a grid.
 #include "ops/image/image_cuts.h"
 
 #include "ops/cut_notation.h"
@@ -7,7 +7,7 @@
 namespace trireme::ops {
 namespace {
 
-/// Images and channels, where sampling leaves them alone. `forward`: x and y of resize.
+/// Letters of images and channels if resizing leaves these axes unchanged. `forward` has x and y of resize.
 std::string kept(const ir::NodeView& forward) {
   const size_t rank = forward.in[0].shape.rank();
   std::string text = dots(rank);
@@ -19,7 +19,7 @@ std::string kept(const ir::NodeView& forward) {
   return text;
 }
 
-/// Letters of the points [n, points..., axes] that are sampled, with others around them.
+/// Letters of a grid [n, points..., axes]: those of the points between `before` and `after`.
 std::string points_of(const ir::NodeView& n, size_t grid, const std::string& before,
                       const std::string& after) {
   return before + letters(n.in[grid].shape.rank() - 2, 'p') + after;
@@ -34,7 +34,7 @@ ir::CutRule resize_cut(const ir::NodeView& n) {
 
 ir::CutRule resize_grad_cut(const ir::NodeView& n) {
   const bool has_sizes = n.value(3) != nullptr && n.value(3)->elements() > 0;
-  if (has_sizes) {  // they are the whole's, also in a part of it
+  if (has_sizes) {  // sizes are those of the whole, which a part does not have
     const std::string none = dots(n.in[0].shape.rank());
     return {.notation = CutNotation(n).in(0, none).out(0, none).text(), .linear = {1}};
   }

@@ -53,7 +53,7 @@ TEST(GridGrad, SamplingMatchesDifferences) {
       for (int64_t align : {0, 1}) {
         ir::Attrs attrs{{"mode", std::string(mode)}, {"align_corners", align}};
         attrs.set("padding_mode", std::string(padding));
-        // Coordinates are rounded to f32 by the op: larger steps, and more is forgiven.
+        // The op rounds coordinates to f32, hence larger steps and a larger tolerance.
         expect_gradient({.op = "grid_sample",
                          .in = {values({2, 2, 4, 5}), random_tensor(DType::f64, {2, 3, 2, 2}, -1.3, 1.3, 8)},
                          .attrs = attrs,

@@ -28,7 +28,7 @@ Gradients grid_sample_rule(GradBuilder& g) {
   return {g.op("grid_sample_grad_x", {g.grad(), g.in(1)}, attrs), dgrid};
 }
 
-/// The grid is linear in theta: dtheta = dy^T [coordinates, 1], the coordinates being the grid of the
+/// The grid is linear in theta: dtheta = dy^T [coordinates, 1], where the coordinates are the grid of the
 /// identity.
 Gradients affine_grid_rule(GradBuilder& g) {
   const tensor::Dims theta = g.dims(g.in(0)), y = g.dims(g.grad());

@@ -17,7 +17,7 @@ std::vector<TensorType> infer_resize(const ir::NodeView& n) {
   const Shape& x = n.in[0].shape;
   if (!x.has_rank()) return {n.in[0]};
   if (!x.is_static()) {
-    // Axes that keep their extent whatever it is: scale 1 in a known list of scales over all axes.
+    // An axis keeps its extent, even an unknown one, if all scales are known and its scale is 1.
     Shape y = Shape::unknown(x.rank());
     const tensor::Tensor* scales = n.value(n.in.size() > 2 ? 2 : 1);
     const bool by_axis = scales != nullptr && scales->elements() == static_cast<int64_t>(x.rank());
@@ -39,7 +39,7 @@ std::vector<TensorType> infer_resize(const ir::NodeView& n) {
     return {{n.in[0].dtype, y}};
   }
   const std::optional<ResizeTarget> target = resize_target(n);
-  bool may_come = false;  // an operand whose values are known only when the graph runs
+  bool may_come = false;  // an operand whose values are known only at run time
   for (size_t i = 1; i < n.in.size(); ++i) may_come |= n.present(i) && n.value(i) == nullptr;
   base::require(target.has_value() || may_come, "resize has neither scales nor sizes");
   return {{n.in[0].dtype, target ? Shape::of(target->out) : Shape::unknown(x.rank())}};

@@ -1,5 +1,5 @@
-// resize, upsample and their gradient on NVIDIA GPUs: the lines of resize_plan.h as lists of terms in device
-// memory, all axes in one pass where they have few.
+// resize, upsample and their gradient on NVIDIA GPUs: the lines of resize_plan.h become lists of terms in
+// device memory; axes with few terms share a pass.
 #include <algorithm>
 #include <cstring>
 
@@ -17,11 +17,11 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-/// What each line of one axis is the sum of, forwards or backwards.
+/// The terms whose sum is a line of one axis, forwards or backwards.
 struct AxisTerms {
   size_t axis = 0;
   int64_t in = 0, out = 0;
-  int64_t most = 1;  // terms of a line
+  int64_t most = 1;  // most terms of a line
   std::vector<int32_t> first, from;
   std::vector<float> weight;
   std::vector<uint8_t> outside;
@@ -36,7 +36,7 @@ AxisTerms forward_terms(const ResizeAxis& a) {
   return t;
 }
 
-/// Line i of dx from the lines of dy that read it, in their order; what was extrapolated does not depend on
+/// Each line i of dx sums the lines of dy that read it, in their order; extrapolated lines do not depend on
 /// x.
 AxisTerms backward_terms(const ResizeAxis& a) {
   AxisTerms t{.axis = a.axis, .in = a.out, .out = a.in};
@@ -60,7 +60,7 @@ AxisTerms backward_terms(const ResizeAxis& a) {
   return t;
 }
 
-/// Passes with the lists of their axes side by side in `tables`.
+/// All passes; the lists of their axes are concatenated in `tables`.
 struct ResizeRun {
   struct Lists {
     size_t first = 0, from = 0, weight = 0, outside = 0;  // offsets
@@ -72,7 +72,7 @@ struct ResizeRun {
   };
   std::vector<Pass> passes;
   std::vector<std::byte> tables;
-  int64_t largest = 0;  // elements between two passes
+  int64_t largest = 0;  // elements of the largest intermediate
 
   template <class T>
   size_t append(const std::vector<T>& values) {
@@ -84,7 +84,7 @@ struct ResizeRun {
   void add_pass(std::vector<const AxisTerms*> group, Dims& dims);
 };
 
-/// `group` in rising order of axes; they take the last places of the shape.
+/// Adds a pass over `group`, sorted by axis; the axes take the last places of the shape.
 void ResizeRun::add_pass(std::vector<const AxisTerms*> group, Dims& dims) {
   Pass pass;
   std::sort(group.begin(), group.end(), [](auto* a, auto* b) { return a->axis < b->axis; });
@@ -108,7 +108,7 @@ void ResizeRun::add_pass(std::vector<const AxisTerms*> group, Dims& dims) {
   passes.push_back(pass);
 }
 
-/// Axes go together while a result has few terms: each reads operands once more from the cache then.
+/// Axes share a pass while a result has few terms. This re-reads operands from the cache but saves a pass.
 std::shared_ptr<const ResizeRun> make_run(const std::vector<AxisTerms>& terms, Dims dims) {
   constexpr int64_t kMostTerms = 16;
   auto run = std::make_shared<ResizeRun>();
@@ -141,7 +141,7 @@ cuda::ResizePass pass_of(const ResizeRun::Pass& p, const void* tables) {
   return pass;
 }
 
-/// All passes, between two of them in f32 (f64).
+/// Runs all passes; intermediates are f32 (f64 for f64).
 ir::BoundKernel bind_sums(const ir::KernelInit& init, std::shared_ptr<const ResizeRun> run, double outside) {
   const DType dtype = init.node.in[0].dtype;
   const int64_t size = dtype == DType::f64 ? 8 : 4, half = align_up(run->largest * size);
@@ -170,7 +170,7 @@ ir::BoundKernel bind_copy(const ir::NodeView& node) {
       [whole](const ir::RunArgs& args) { cuda::copy_strided(args.stream, whole, args.in[0], args.out[0]); }};
 }
 
-/// The bits of `value` as an element of `dtype`.
+/// The bits that `value` has as an element of `dtype`.
 uint64_t bits_of_value(DType dtype, double value) {
   return tensor::visit_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -202,7 +202,7 @@ ir::BoundKernel bind_moves(const ir::KernelInit& init, std::shared_ptr<const Res
 
 bool is_nearest(const ir::NodeView& n) { return n.attrs.get_string("mode", "nearest") == "nearest"; }
 
-/// Operand `first + i` is the forward op's operand i.
+/// Operand `first + i` is operand i of the forward op.
 ir::Refusal refuse_unknown(const ir::NodeView& n) {
   for (size_t i = 1; i < n.in.size(); ++i) {
     if (n.present(i) && n.value(i) == nullptr && tensor::element_count(n.in_dims(i)) > 0)
@@ -242,7 +242,7 @@ ir::Kernel resize_grad_kernel() {
   };
   k.prepare = [](const ir::KernelInit& init) {
     const ir::NodeView& node = init.node;
-    ir::NodeView forward = node;  // as resize saw it: x in the place of dy
+    ir::NodeView forward = node;  // the node as resize saw it: x in the place of dy
     forward.in[0].shape = tensor::Shape::of(node.attrs.get_ints("shape"));
     forward.known[0] = nullptr;
     forward.out = {node.in[0]};

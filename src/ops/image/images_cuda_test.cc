@@ -1,5 +1,5 @@
-// Resizing and samples at grids on the device against the CPU's: every mode, layout and type, and the ways
-// back.
+// Resizing and grid sampling on the device against the CPU's results: every mode, layout and type, and the
+// gradients.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -65,7 +65,7 @@ TEST(ImagesCuda, EveryType) {
   const Tensor bytes = tests::random_bytes<uint8_t>({1, 2, 5, 8}, 8, 0, 255);
   for (const DType type : {DType::u8, DType::i8, DType::i32, DType::i64, DType::u16, DType::boolean})
     expect_resize(as_type(bytes, type), {1, 2, 10, 16}, {}, 0);
-  // Sums in f32 may fall to either side of a whole number.
+  // An f32 sum may fall on either side of a whole number, where truncation differs by one.
   for (const DType type : {DType::u8, DType::i8, DType::i32})
     expect_resize(as_type(bytes, type), {1, 2, 10, 15}, {{"mode", Text("linear")}}, 1.0);
 }
@@ -108,7 +108,7 @@ TEST(ImagesCuda, ResizingBackwards) {
   }
 }
 
-/// Samples of x at points in and around it, and both ways back.
+/// Samples x at points inside and outside it, and computes both gradients.
 void expect_grid(const tensor::Dims& x, tensor::Dims grid, const ir::Attrs& attrs, DType type) {
   SCOPED_TRACE(base::concat(tensor::to_string(x), " ", attrs.get_string("mode", ""), " ",
                             attrs.get_string("padding_mode", ""), " ", name_of(type)));
@@ -149,7 +149,7 @@ TEST(ImagesCuda, SamplesAtGrids) {
       }
     }
   }
-  expect_grid({2, 3, 8, 8}, {2, 16, 16, 2}, {}, DType::f32);  // many taps for each element
+  expect_grid({2, 3, 8, 8}, {2, 16, 16, 2}, {}, DType::f32);  // many taps per element
   expect_grid({1, 2, 4, 4}, {1, 3, 3, 2}, {}, DType::bf16);
   expect_grid({1, 2, 4, 4}, {1, 3, 3, 2}, {}, DType::f16);
 }

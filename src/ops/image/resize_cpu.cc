@@ -1,5 +1,5 @@
-// Kernels of resize and upsample on CPU: by whole rows of the last two axes that change, and, as the
-// reference, one axis after the other, each a weighted gather of lines.
+// Kernels of resize and upsample on CPU: whole rows of the last two axes that change or, as the reference,
+// one axis after the other, each a weighted gather of lines.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -43,7 +43,7 @@ std::shared_ptr<const ResizeRun> make_run(const ir::NodeView& node, bool is_upsa
   return run;
 }
 
-/// One output line of a pass: the weighted sum of `taps` input lines of `inner` values.
+/// One output line of a pass: the weighted sum of `taps` input lines with `inner` values each.
 template <class T>
 void blend_line(const ResizeAxis& a, const T* x, T* y, int64_t at, int64_t inner) {
   const int32_t* index = a.index.data() + at * a.taps;
@@ -78,7 +78,7 @@ void run_pass(const Pass& pass, bool nearest, const T* x, T* y, base::ThreadPool
   });
 }
 
-/// Results whose coordinate falls outside the image on any axis get the extrapolation value.
+/// Results whose coordinate lies outside the image on any axis get the extrapolation value.
 template <class T>
 void extrapolate(const ResizeRun& run, T* y) {
   for (const Pass& pass : run.passes) {
@@ -91,7 +91,7 @@ void extrapolate(const ResizeRun& run, T* y) {
   }
 }
 
-/// All passes, alternating between two buffers; the last one writes y.
+/// Runs all passes, alternating between two buffers; the last one writes y.
 template <class T>
 void run_all(const ResizeRun& run, const T* x, T* y, T* scratch, base::ThreadPool& pool) {
   const size_t count = run.passes.size();
@@ -115,7 +115,7 @@ ir::BoundKernel bind_direct(std::shared_ptr<const ResizeRun> run) {
           bytes};
 }
 
-constexpr int64_t kPixel = 8;  // elements that are blended as a vector; fewer are columns of their own
+constexpr int64_t kPixel = 8;  // fewest elements of a pixel that is blended as a vector
 
 /// One pass over memory: x [outer, rows.in, columns.in, inner].
 struct LinePass {
@@ -134,7 +134,7 @@ cpu::LineAxis line_axis(const ResizeAxis& a) {
   return line;
 }
 
-/// Pixels of few elements become columns of their own.
+/// Elements of small pixels become columns of their own.
 void set_columns(LinePass& pass, const ResizeAxis& a) {
   pass.columns = line_axis(a);
   if (pass.inner == 1 || pass.inner >= kPixel || a.in * pass.inner > INT32_MAX) return;
@@ -146,7 +146,7 @@ struct LineRun {
   std::vector<LinePass> passes;
   bool nearest = true;
   int element_bytes = 4;
-  int64_t largest = 0, scratch_bytes = 0;  // elements between passes; scratch of one pass
+  int64_t largest = 0, scratch_bytes = 0;  // elements between passes, and scratch of one pass
 
   cpu::ResizeLines call(size_t i, const void* x, void* y) const {
     const LinePass& p = passes[i];
@@ -161,7 +161,7 @@ struct LineRun {
   }
 };
 
-/// The last two axes that change in one pass if they are neighbours, each before them in one of its own.
+/// The last two axes that change share a pass if they are neighbours; each axis before them has its own.
 std::shared_ptr<const LineRun> make_lines(const ir::NodeView& node, bool is_upsample) {
   auto run = std::make_shared<LineRun>();
   const ResizePlan plan = plan_resize(node, is_upsample);
@@ -187,7 +187,7 @@ std::shared_ptr<const LineRun> make_lines(const ir::NodeView& node, bool is_upsa
   return run;
 }
 
-/// Bytes of the two tensors between passes, then the scratch of a pass.
+/// Bytes of the tensors between passes (at most two), which precede the scratch of a pass.
 int64_t between_bytes(const LineRun& run) {
   const int64_t tensors = std::min<int64_t>(2, static_cast<int64_t>(run.passes.size()) - 1);
   return tensors * align_up(run.largest * run.element_bytes);
@@ -206,7 +206,7 @@ void run_lines(const LineRun& run, const void* x, void* y, void* workspace, base
   }
 }
 
-/// Integer images are interpolated in f32 by `resize(x, y, scratch, pool)` and rounded; they saturate.
+/// Integer images are converted to f32, interpolated by `resize(x, y, scratch, pool)`, truncated and clamped.
 template <class T, class Resize>
 ir::BoundKernel bind_integer(int64_t in_elements, int64_t out_elements, int64_t scratch_bytes,
                              Resize resize) {
@@ -287,7 +287,8 @@ ir::Refusal refuse(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// Coordinates must rise, which they do but for regions that a node may give, and something must change.
+/// This kernel needs rising coordinates, which only regions (tf_crop_and_resize) may violate, and an axis
+/// that changes.
 ir::Kernel lines_kernel(bool is_upsample) {
   const auto refuse_lines = [is_upsample](const ir::NodeView& node) -> ir::Refusal {
     if (auto why = refuse(node)) return why;

@@ -1,4 +1,4 @@
-// resize: nearest and linear against coordinates written out, and properties of the antialiased kernels.
+// resize: nearest and linear against explicit coordinates, and properties of the antialiased kernels.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -55,8 +55,8 @@ TEST(Resize, NearestKeepsIntegersExactly) {
   }
 }
 
-/// Ranks 3 to 5, channels first and last, both directions: every kernel gives the bits of the one that goes
-/// axis by axis, for teams of any size.
+/// Ranks 3 to 5, channels first and last, both directions: every kernel gives the bits of the axis-by-axis
+/// kernel, for teams of any size.
 TEST(Resize, RowsHaveTheBitsOfTheAxisByAxisKernel) {
   std::mt19937 engine(5);
   const auto below = [&](int n) { return static_cast<int64_t>(engine() % static_cast<unsigned>(n)); };

@@ -1,4 +1,4 @@
-// Kernel of resize_grad on CPU: the passes of resize in reverse order, each transposed.
+// The kernel of resize_grad on CPU: the passes of resize, transposed and in reverse order.
 #include <algorithm>
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -11,7 +11,7 @@ namespace {
 
 using tensor::Dims;
 
-/// One transposed pass: dx line i of [outer, in, inner] is the weighted sum of the dy lines that read it,
+/// One transposed pass: line i of dx [outer, in, inner] is the weighted sum of the lines of dy that read it,
 /// in their order: terms [first[i], first[i + 1]).
 struct Pass {
   int64_t outer, in, out, inner;
@@ -23,7 +23,7 @@ struct Pass {
 struct GradRun {
   std::vector<Pass> passes;  // in the order they run
   int64_t largest = 0;       // elements of the largest intermediate
-  int64_t elements = 0;      // of dx
+  int64_t elements = 0;      // elements of dx
 };
 
 Pass transposed(const ResizeAxis& a, bool nearest, int64_t outer, int64_t inner) {
@@ -52,7 +52,7 @@ Pass transposed(const ResizeAxis& a, bool nearest, int64_t outer, int64_t inner)
   return p;
 }
 
-/// The node as resize saw it: x in the place of dy.
+/// The plan for the node as resize saw it, with x in the place of dy.
 std::shared_ptr<const GradRun> make_run(const ir::NodeView& node) {
   ir::NodeView forward = node;
   forward.in[0].shape = tensor::Shape::of(node.attrs.get_ints("shape"));

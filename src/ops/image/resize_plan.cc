@@ -10,7 +10,7 @@ namespace {
 using tensor::Dims;
 using tensor::Tensor;
 
-/// Attributes that shape the weights of every axis.
+/// The attributes that determine the weights of every axis.
 struct Sampling {
   std::string mode, nearest_mode, coordinates;
   double cubic_a = -0.75;
@@ -62,7 +62,7 @@ double nearest_of(const Sampling& s, double x) {
   return std::ceil(x - 0.5);
 }
 
-/// Keys' cubic convolution at distance x.
+/// Cubic convolution kernel at distance x (Keys 1981, "Cubic convolution interpolation").
 double cubic(double x, double a) {
   x = std::abs(x);
   if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
@@ -70,8 +70,8 @@ double cubic(double x, double a) {
   return 0;
 }
 
-/// Taps around x relative to i0 = ceil(x) - 1: first offset and weights, spread by 1 / scale when
-/// antialiasing.
+/// Taps around x relative to i0 = ceil(x) - 1: first offset and weights, which antialiasing widens by 1 /
+/// scale.
 struct Taps {
   int64_t first;
   std::vector<double> weight;
@@ -91,7 +91,7 @@ Taps taps_of(const Sampling& s, double scale, double ratio) {
   return t;
 }
 
-/// The index of an image of `extent` nearest to `at`; NaN and what lies before give the first.
+/// The index nearest to `at` in an image of `extent`; NaN and negative values give the first.
 int32_t index_near(double at, int64_t extent) {
   return at > 0 ? static_cast<int32_t>(std::min(at, double(extent - 1))) : 0;
 }
@@ -126,7 +126,7 @@ ResizeAxis make_axis(const Sampling& s, size_t axis, const AxisGeometry& g) {
   return a;
 }
 
-/// Axes that scales, sizes and roi speak of.
+/// The axes to which scales, sizes and roi refer.
 std::vector<size_t> axes_of(const ir::NodeView& node, size_t rank) {
   std::vector<size_t> axes;
   for (int64_t axis : node.attrs.get_ints("axes")) axes.push_back(ir::normal_axis(axis, rank));
@@ -139,7 +139,7 @@ bool has_values(const ir::NodeView& node, size_t i) {
   return node.present(i) && node.value(i) != nullptr && node.value(i)->elements() > 0;
 }
 
-/// sizes under keep_aspect_ratio_policy: one scale for all axes, the smallest or the largest that they ask
+/// Sizes with keep_aspect_ratio_policy: all axes get the same scale, the smallest or largest of those asked
 /// for.
 void apply_sizes(const std::vector<int64_t>& sizes, const std::vector<size_t>& axes, const Dims& in,
                  const std::string& policy, ResizeTarget& target) {

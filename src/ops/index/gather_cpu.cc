@@ -19,7 +19,7 @@ int64_t product(const tensor::Dims& dims, size_t from, size_t to) {
   return p;
 }
 
-/// Slices for indices [first, first + count) of one outer index.
+/// Gathers slices for indices [first, first + count) of one outer index.
 struct GatherRun {
   const std::byte* x;
   std::byte* y;
@@ -40,7 +40,7 @@ void gather_slices(const GatherRun& g, const IndexReader& at, const IndexReader:
   }
 }
 
-/// Slices of one element or of few are moved without a call.
+/// Slices of the usual small sizes are copied without a call of memcpy.
 void gather_run(const GatherRun& g, const IndexReader& at, const IndexReader::Rows& all,
                 ir::RunStatus* status) {
   switch (g.slice) {
@@ -55,7 +55,7 @@ void gather_run(const GatherRun& g, const IndexReader& at, const IndexReader::Ro
   }
 }
 
-/// One index for all outer ones: a strided copy.
+/// If there is only one index, gathering is a strided copy.
 struct GatherOne {
   int64_t outer, extent, slice;
 };
@@ -73,8 +73,8 @@ void gather_one(const GatherOne& g, const IndexReader& at, const IndexReader::Ro
                     cpu::pool_of(args.stream));
 }
 
-/// x [outer, extent, slice] at indices [count] -> y [outer, count, slice]; a slice is a run of bytes. Slices
-/// that are not at hand are zero.
+/// x [outer, extent, slice] at indices [count] -> y [outer, count, slice], where a slice is a run of bytes.
+/// Slices that another rank holds are zero.
 ir::BoundKernel bind_gather(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(0);
   const size_t axis = ir::normal_axis(n.attrs.get_int("axis", 0), x.size());
@@ -98,7 +98,7 @@ ir::BoundKernel bind_gather(const ir::NodeView& n) {
   }};
 }
 
-/// Steps that walk x with the axis left out, along the extents of the indices.
+/// Steps of x without the axis, along the extents of the indices.
 StridedLoop elements_loop(const tensor::Dims& x, const tensor::Dims& indices, size_t axis) {
   std::vector<int64_t> steps = dense_steps(x);
   steps[axis] = 0;
@@ -199,11 +199,11 @@ ir::BoundKernel bind_non_zero(const ir::NodeView& n) {
       const int64_t inner = rank == 0 ? 1 : x[rank - 1];
       int64_t column = 0;
       constexpr int64_t kPart = 256;
-      // The outer indices of a row are found once, where it has an element that is not zero.
+      // The outer indices of a row are computed once, and only if it has a non-zero element.
       for (int64_t start = 0; start < count; start += inner) {
         const int64_t first = column;
         for (int64_t part = 0; part < inner; part += kPart) {
-          // Written whether or not the element counts: no branch to be guessed.
+          // Writes every index but advances only for non-zero elements, which avoids an unpredictable branch.
           int64_t found[kPart], kept = 0;
           for (int64_t i = part; i < std::min(inner, part + kPart); ++i) {
             found[kept] = i;
@@ -236,7 +236,7 @@ std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) 
   return {k};
 }
 
-/// Ops whose result extent is found by counting run only where the operand that is counted is known.
+/// Ops whose result extent depends on an operand's values; kernels run only if that operand is known.
 std::vector<ir::Kernel> counted(ir::BoundKernel (*bind)(const ir::NodeView&), size_t operand) {
   std::vector<ir::Kernel> kernels = reference(bind);
   kernels[0].refuse = [operand](const ir::NodeView& n) -> ir::Refusal {

@@ -1,5 +1,5 @@
 // Cut rules of gather and its gradient. Letters: from 'a' on the dimensions of x, 'v' the one that is looked
-// up, from 'i' on those of the indices.
+// up, and from 'i' on those of the indices.
 #include <algorithm>
 
 #include "ops/cut_notation.h"
@@ -20,7 +20,8 @@ GatherLetters gather_letters(size_t x_rank, size_t at_rank, int64_t axis) {
   return l;
 }
 
-/// Tells a part of the looked-up axis, `local` rows from `first` on, where it lies in the whole.
+/// Sets the attributes of a part that holds `local` of `rows` rows of the looked-up axis, starting at
+/// `first`.
 void set_rows(ir::LocalNode& n, int64_t local, int64_t rows, int64_t first) {
   if (local == rows) return;
   const IndexReader::Rows before = rows_at_hand(n.global.attrs, rows);
@@ -39,9 +40,9 @@ IndexReader::Rows rows_at_hand(const ir::Attrs& attrs, int64_t rows) {
 
 ir::CutRule gather_cut(const ir::NodeView& n) {
   GatherLetters l = gather_letters(n.in[0].shape.rank(), n.in[1].shape.rank(), n.attrs.get_int("axis", 0));
-  // Booleans are not summed.
+  // Booleans cannot be summed over ranks, so 'v' stays whole.
   if (n.in[0].dtype == tensor::DType::boolean) std::replace(l.x.begin(), l.x.end(), 'v', '.');
-  // `first` counts in one run of rows: no sections.
+  // `first` describes a single run of rows, so a part must not consist of sections.
   const size_t v = ir::normal_axis(n.attrs.get_int("axis", 0), n.in[0].shape.rank());
   return {.notation = CutNotation(n).in(0, l.x).in(1, l.at).out(0, l.y).text(),
           .sums = "v",

@@ -1,5 +1,4 @@
-// Every legal cut of gather and its gradient against the whole: rows that are split unevenly, ids of any
-// part.
+// Every legal cut of gather and its gradient against the whole: unevenly cut rows, indices into any part.
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"
@@ -20,7 +19,7 @@ const Tensor kIds = Tensor::from<int64_t>({2, 3}, {0, 10, -1, 4, 4, -11});
 
 TEST(GatherCut, RowsOfATableAreLookedUpByTheirOwner) {
   for (int parts : {2, 3, 4}) {
-    // 11 rows do not divide by any of them.
+    // 11 rows are not divisible by any number of parts.
     EXPECT_EQ(expect_cuts({.op = "gather", .in = {values({11, 4}, 1), kIds}, .parts = parts}), "vbij");
     EXPECT_EQ(expect_cuts({.op = "gather",
                            .in = {values({4, 11, 3}, 2), kIds},

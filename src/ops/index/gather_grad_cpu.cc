@@ -1,4 +1,4 @@
-// CPU kernel of gather_grad: positions sorted by index, then the slices that occur get their sums in order.
+// The CPU kernel of gather_grad: sorts positions by index, then sums the slices of each index in order.
 #include <cstring>
 
 #include "backend/cpu/elementwise/binary_ops.h"
@@ -14,16 +14,16 @@ namespace {
 /// dy [outer, count, slice] -> dx [outer, extent, slice].
 struct GatherGradPlan {
   int64_t outer = 1, extent = 0, slice = 1, count = 0;
-  IndexReader::Rows all;  // of which `extent` are at hand
-  int64_t padding = -1;   // row at hand that gets no gradient, -1: none
+  IndexReader::Rows all;  // all rows, of which this rank holds `extent`
+  int64_t padding = -1;   // the held row that gets no gradient; -1: none
   IndexReader at;
 };
 
-/// Counting sort: first[k] .. first[k + 1] are the places in `order` of the positions with index k, in order.
+/// Counting sort: order[first[k]] .. order[first[k + 1]] are the positions with index k, in ascending order.
 /// first [extent + 2], order [count].
 void sort_positions(const GatherGradPlan& p, const ir::RunArgs& args, int32_t* first, int32_t* order) {
   std::fill_n(first, p.extent + 2, 0);
-  // Counts are kept two places on, so that the second walk leaves first[k] at the start of k.
+  // Counts are stored two places later, so that after the second loop first[k] is the start of k.
   for (int64_t i = 0; i < p.count; ++i) {
     const int64_t k = p.at.at_hand(args.in[1], i, p.all, args.status);
     if (k >= 0 && k != p.padding) ++first[k + 2];
@@ -35,7 +35,7 @@ void sort_positions(const GatherGradPlan& p, const ir::RunArgs& args, int32_t* f
   }
 }
 
-/// Adds the slices of dy at `n` positions to `to`, in order, in the arithmetic type.
+/// Adds the slices of dy at `n` positions to `to`, in order; sums are in the arithmetic type.
 template <class T>
 void add_slices(const T* dy, const int32_t* order, int64_t n, int64_t slice, T* to) {
   if constexpr (std::is_same_v<T, float>) {
@@ -56,7 +56,7 @@ void add_slices(const T* dy, const int32_t* order, int64_t n, int64_t slice, T* 
   }
 }
 
-/// Zeros, or the base in whose memory the result may lie already.
+/// Initialises the result with zeros, or with the base, which may already be in the result's memory.
 void start(const ir::RunArgs& args, bool has_base, int64_t bytes, base::ThreadPool& pool) {
   if (!has_base) return cpu::zero_fill(args.out[0], bytes, pool);
   if (args.out[0] == args.in[2]) return;

@@ -1,4 +1,5 @@
-// gather and non_zero against plain loops: slices of every width, few and many indices, results per row.
+// gather and non_zero against plain loops: slices of any width, few and many indices, several results per
+// row.
 #include <cstring>
 
 #include "tests/run_kernels.h"
@@ -34,7 +35,7 @@ TEST(Gather, SlicesAreThoseOfPlainLoops) {
   }
 }
 
-/// Kernels by lanes give the bits of plain loops, repeated indices and all of what they join in one order.
+/// Kernels by lanes give the bits of plain loops, also for repeated indices, which are joined in order.
 TEST(IndexLanes, GatherAndScatterAsPlainLoops) {
   std::mt19937 engine(4);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(engine() % static_cast<uint64_t>(n)); };

@@ -16,7 +16,7 @@ ir::Refusal refuse_packed(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-/// Of an axis of `rows` rows, all of them at hand.
+/// Indices into an axis of `rows` rows, all of which are held here.
 cuda::Indices indices_of(const ir::NodeView& n, int64_t rows) {
   return {.is_wide = n.in[1].dtype == DType::i64, .extent = rows, .first = 0, .rows = rows};
 }
@@ -87,7 +87,7 @@ ir::Kernel gather_grad() {
   return k;
 }
 
-/// One index an element of the indices' extents.
+/// The move with one index per element.
 cuda::IndexedMove by_element(const ir::NodeView& n) {
   const Dims x = n.in_dims(0).empty() ? Dims{1} : n.in_dims(0);
   const Dims at = n.in_dims(1).empty() ? Dims{1} : n.in_dims(1);
@@ -99,7 +99,7 @@ cuda::IndexedMove by_element(const ir::NodeView& n) {
   return m;
 }
 
-/// Tuples [batch..., tuples, depth] into x.
+/// The move with index tuples [batch..., tuples, depth] into x.
 cuda::IndexedMove by_tuple(const ir::NodeView& n, size_t batch_dims) {
   const Dims x = n.in_dims(0), at = n.in_dims(1);
   const size_t depth = static_cast<size_t>(at.back());
@@ -167,7 +167,7 @@ ir::Kernel scatter(bool tuples) {
   return k;
 }
 
-/// Updates joined with what is there: sums, products, extremes.
+/// Scatter that joins updates with the present values: sums, products, extremes.
 ir::Kernel joining_scatter(bool tuples) {
   ir::Kernel k{.name = "sorted"};
   k.refuse = [tuples](const ir::NodeView& n) -> ir::Refusal {

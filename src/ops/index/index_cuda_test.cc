@@ -1,4 +1,4 @@
-// Lookups by index on the device against the CPU's: repeated, negative and absent indices.
+// Lookups by index on the device against the CPU's results: repeated, negative and absent indices.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -15,7 +15,7 @@ Tensor as_type(const Tensor& t, DType dtype) {
   return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
 }
 
-/// Indices in [low, high].
+/// Random indices in [low, high].
 Tensor indices(const tensor::Dims& dims, uint32_t seed, int low, int high, DType dtype = DType::i64) {
   return as_type(tests::random_bytes<int8_t>(dims, seed, low, high), dtype);
 }

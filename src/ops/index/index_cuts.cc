@@ -1,4 +1,4 @@
-// Cut rules of lookups by index. Indices count in the whole table, so the dimension they go along is whole.
+// Cut rules of lookups by index. Indices refer to the whole table, so the indexed dimension stays whole.
 #include "ops/index/index_cuts.h"
 
 #include "ops/cut.h"
@@ -10,7 +10,7 @@ namespace {
 using ir::CutRule;
 using ir::NodeView;
 
-/// Letters of x for the dimensions along which indices have x's extent; `axis` is whole.
+/// Letters for the dimensions in which indices have x's extent; `axis` stays whole.
 std::string elementwise_letters(const tensor::Shape& x, const tensor::Shape& indices, int64_t axis) {
   std::string letters = cut_letters(x.rank());
   for (size_t d = 0; d < letters.size(); ++d) {

@@ -1,5 +1,5 @@
-// Gradients of gather*, scatter*, compress and top_k against differences; the embedding gradient by plain
-// loops.
+// Gradients of gather*, scatter*, compress and top_k against differences; the embedding's gradient against
+// plain loops.
 #include "ops/test_grad.h"
 
 namespace trireme::ops {
@@ -66,7 +66,7 @@ TEST(IndexGrad, CompressAndTopK) {
                    .results = 2});
 }
 
-/// Sums in position order, in the type f32 kernels add in.
+/// Sums are in the order of positions and in the type in which f32 kernels add.
 TEST(IndexGrad, EmbeddingGradientIsExactAndSkipsPadding) {
   const int64_t rows = 37, width = 301, tokens = 400;
   const Tensor dy = random_tensor(DType::f32, {20, 20, width}, -1, 1);
@@ -85,7 +85,7 @@ TEST(IndexGrad, EmbeddingGradientIsExactAndSkipsPadding) {
         want[static_cast<size_t>(row * width + j)] += dy.data<float>()[static_cast<size_t>(i * width + j)];
     }
     EXPECT_TRUE(got.same_as(Tensor::from<float>({rows, width}, want)));
-    // Added to a base: the base first, then the positions in order.
+    // With a base, the base is the first summand, followed by the positions in order.
     const Tensor base = random_tensor(DType::f32, {rows, width}, -1, 1, 9);
     std::vector<float> on_base(base.data<float>().begin(), base.data<float>().end());
     for (int64_t i = 0; i < tokens; ++i) {
@@ -102,7 +102,7 @@ TEST(IndexGrad, EmbeddingGradientIsExactAndSkipsPadding) {
   }
 }
 
-/// A table that is looked up twice and read as a whole (tied embeddings): one sum, in place.
+/// A table that is looked up twice and read as a whole (tied embeddings) has one sum, updated in place.
 TEST(IndexGrad, TiedTablesAddRowsToTheWholeGradient) {
   ir::Graph graph;
   const ValueId x = graph.add_input("table", {DType::f64, {6, 3}});

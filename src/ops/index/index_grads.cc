@@ -11,7 +11,7 @@ ValueId scatter_add(GradBuilder& g, ValueId indices, ValueId updates, const char
   return g.op(op, {g.zeros_like(g.in(0)), indices, updates}, std::move(attrs));
 }
 
-/// Tuples that start with their position in the batch dimensions, so that batch_dims becomes 0.
+/// Prepends to each tuple its position in the batch dimensions, so that batch_dims becomes 0.
 ValueId with_batch_coordinates(GradBuilder& g, size_t batch_dims) {
   const tensor::Dims at = g.dims(g.in(1));
   tensor::Dims dims = at;
@@ -28,7 +28,7 @@ ValueId with_batch_coordinates(GradBuilder& g, size_t batch_dims) {
   return g.op("concat", {g.constant(coordinates), g.in(1)}, {{"axis", static_cast<int64_t>(at.size()) - 1}});
 }
 
-/// The parts of a scatter rule that differ between elements and tuples.
+/// The differences between the scatter rules of elements and of tuples.
 struct ScatterForm {
   const char* scatter;
   const char* gather;
@@ -59,7 +59,8 @@ Gradients scatter_rule(GradBuilder& g, const ScatterForm& form, ValueId updates)
   if (mode == ScatterMode::mul) {
     ir::Attrs by = form.attrs;
     by.set("reduction", std::string("mul"));
-    // Towards an update the product of the others is y / u: not defined where an update is 0.
+    // The gradient of an update is dy times the product of the others, y / u, which is undefined where u is
+    // 0.
     return {g.op(form.scatter, {dy, indices, updates}, by), std::nullopt,
             g.div(found(g.mul(dy, g.out())), updates)};
   }
@@ -97,7 +98,7 @@ Gradients scatter_nd_rule(GradBuilder& g) {
   return scatter_rule(g, {"scatter_nd", "gather_nd", {}}, g.in(2));
 }
 
-/// The condition is known wherever the result has a fixed size: compress is then a gather.
+/// Where the result has a fixed size the condition is known, so compress is a gather.
 Gradients compress_rule(GradBuilder& g) {
   const tensor::Dims x = g.dims(g.in(0));
   base::require(g.known(1) != nullptr, "compress with a computed condition has no gradient");

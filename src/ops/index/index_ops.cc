@@ -121,7 +121,7 @@ Types infer_compress(const NodeView& n) {
   const bool is_known = n.value(1) != nullptr && !tensor::is_absent(*n.value(1));
   const Dim count = is_known ? Dim(kept_count(*n.value(1))) : Dim::unknown();
   const auto limit = [&](const Dim& extent) {
-    // Entries past the condition's end are dropped, those past the extent must be false.
+    // Entries past the end of the condition count as false; conditions past the extent must be false.
     base::require(!count.is_static() || !extent.is_static() || count.value() <= extent.value(),
                   "compress: the condition keeps more than ", extent.to_string(), " elements");
   };
@@ -148,7 +148,7 @@ ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t 
   ir::OpSchema s{.name = std::move(name), .doc = std::move(doc), .min_in = operands, .max_in = operands};
   s.infer = std::move(infer);
   s.onnx = std::move(onnx);
-  // A lookup moves what it finds, not the whole table.
+  // A lookup moves the rows that it finds, not the whole table.
   if (operands == 2) {
     s.cost = [](const NodeView& n) {
       return ir::Cost{0, 2.0 * static_cast<double>(tensor::bytes_of(n.out[0])) +
@@ -229,7 +229,7 @@ std::vector<ir::OpDef> index_ops() {
                  scatter_elements_cpu_kernels()});
   ops.back().schema.attrs = axis_mode;
   ops.back().schema.grad = rule(scatter_elements_rule);
-  // The form that opset 11 replaced: same meaning without a reduction.
+  // The operator that ScatterElements replaced in opset 11: the same, without a reduction.
   ops.push_back({schema("scatter", "Scatter", "x with updates written at indices along axis", 3,
                         infer_scatter_elements),
                  scatter_elements_cpu_kernels()});

@@ -1,5 +1,5 @@
-// Lanes of gather_elements and scatter_elements: runs of indices are checked and turned into offsets without
-// a branch, then elements of one size move, or join, in a plain loop.
+// Kernels of gather_elements and scatter_elements by lanes: runs of indices are checked and turned into
+// offsets without branches, then a plain loop moves or joins elements of one size.
 #include "ops/index/lane_index_cpu.h"
 
 #include <cstring>
@@ -15,17 +15,18 @@ namespace {
 
 using tensor::Dims;
 
-constexpr int64_t kRun = 256;  // indices that become offsets together
+constexpr int64_t kRun = 256;  // indices that become offsets at a time
 
-/// Lanes that lie side by side: all places but those along the axis and the last dimension.
+/// How lanes along the axis are grouped: a place stands for all indices except those of the axis and of the
+/// last dimension.
 struct LanePlan {
-  Dims places;                             // extents that tell lanes apart, of the indices
-  std::vector<int64_t> x_steps, at_steps;  // along them
-  int64_t count = 1;                       // of the places
-  int64_t n = 1, extent = 1;               // indices of a lane, and what they choose from
-  int64_t axis_step = 1, at_step = 1;      // along the axis: in x, in the indices
-  bool is_last = true;                     // the axis is the last dimension: a lane's indices are neighbours
-  int64_t columns = 1;                     // else lanes side by side
+  Dims places;                             // extents of the indices that enumerate places
+  std::vector<int64_t> x_steps, at_steps;  // steps along these
+  int64_t count = 1;                       // number of places
+  int64_t n = 1, extent = 1;               // indices per lane, and the extent that they index
+  int64_t axis_step = 1, at_step = 1;      // steps along the axis, in x and in the indices
+  bool is_last = true;                     // the axis is the last dimension: indices of a lane are contiguous
+  int64_t columns = 1;                     // otherwise the number of adjacent lanes
 
   int64_t indices() const { return count * n * columns; }
 };
@@ -47,7 +48,7 @@ LanePlan plan_lanes(const ir::NodeView& node) {
   return p;
 }
 
-/// Where the lanes of a place begin, in x and in the indices.
+/// Where the lanes of a place begin in x and in the indices.
 struct Place {
   int64_t x = 0, at = 0;
 };
@@ -60,13 +61,13 @@ Place place_of(const LanePlan& p, int64_t index) {
   return place;
 }
 
-/// Offsets of up to kRun elements of x, -1 where an index is out of range.
+/// Offsets of up to kRun elements of x; -1 for indices out of range.
 struct Offsets {
   int64_t at[kRun];
   bool all_valid;
 };
 
-/// `beside`: neighbours belong to neighbouring lanes; else they are of one lane.
+/// With `beside`, neighbouring indices belong to neighbouring lanes, otherwise to the same lane.
 template <class I>
 void resolve(const LanePlan& p, const I* indices, int64_t count, bool beside, Offsets& to) {
   const int64_t step = p.axis_step, column = beside ? 1 : 0;
@@ -80,7 +81,7 @@ void resolve(const LanePlan& p, const I* indices, int64_t count, bool beside, Of
   to.all_valid = all_valid;
 }
 
-/// Turns indices of one node into offsets, and reports those out of range.
+/// Turns a node's indices into offsets and reports those out of range.
 class Resolver {
  public:
   explicit Resolver(const ir::NodeView& node) : is_wide_(node.in[1].dtype == tensor::DType::i64) {}
@@ -105,8 +106,8 @@ class Resolver {
   bool is_wide_;
 };
 
-/// Calls run(first in x, first index, count) for the runs of lanes [begin, end) of a place, a lane's in
-/// order.
+/// Calls run(first in x, first index, count) for lanes [begin, end) of a place in runs; those of one lane
+/// come in order.
 template <class F>
 void for_runs(const LanePlan& p, const Place& place, int64_t begin, int64_t end, const F& run) {
   if (p.is_last) {
@@ -119,10 +120,10 @@ void for_runs(const LanePlan& p, const Place& place, int64_t begin, int64_t end,
   }
 }
 
-/// Goes over all lanes in parallel: places, and columns in pieces where places are few.
+/// Processes all lanes in parallel: places, and pieces of columns if there are few places.
 template <class F>
 void for_lanes(const LanePlan& p, base::ThreadPool& pool, const F& run) {
-  constexpr int64_t kTask = 16384;  // indices
+  constexpr int64_t kTask = 16384;  // indices per task
   const int64_t of_place = std::max<int64_t>(1, p.n * p.columns);
   const int64_t pieces = std::clamp<int64_t>(of_place / kTask, 1, (p.columns + kRun - 1) / kRun);
   pool.for_range(p.count * pieces, std::max<int64_t>(1, kTask * pieces / of_place),
@@ -164,7 +165,7 @@ ir::BoundKernel bind_gather(const ir::NodeView& node) {
   }
 }
 
-/// One update into one element.
+/// Joins one update into one element.
 template <class T, ScatterMode kMode>
 void join(T& y, T u) {
   using C = std::conditional_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, uint64_t, Arithmetic<T>>;
@@ -175,7 +176,7 @@ void join(T& y, T u) {
   if constexpr (kMode == ScatterMode::min) y = u < y ? u : y;
 }
 
-/// Updates into y at offsets, in their order.
+/// Joins updates into y at the offsets, in order.
 using JoinRun = void (*)(void* y, const void* updates, const Offsets& to, int64_t count);
 
 template <class T, ScatterMode kMode>

@@ -1,5 +1,5 @@
-// CPU kernels of scatter_elements and scatter_nd: updates are joined in operand order by one thread, so that
-// repeated indices give one result.
+// CPU kernels of scatter_elements and scatter_nd: one thread joins updates in the order of the operand, so
+// that repeated indices give a defined result.
 #include <cstring>
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -36,7 +36,7 @@ JoinFn join_of(tensor::DType dtype) {
   return tensor::visit_dtype(dtype, [](auto zero) -> JoinFn { return &join<decltype(zero), kMode>; });
 }
 
-/// Null for plain writes.
+/// Returns null for plain writes.
 JoinFn join_for(const ir::NodeView& n) {
   switch (scatter_mode(n.attrs)) {
     case ScatterMode::none: return nullptr;
@@ -48,7 +48,7 @@ JoinFn join_for(const ir::NodeView& n) {
   return nullptr;
 }
 
-/// Copies x to the result unless the compiler lets both share memory.
+/// Copies x to the result, unless both share memory.
 void start_from_x(const ir::RunArgs& args, int64_t bytes) {
   if (args.out[0] != args.in[0] && bytes > 0)
     std::memcpy(args.out[0], args.in[0], static_cast<size_t>(bytes));

@@ -1,5 +1,5 @@
-// einsum in simpler ops: diagonals by slices, letters of one operand summed, then a batched matrix product
-// (or a product with broadcasting) for each further operand.
+// einsum in simpler ops: diagonals by slices, sums over letters of one operand, then a batched matrix product
+// (or a broadcast product) for each further operand.
 #include <algorithm>
 
 #include "ops/linalg/linalg_ops.h"
@@ -14,7 +14,7 @@ bool has(const Letters& letters, size_t l) {
   return std::find(letters.begin(), letters.end(), l) != letters.end();
 }
 
-/// A tensor with a letter for each dimension, none twice, none of extent 1.
+/// A tensor with one letter per dimension; no letter occurs twice and no extent is 1.
 struct Part {
   ValueId value;
   Letters letters;
@@ -42,7 +42,7 @@ class Expander {
   }
   int64_t size(const Letters& letters) const { return tensor::element_count(extents(letters)); }
 
-  /// Operand i without its dimensions of extent 1, which are repeated or nothing.
+  /// Operand i without its dimensions of extent 1, which have no effect or are broadcast.
   Part squeezed(size_t i) {
     const Dims dims = g_.dims(g_.in(i));
     Part p{g_.in(i), {}};
@@ -56,7 +56,8 @@ class Expander {
     return p;
   }
 
-  /// Letters that stand twice become one dimension: [..., n, n] -> [..., n n], of which every (n + 1)th.
+  /// Joins the two dimensions of a repeated letter: [..., n, n] -> [..., n n], of which every (n + 1)th
+  /// element is kept.
   Part diagonal(Part p) {
     for (size_t second = 1; second < p.letters.size(); ++second) {
       const auto first = std::find(p.letters.begin(), p.letters.begin() + int64_t(second), p.letters[second]);
@@ -72,7 +73,8 @@ class Expander {
       order.push_back(static_cast<int64_t>(at));
       order.push_back(static_cast<int64_t>(second));
       const int64_t n = extent(l), axis = static_cast<int64_t>(rest.size());
-      // Of a letter that stands three times the dimensions are not yet those of the letters.
+      // If a letter occurs three times, letters and dimensions do not correspond yet, so extents are read
+      // from the value.
       Dims flat;
       const Dims dims = g_.dims(p.value);
       for (size_t d = 0; d < rest.size(); ++d) flat.push_back(dims[static_cast<size_t>(order[d])]);
@@ -86,7 +88,7 @@ class Expander {
     return p;
   }
 
-  /// Sums what neither the result nor another operand names.
+  /// Sums over letters that occur neither in the result nor in another operand.
   Part own_sums(const std::vector<Part>& parts, size_t i) {
     Part p = parts[i];
     std::vector<int64_t> axes;
@@ -114,7 +116,8 @@ class Expander {
     return std::is_sorted(order.begin(), order.end()) ? p.value : g_.transpose(p.value, order);
   }
 
-  /// a [batch, m, k] b [batch, k, n], letters by where they stand; k is what nobody needs afterwards.
+  /// a [batch, m, k] times b [batch, k, n]: letters are sorted by which operand has them; k is needed by
+  /// nobody later.
   Part contracted(const Part& a, const Part& b, const Letters& later) {
     Letters batch, m, n, k;
     for (size_t l : a.letters) (!has(b.letters, l) ? m : has(later, l) ? batch : k).push_back(l);
@@ -150,7 +153,7 @@ class Expander {
 }  // namespace
 
 std::vector<ValueId> expand_einsum(ir::Graph& graph, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   GradBuilder g(graph, node, {});
   std::vector<tensor::Shape> shapes;
   for (ValueId id : node.in) shapes.push_back(g.type(id).shape);

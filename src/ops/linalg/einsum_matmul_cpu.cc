@@ -1,5 +1,5 @@
-// einsum of two f32 operands as one batched matrix product: operands permuted to [batch, m, k] and [batch, k,
-// n], the product to the result's order. Permutations that change nothing are not made.
+// einsum of two f32 operands as one batched matrix product: operands are permuted to [batch, m, k] and
+// [batch, k, n], the product to the order of the result. Permutations without effect are skipped.
 #include <algorithm>
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -17,7 +17,7 @@ bool has(const LetterList& letters, size_t l) {
   return std::find(letters.begin(), letters.end(), l) != letters.end();
 }
 
-/// The letters of an equation by their part in the product.
+/// The letters of an equation by their role in the product.
 struct Roles {
   LetterList batch, m, n, k;
 };
@@ -28,7 +28,7 @@ EinsumPlan plan_of(const ir::NodeView& node) {
   return parse_einsum(node.attrs.get_string("equation", ""), shapes);
 }
 
-/// The roles, or why the equation is no matrix product.
+/// Finds the roles; returns a reason if the equation is not a matrix product.
 ir::Refusal find_roles(const ir::NodeView& node, const EinsumPlan& plan, Roles& roles) {
   const LetterList &a = plan.operands[0], &b = plan.operands[1];
   for (size_t i = 0; i < 2; ++i) {
@@ -52,14 +52,14 @@ ir::Refusal find_roles(const ir::NodeView& node, const EinsumPlan& plan, Roles& 
   return std::nullopt;
 }
 
-/// A permutation of a dense tensor as a strided copy; `is_needed` is false if it would change nothing.
+/// A permutation of a dense tensor as a strided copy; `is_needed` is false if it has no effect.
 struct Order {
   tensor::Dims extent;
   std::vector<int64_t> in_steps, out_steps;
   bool is_needed = false;
 };
 
-/// From dimensions named by `from` to the order `to` of the same letters.
+/// The permutation from dimensions in the order `from` to the same letters in the order `to`.
 Order order_of(const LetterList& from, const LetterList& to, const EinsumPlan& plan) {
   tensor::Dims dims;
   for (size_t l : from) dims.push_back(plan.extents[l].value());
@@ -87,7 +87,7 @@ int64_t extent_of(const LetterList& letters, const EinsumPlan& plan) {
   return product;
 }
 
-/// Reads `from`, or its permuted copy in `space`.
+/// Returns `from`, or its permuted copy in `space`.
 const float* permuted(const Order& order, const void* from, std::byte* space, base::ThreadPool& pool) {
   if (!order.is_needed) return static_cast<const float*>(from);
   cpu::copy_strided({from, space, order.extent, order.in_steps, order.out_steps, sizeof(float)}, pool);

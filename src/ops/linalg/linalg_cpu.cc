@@ -1,4 +1,5 @@
-// CPU kernels of det (elimination with pivots) and einsum (one fixed-order sum per result element).
+// CPU kernels of det (Gaussian elimination with pivoting) and einsum (each result is one sum in a fixed
+// order).
 #include <cmath>
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -58,8 +59,8 @@ double cofactor(const double* a, int64_t n, int64_t r, int64_t c, double* minor)
   return ((r + c) % 2 == 0 ? 1 : -1) * determinant(minor, n - 1);
 }
 
-/// Exact for singular matrices too, where the inverse does not exist; n^5 flop, for the small matrices that
-/// losses take determinants of.
+/// Uses cofactors, which are exact for singular matrices too, where no inverse exists. Takes n^5 flop, for
+/// the small matrices whose determinants occur in losses.
 ir::BoundKernel prepare_det_grad(const ir::KernelInit& init) {
   const tensor::Dims x = init.node.in_dims(1);
   const int64_t n = x.back(), matrices = tensor::element_count(init.node.in_dims(0));
@@ -83,7 +84,7 @@ ir::BoundKernel prepare_det_grad(const ir::KernelInit& init) {
 
 constexpr size_t kMaxOperands = 8;
 
-/// The nest of sums of an einsum: result dimensions outside, summed letters inside.
+/// The loops of an einsum: result dimensions outside, summed letters inside.
 struct EinsumLoops {
   tensor::Dims kept, summed;
   std::vector<int64_t> kept_steps, summed_steps;  // [dimension, operand]
@@ -97,8 +98,8 @@ EinsumLoops loops_of(const ir::NodeView& n) {
   const EinsumPlan plan = parse_einsum(n.attrs.get_string("equation", ""), shapes);
   EinsumLoops loops;
   loops.operands = n.in.size();
-  // Step of an operand along a letter: a letter that occurs twice walks the diagonal, extents of 1 are
-  // repeated.
+  // The step of an operand along a letter: a repeated letter follows the diagonal, extents of 1 are
+  // broadcast.
   const auto step = [&](size_t letter, size_t operand) {
     const tensor::Dims dims = n.in_dims(operand);
     const std::vector<int64_t> dense = dense_steps(dims);

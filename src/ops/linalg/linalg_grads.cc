@@ -31,11 +31,11 @@ ValueId filled(GradBuilder& g, const tensor::Dims& dims, bool is_identity) {
   return g.constant(t);
 }
 
-/// The einsum that gives the gradient of one operand, as it is put together.
+/// The einsum that computes the gradient of one operand.
 struct Backward {
   std::vector<ValueId> in;
   std::vector<std::string> terms;
-  std::set<size_t> seen;  // letters that the terms so far reach at full extent
+  std::set<size_t> seen;  // letters of the terms added so far
 
   void add(ValueId v, const std::vector<size_t>& ids) {
     in.push_back(v);
@@ -44,9 +44,9 @@ struct Backward {
   }
 };
 
-/// dy and the other operands, summed to the letters of operand k. A letter that only k has is repeated by a
-/// vector of ones; one that k has twice (a diagonal) goes back through an identity matrix; one along which k
-/// was repeated is summed and its extent of 1 put back.
+/// Multiplies dy and the other operands and sums to the letters of operand k. A letter that only k has is
+/// expanded by a vector of ones, a letter that k has twice (a diagonal) by an identity matrix; a letter in
+/// which k was broadcast is summed, and its extent of 1 is restored.
 ValueId operand_gradient(GradBuilder& g, const EinsumPlan& plan, size_t k) {
   Backward b;
   b.add(g.grad(), plan.result);
@@ -68,7 +68,7 @@ ValueId operand_gradient(GradBuilder& g, const EinsumPlan& plan, size_t k) {
     }
     target.push_back(id);
   }
-  std::string equation = b.terms[0];  // may be empty: the result is a scalar
+  std::string equation = b.terms[0];  // empty if the result is a scalar
   for (size_t i = 1; i < b.terms.size(); ++i) equation += "," + b.terms[i];
   return g.reshape(g.op("einsum", b.in, {{"equation", equation + "->" + letters(target)}}), dims);
 }

@@ -1,4 +1,4 @@
-// det, einsum: schemas and the reading of einsum equations.
+// det, einsum: schemas and the parser of einsum equations.
 #include "ops/linalg/linalg_ops.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using tensor::Dim;
 using tensor::Shape;
 using Types = std::vector<tensor::TensorType>;
 
-/// One operand's or the result's letters: those before "...", whether there is one, those after.
+/// The letters of one operand or of the result: before "...", after it, and whether it occurs.
 struct Term {
   std::string before, after;
   bool has_ellipsis = false;
@@ -44,7 +44,7 @@ std::vector<Term> split_terms(const std::string& text) {
   return terms;
 }
 
-/// Letters that occur once, in alphabetical order: the result of an equation without "->".
+/// The result of an equation without "->": letters that occur once, in alphabetical order.
 std::string implicit_result(const std::vector<Term>& terms) {
   std::map<char, int> uses;
   for (const Term& t : terms) {
@@ -58,7 +58,7 @@ std::string implicit_result(const std::vector<Term>& terms) {
 struct Letters {
   std::map<char, size_t> ids;
   std::vector<Dim> extents;
-  size_t ellipsis = 0;  // ids [0, ellipsis) are the dimensions under "...", outermost first
+  size_t ellipsis = 0;  // ids [0, ellipsis) are the dimensions of "...", outermost first
 
   size_t id(char c) {
     const auto [at, is_new] = ids.emplace(c, extents.size());
@@ -114,7 +114,8 @@ Types infer_det(const NodeView& n) {
   return like(n.in[0], Shape(std::move(out)));
 }
 
-/// Every letter of the equation that stands once in each operand; those that the result lacks are summed.
+/// Every letter that occurs once in each operand may be cut; letters that the result lacks leave partial
+/// sums.
 ir::CutRule cut_einsum(const NodeView& n) {
   std::vector<Shape> shapes;
   for (const tensor::TensorType& t : n.in) shapes.push_back(t.shape);
@@ -144,7 +145,7 @@ ir::CutRule cut_einsum(const NodeView& n) {
   return rule;
 }
 
-/// Batches of matrices: operands and results, of which some lack the matrix.
+/// Cuts batches of matrices; some operands or results lack the matrix dimensions.
 ir::CutRule cut_matrices(const NodeView& n) {
   const size_t rank = n.in.back().shape.rank() - 2;
   CutNotation notation(n);

@@ -1,6 +1,5 @@
-// cross_entropy in steps, for classes that are split over ranks: what each part of the classes says, what
-// they say together, the loss. The largest scores and the sums over all parts come from reductions between
-// them.
+// cross_entropy in steps, for classes that are split over ranks: statistics of each part of the classes,
+// their total, and the loss. Reductions between the steps give the largest scores and sums over all parts.
 #include "ops/cut_notation.h"
 #include "ops/loss/loss_cuts.h"
 #include "ops/loss/loss_kernels.h"
@@ -24,8 +23,8 @@ std::vector<ir::AttrSpec> attrs(std::vector<ir::AttrSpec> more) {
   return all;
 }
 
-/// Rows of part sums: exponentials, the target's score, whether an earlier class ties; with smoothing the sum
-/// of the scores.
+/// Number of sums per part: exponentials, the target's score, whether an earlier class ties; with smoothing
+/// also the sum of scores.
 int64_t part_sums(const ir::Attrs& a) { return a.get_float("label_smoothing", 0) != 0 ? 4 : 3; }
 
 DType statistics_of(DType scores) { return scores == DType::f64 ? DType::f64 : DType::f32; }
@@ -53,14 +52,14 @@ std::vector<TensorType> infer_part(const ir::NodeView& n) {
 
 ir::CutRule cut_part(const ir::NodeView& n) {
   const std::string rows = letters(n.in[1].shape.rank());
-  if (n.attrs.get_int("padded", 0) != 0) {  // parts are padded when they are made
+  if (n.attrs.get_int("padded", 0) != 0) {  // padded parts were cut already
     return {
         .notation =
             CutNotation(n).in(0, rows + ".").in(1, rows).out(0, rows + ".").out(1, "." + rows + ".").text()};
   }
   const std::string text =
       CutNotation(n).in(0, rows + "v").in(1, rows).out(0, rows + "v").out(1, "." + rows + "v").text();
-  // `first` counts in one run of classes: no sections.
+  // `first` describes a single run of classes, so a part must not consist of sections.
   return {.notation = text, .sections = {{false, 0, rows.size(), 1}}, .uneven = "v"};
 }
 
@@ -95,7 +94,7 @@ ir::OpSchema part_schema() {
           .why_no_grad = kNoGrad};
 }
 
-/// Maxima and sums of the parts, the largest score [rows...] -> [2 or 3, rows...].
+/// Maxima and sums of the parts, and the largest score [rows...] -> totals [2 or 3, rows...].
 ir::OpSchema total_schema() {
   return {.name = "cross_entropy_total",
           .doc =

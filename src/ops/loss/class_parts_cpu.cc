@@ -16,10 +16,10 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-/// Targets as they lie in an operand.
+/// Where an operand holds the targets, and in which type.
 struct Targets {
   size_t operand;
-  bool is_wide;  // i64
+  bool is_wide;  // i64 rather than i32
   int64_t ignored, classes;
 
   int64_t at(const ir::RunArgs& args, int64_t row) const {
@@ -34,7 +34,7 @@ Targets targets_of(const ir::NodeView& n, size_t operand, int64_t classes) {
 }
 
 struct PartPlan {
-  int64_t rows, classes, stride, parts, first;  // stride: scores of a row, padded ones too
+  int64_t rows, classes, stride, parts, first;  // stride: scores per row including padded ones
   bool with_mean;
   Targets targets;
 };
@@ -51,7 +51,7 @@ PartPlan plan_part(const ir::NodeView& n) {
           targets_of(n, 1, classes)};
 }
 
-/// Reports the first target that is neither a class nor ignored.
+/// Reports the first target that is neither a class nor the ignored index.
 void check_targets(const PartPlan& p, const ir::RunArgs& args) {
   for (int64_t i = 0; i < p.rows && args.status != nullptr; ++i) {
     const int64_t t = p.targets.at(args, i);
@@ -85,7 +85,7 @@ ir::BoundKernel prepare_vector_part(const ir::KernelInit& init) {
   return {run, plan.rows * 8};
 }
 
-/// One part of one row; see cpu::entropy_part.
+/// Statistics of one part of one row; see cpu::entropy_part.
 template <class T>
 void reference_part(const PartPlan& p, const ir::RunArgs& args, int64_t row, int64_t part) {
   const int64_t begin = tensor::part_begin(p.classes, int(p.parts), int(part));
@@ -121,8 +121,8 @@ ir::BoundKernel prepare_reference_part(const ir::KernelInit& init) {
   });
 }
 
-/// Takes the place of "the target has the largest score, but so has an earlier class": too small to change
-/// the loss, whose log sum exp is then at least log 2, and yet not 0.
+/// Encodes "the target has the largest score, but so has an earlier class": not 0, but too small to change
+/// the loss, whose log-sum-exp is then at least log 2.
 constexpr double kBehind = 1e-30;
 
 ir::BoundKernel prepare_total(const ir::KernelInit& init) {
@@ -141,7 +141,7 @@ ir::BoundKernel prepare_total(const ir::KernelInit& init) {
           for (int64_t part = 0; part < parts; ++part) {
             const int64_t at = row * parts + part;
             const double m = double(peak[at]), own = double(sums[rows * parts + at]);
-            // A part without scores, or whose scores are all -inf, has no exponentials to scale.
+            // A part without scores, or with scores of -inf only, has no exponentials to rescale.
             if (sums[at] != 0) exps += double(sums[at]) * std::exp(m - top);
             if (own == own) score += double(T(own - top));
             if (sums[2 * rows * parts + at] != 0 && m == top) score -= kBehind;
@@ -163,14 +163,14 @@ struct JoinPlan {
   Targets targets;
 };
 
-/// Loss of a row that counts.
+/// The loss of a row whose target is not ignored.
 template <class T>
 double join_row(const JoinPlan& p, const ir::RunArgs& args, int64_t row, double* lse) {
   const T* totals = in_ptr<T>(args, 1);
   const double top = double(in_ptr<T>(args, 0)[row]), log_sum = std::log(double(totals[row]));
   *lse = top + log_sum;
   double loss = (1 - p.smooth) * (log_sum - double(totals[p.rows + row])) + p.z_loss * *lse * *lse;
-  // Without smoothing a score of -inf does no harm: 0 * inf must not come in.
+  // Without smoothing this term is skipped, because a score of -inf would make it 0 * inf.
   if (p.smooth != 0) loss += p.smooth * (*lse - double(totals[2 * p.rows + row]) / double(p.targets.classes));
   return loss;
 }

@@ -55,9 +55,9 @@ TEST(ClassParts, AddUpToCrossEntropy) {
 }
 
 TEST(ClassParts, TiesGoToTheFirstClassWhereverItIs) {
-  // All equal: class 0 is right, others are not, in the same part or in another.
+  // With equal scores only class 0 counts as right, whether the target is in the same part or another one.
   expect_same(Tensor::zeros(DType::f32, {4, 40}), ids_of({0, 1, 25, 39}), {});
-  // A row whose largest scores are far apart, and one with a single largest score.
+  // A row whose largest scores are in distant classes, and one with a single largest score.
   Tensor x = Tensor::zeros(DType::f64, {3, 9});
   for (size_t at : {2u, 7u, 9u + 2, 9u + 7, 18u + 7}) x.mutable_data<double>()[at] = 3;
   const auto got = by_parts(x, ids_of({2, 7, 7}), {}, 3, "reference");

@@ -1,4 +1,4 @@
-// Kernels of cross entropy, its gradient and its steps over split classes on NVIDIA GPUs.
+// Kernels of cross entropy, its gradient and its steps for split classes on NVIDIA GPUs.
 #include "backend/cuda/norm/loss.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
@@ -16,7 +16,7 @@ ir::Refusal refuse_scores(const ir::NodeView& node) {
 }
 ir::Refusal refuse_not_f32(const ir::NodeView& node) { return refuse_dtype(node, 0, {DType::f32}); }
 
-/// `target`: which operand; `classes`: in all, unless the node says.
+/// `target`: index of the operand; `classes`: number of all classes unless the node states it.
 cuda::CrossEntropyArgs entropy_of(const ir::NodeView& node, size_t target, int64_t classes) {
   return {.targets = {.is_wide = node.in[target].dtype == DType::i64,
                       .ignored = node.attrs.get_int("ignore_index", -100),

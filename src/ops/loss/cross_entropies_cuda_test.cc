@@ -1,4 +1,4 @@
-// Cross entropy and its steps on the device against the CPU's.
+// Cross entropy and its steps on the device against the CPU's results.
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 
@@ -10,7 +10,7 @@ using tensor::DType;
 using tensor::Tensor;
 using tests::random_tensor;
 
-/// Classes in [0, n), every fifth ignored.
+/// Classes in [0, n); every fifth one is ignored.
 template <class T>
 Tensor targets(const Dims& dims, int64_t n) {
   Tensor t = Tensor::empty(tensor::dtype_of<T>(), dims);
@@ -55,7 +55,7 @@ TEST_P(EntropyCuda, ScoresBehindTheClassesCountNowhere) {
   for (const auto& [n, padded] : std::vector<std::array<int64_t, 2>>{{60, 4}, {61, 3}, {1001, 23}, {7, 2}}) {
     Tensor wide = random_tensor({2, 7, n + padded}, 1, 3);
     for (int64_t i = 0; i < 14 * (n + padded); ++i) {
-      // Larger than any class.
+      // The padded scores are larger than those of any class.
       if (i % (n + padded) >= n) wide.mutable_data<float>()[static_cast<size_t>(i)] = 1000;
     }
     const Tensor x = tests::rounded_to(GetParam(), wide);
@@ -66,7 +66,7 @@ TEST_P(EntropyCuda, ScoresBehindTheClassesCountNowhere) {
       attrs.set("padded", padded);
       expect_as_cpu({.op = "cross_entropy", .in = {x, t}, .attrs = attrs, .out_count = 4});
       expect_as_cpu({.op = "cross_entropy_grad", .in = {x, t, lse, up}, .attrs = attrs});
-      // The targets are of classes before this part.
+      // The targets belong to classes before this part.
       attrs = {{"padded", padded}, {"parts", int64_t{2}}, {"first", 2 * n}, {"classes", 4 * n}};
       expect_as_cpu({.op = "cross_entropy_part", .in = {x, t}, .attrs = attrs, .out_count = 2});
     }
@@ -76,8 +76,8 @@ TEST_P(EntropyCuda, ScoresBehindTheClassesCountNowhere) {
 TEST(EntropyCudaRows, TiesAndInfinities) {
   Tensor x = random_tensor({5, 9}, 1);
   auto at = [&](int64_t row, int64_t c) -> float& { return x.mutable_data<float>()[size_t(row * 9 + c)]; };
-  at(0, 0) = at(0, 7) = 9;  // the first of two largest is the target's
-  at(1, 3) = at(1, 7) = 9;  // the second is
+  at(0, 0) = at(0, 7) = 9;  // the target is the first of two largest
+  at(1, 3) = at(1, 7) = 9;  // the target is the second of two largest
   at(2, 1) = -INFINITY;
   tests::expect_as_cpu({.op = "cross_entropy", .in = {x, targets<int64_t>({5}, 9)}, .out_count = 4});
 }

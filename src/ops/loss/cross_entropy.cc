@@ -20,7 +20,7 @@ std::vector<ir::AttrSpec> attrs() {
           {"padded", "int", "scores behind the last class, which count nowhere, default 0"}};
 }
 
-/// Of an op over some of the classes.
+/// Adds the attributes of an op that computes only some of the classes.
 std::vector<ir::AttrSpec> with_part(std::vector<ir::AttrSpec> attrs) {
   attrs.push_back({"first", "int", "the class of the first score, default 0"});
   attrs.push_back({"classes", "int", "classes in all, default as many as scores that count"});
@@ -49,7 +49,7 @@ DType statistics_of(DType logits) { return logits == DType::f64 ? DType::f64 : D
 double bytes(const TensorType& t) { return static_cast<double>(tensor::bytes_of(t)); }
 double elements(const TensorType& t) { return static_cast<double>(t.shape.elements().value_or(0)); }
 
-/// d/dlogits of the loss through cross_entropy_grad; what arrives at log_sum_exp flows through its softmax.
+/// d/dlogits of the loss by cross_entropy_grad; a gradient of log_sum_exp flows back through its softmax.
 Gradients entropy_rule(ir::Graph& graph, const ir::Node& node, std::span<const ValueId> out_grads) {
   GradBuilder g(graph, node, out_grads);
   Gradients out = g.none();
@@ -65,7 +65,7 @@ Gradients entropy_rule(ir::Graph& graph, const ir::Node& node, std::span<const V
     tensor::Dims column = g.dims(g.grad(1));
     column.push_back(1);
     const ValueId p = g.op("softmax", {x}, {{"axis", int64_t{-1}}});
-    // Ignored rows have the constant 0 as their log_sum_exp.
+    // The log_sum_exp of an ignored row is the constant 0.
     const ValueId ignored =
         g.op("cast_like",
              {g.op("equal", {g.in(1), g.scalar(double(g.attrs().get_int("ignore_index", -100)), g.in(1))}),

@@ -15,12 +15,12 @@ using tensor::Dims;
 using tensor::DType;
 
 struct EntropyPlan {
-  int64_t rows, classes, stride;  // stride: scores of a row, padded ones too
-  int64_t first, all_classes;     // of a backward pass over some of the classes
+  int64_t rows, classes, stride;  // stride: scores per row including padded ones
+  int64_t first, all_classes;     // for a backward pass over some of the classes
   cpu::EntropyTerms terms;
-  bool wide_target;  // i64
+  bool wide_target;  // i64 rather than i32
   size_t out_count;
-  // Offsets in the workspace: targets as i64, losses, log_sum_exp where nobody asked for it, hits.
+  // Offsets in the workspace: targets as i64, losses, log_sum_exp if it is not a result, hits.
   int64_t target_at, loss_at, lse_at, correct_at, bytes;
 };
 
@@ -48,7 +48,7 @@ T* at(const ir::RunArgs& args, int64_t offset) {
   return reinterpret_cast<T*>(static_cast<std::byte*>(args.workspace) + offset);
 }
 
-/// The targets as i64 [rows]; reports the first that is neither a class nor ignored.
+/// The targets as i64 [rows]; reports the first that is neither a class nor the ignored index.
 const int64_t* targets_of(const EntropyPlan& p, const ir::RunArgs& args) {
   const int64_t* target = in_ptr<int64_t>(args, 1);
   if (!p.wide_target) {
@@ -65,7 +65,7 @@ const int64_t* targets_of(const EntropyPlan& p, const ir::RunArgs& args) {
   return target;
 }
 
-/// Writes the three sums over rows, in an order that depends on the number of rows alone.
+/// Writes the three sums over rows, in an order that depends only on the number of rows.
 template <class T>
 void write_sums(const EntropyPlan& p, const ir::RunArgs& args, const int64_t* target) {
   const uint8_t* correct = at<uint8_t>(args, p.correct_at);
@@ -124,7 +124,7 @@ ir::BoundKernel prepare_vector_grad(const ir::KernelInit& init) {
   return {run, plan.bytes};
 }
 
-/// Loss, log_sum_exp and hit of one row that counts.
+/// Loss, log_sum_exp and hit of one row whose target is not ignored.
 template <class T>
 void reference_row(const EntropyPlan& p, const ir::RunArgs& args, int64_t row, int64_t target) {
   const T* x = in_ptr<T>(args, 0) + row * p.stride;
@@ -137,7 +137,7 @@ void reference_row(const EntropyPlan& p, const ir::RunArgs& args, int64_t row, i
   const double lse = double(x[best]) + std::log(exps), smooth = p.terms.label_smoothing;
   log_sums<T>(p, args)[row] = T(lse);
   double loss = (1 - smooth) * (lse - double(x[target])) + p.terms.z_loss * lse * lse;
-  // Without smoothing a score of -inf does no harm: 0 * inf must not come in.
+  // Without smoothing this term is skipped, because a score of -inf would make it 0 * inf.
   if (smooth != 0) loss += smooth * (lse - sum / double(p.classes));
   at<double>(args, p.loss_at)[row] = loss;
   at<uint8_t>(args, p.correct_at)[row] = best == target ? 1 : 0;

@@ -1,4 +1,4 @@
-// cross_entropy and its gradient: formulas in double, finite differences, ignored and wrong targets, teams.
+// cross_entropy and its gradient: formulas in double, finite differences, ignored and invalid targets, teams.
 #include "ops/test_grad.h"
 #include "tests/run_kernels.h"
 
@@ -19,7 +19,7 @@ struct Terms {
   double smooth = 0, z = 0, dloss = 1;
 };
 
-/// By probabilities: the target distribution is q, the loss -sum q log p.
+/// Computes the loss from probabilities: -sum q log p, where q is the target distribution.
 Wanted by_definition(const std::vector<double>& x, size_t classes, const std::vector<int64_t>& target,
                      const Terms& t) {
   Wanted w;
@@ -82,7 +82,7 @@ TEST(CrossEntropy, EveryKernelMatchesTheFormula) {
 }
 
 TEST(CrossEntropy, PaddedScoresCountNowhere) {
-  // [4, 5] scores, and the same with three more columns of large numbers.
+  // Scores [4, 5], and the same with three more columns of large numbers.
   const std::vector<float> values = [] {
     std::vector<float> v;
     for (int i = 0; i < 20; ++i) v.push_back(0.3f * static_cast<float>(i * 7 % 11) - 1);

@@ -22,7 +22,7 @@ void require_padding(const ir::NodeView& node) {
   base::require(padded < x[x.rank() - 1].value(), padded, " padded scores leave no class of ", x.to_string());
 }
 
-/// Classes are whole here; passes/partition/vocab_parallel has the form with classes that are split.
+/// Classes stay whole here; passes/partition/vocab_parallel makes the form in which they are split.
 ir::CutRule cross_entropy_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[1].shape.rank());
   CutNotation notation(n);
@@ -32,13 +32,13 @@ ir::CutRule cross_entropy_cut(const ir::NodeView& n) {
 
 ir::CutRule cross_entropy_grad_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[1].shape.rank());
-  const bool is_whole = n.attrs.get_int(kPadded, 0) != 0;  // parts are padded when they are made
+  const bool is_whole = n.attrs.get_int(kPadded, 0) != 0;  // padded parts were cut already
   const std::string scores = rows + (is_whole ? "." : "v");
   CutNotation notation(n);
   notation.in(0, scores).in(1, rows).in(2, rows).out(0, scores);
   ir::CutRule rule{.notation = notation.text(), .linear = {1u << 3}};
   if (is_whole) return rule;
-  rule.sections = {{false, 0, rows.size(), 1}};  // `first` counts in one run of classes
+  rule.sections = {{false, 0, rows.size(), 1}};  // `first` describes one run of classes
   rule.uneven = "v";
   return rule;
 }
@@ -52,12 +52,12 @@ void localise_cross_entropy_grad(ir::LocalNode& n) {
 
 namespace {
 
-/// Scores [rows, classes, positions...] and targets [rows, positions...].
+/// Letters of scores [rows, classes, positions...] and targets [rows, positions...].
 struct ClassLetters {
   std::string scores, targets;
 };
 
-/// Means divide by the weight of all targets: only sums and single losses have parts.
+/// A mean divides by the weight of all targets, so only sums and unreduced losses can be cut.
 ClassLetters class_letters(const ir::NodeView& n) {
   std::string targets = letters(n.in[1].shape.rank());
   if (n.attrs.get_string("reduction", "mean") == "mean") targets = dots(targets.size());
@@ -82,7 +82,7 @@ ir::CutRule class_loss_cut(const ir::NodeView& n) {
   return {.notation = notation.text(), .sums = is_sum ? without_dots(l.targets) : ""};
 }
 
-/// Operands scores, targets, gradient of the loss, class weights.
+/// The operands are scores, targets, gradient of the loss, class weights.
 ir::CutRule class_loss_grad_cut(const ir::NodeView& n) {
   const ClassLetters l = class_letters(n);
   CutNotation notation(n);

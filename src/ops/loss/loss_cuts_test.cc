@@ -28,7 +28,7 @@ TEST(LossCut, CrossEntropyRowsAndClassesOfTheGradient) {
   EXPECT_EQ(expect_cuts({.op = "cross_entropy", .in = {x, t}, .attrs = attrs, .results = 4}), "ab");
   const Tensor lse = testing::run("cross_entropy", {x, t}, attrs, 2)[1];
   for (int parts : {2, 3, 4}) {
-    const std::string want = parts == 2 ? "abv" : parts == 3 ? "v" : "bv";  // 7 classes: uneven parts
+    const std::string want = parts == 2 ? "abv" : parts == 3 ? "v" : "bv";  // 7 classes make uneven parts
     EXPECT_EQ(
         expect_cuts({.op = "cross_entropy_grad", .in = {x, t, lse, up}, .attrs = attrs, .parts = parts}),
         want);

@@ -1,5 +1,5 @@
-// nll_loss and softmax_cross_entropy_loss: class losses with weights, ignored targets, reductions; their
-// gradient.
+// nll_loss and softmax_cross_entropy_loss: losses over classes with weights, ignored targets and reductions;
+// their gradient.
 #include "ops/grad.h"
 #include "ops/loss/loss_cuts.h"
 #include "ops/loss/loss_kernels.h"
@@ -41,7 +41,7 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   return {{n.in[0].dtype, loss}, {n.in[0].dtype, x}};
 }
 
-/// Class weights count as constants. What arrives at the log-probabilities flows back through log_softmax.
+/// Class weights are constants. The gradient of the log-probabilities flows back through log_softmax.
 ir::GradFn loss_gradient(bool softmax) {
   return [softmax](ir::Graph& graph, const ir::Node& node, std::span<const ValueId> out_grads) {
     GradBuilder g(graph, node, out_grads);
@@ -75,7 +75,7 @@ ir::OpSchema class_loss_grad() {
   return s;
 }
 
-/// Without softmax the loss reads one score per target.
+/// Without softmax, the loss reads one score per target.
 ir::CostFn loss_cost(double flop) {
   return [flop](const ir::NodeView& n) {
     const double scores = static_cast<double>(n.in[flop > 2 ? 0 : 1].shape.elements().value_or(0));

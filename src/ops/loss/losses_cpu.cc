@@ -38,7 +38,7 @@ LossPlan plan_loss(const ir::NodeView& node, bool takes_softmax) {
   return p;
 }
 
-/// log of the sum of exponentials of the scores at (n, i), or 0 where x already holds log-probabilities.
+/// Log of the sum of exponentials of the scores at (n, i); 0 if x already holds log-probabilities.
 template <class T>
 double log_norm(const LossPlan& p, const T* x, int64_t n, int64_t i) {
   if (!p.takes_softmax) return 0;
@@ -49,7 +49,7 @@ double log_norm(const LossPlan& p, const T* x, int64_t n, int64_t i) {
   return top + std::log(sum);
 }
 
-/// Weight and weighted loss of one target; both 0 if it is ignored or no class at all.
+/// Weight and weighted loss of one target; both are 0 if the target is ignored or invalid.
 struct Term {
   double weight, loss;
 };
@@ -65,7 +65,7 @@ Term term_of(const LossPlan& p, const ir::RunArgs& args, int64_t at) {
   return {weight, -weight * log_p};
 }
 
-/// The sum runs over targets in order: one chain, the same for every team.
+/// Sums over targets in order, as one chain, so that the result is the same for every team.
 template <class T, class I>
 void run_loss(const LossPlan& p, const ir::RunArgs& args) {
   T* y = out_ptr<T>(args, 0);
@@ -115,8 +115,8 @@ PrepareFn prepare(bool takes_softmax) {
   };
 }
 
-/// Gradient of the scores at target `at`: weight dy (p - [c == t]), p = 0 where x holds log-probabilities.
-/// The operands are x, target, dy and the class weights, if any.
+/// Gradient of the scores at target `at`: weight dy (p - [c == t]), where p is 0 if x holds
+/// log-probabilities. The operands are x, target, dy and optionally the class weights.
 template <class T, class I>
 void grad_at(const LossPlan& p, const ir::RunArgs& args, int64_t at, double total_weight) {
   const int64_t n = at / p.points, i = at % p.points, target = in_ptr<I>(args, 1)[at];

@@ -1,4 +1,4 @@
-// nll_loss, softmax_cross_entropy_loss and their gradient in simpler ops, which devices run.
+// nll_loss, softmax_cross_entropy_loss and their gradient in simpler ops, for devices without kernels.
 #include "ops/loss/losses_expand.h"
 
 namespace trireme::ops {
@@ -7,12 +7,12 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-/// What the losses and the gradient read of a node: scores [n, c, ...], targets [n, ...], class weights.
+/// The operands of loss and gradient: scores [n, c, ...], targets [n, ...], class weights.
 struct ClassLoss {
   GradBuilder& g;
   ValueId scores, target, weights;
   int64_t classes;
-  DType wide;  // sums of 16-bit floats are taken in f32
+  DType wide;  // 16-bit floats are summed in f32
   ValueId valid = ir::kNoValue, safe = ir::kNoValue;
 
   ClassLoss(GradBuilder& builder, size_t weights_at)
@@ -41,7 +41,7 @@ struct ClassLoss {
     dims.insert(dims.begin() + 1, 1);
     return g.reshape(x, dims);
   }
-  /// The weight of every target, 0 where it does not count.
+  /// The weight of every target; 0 if it is ignored.
   ValueId weight_of_targets() {
     const ValueId zero = g.constant(zero_of(wide)), one = g.constant(one_of(wide));
     const ValueId own = weights == ir::kNoValue ? one : g.op("gather", {widened(weights), safe});
@@ -66,7 +66,7 @@ struct ClassLoss {
         g.op("gather_elements", {log_probabilities, with_class_axis(safe)}, {{"axis", int64_t{1}}});
     const ValueId of_target = widened(g.reshape(picked, g.dims(target)));
     const ValueId weight = weight_of_targets();
-    // A score of infinity that does not count gives 0, not NaN.
+    // An infinite score of an ignored target must give 0, not NaN.
     const ValueId term = g.op("where", {valid, g.neg(g.mul(weight, of_target)), g.constant(zero_of(wide))});
     if (reduction == "none") return narrowed(term);
     const ValueId sum = total(term);
@@ -77,7 +77,7 @@ struct ClassLoss {
 }  // namespace
 
 std::vector<ValueId> expand_nll_loss(ir::Graph& graph, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   GradBuilder g(graph, node, {});
   return {ClassLoss(g, 2).loss(g.in(0))};
 }

@@ -1,4 +1,4 @@
-// Gradients of the ONNX class losses by finite differences: weights, ignored targets, reductions, further
+// Gradients of the ONNX class losses against finite differences: weights, ignored targets, reductions, more
 // axes.
 #include "ops/test_grad.h"
 

@@ -1,5 +1,5 @@
-// batch_norm_train and batch_norm_grad: normalisation by the statistics of the batch, with the residual and
-// the rectifier that follow it in residual networks.
+// batch_norm_train and batch_norm_grad: normalisation with the statistics of the batch, including the
+// residual and the ReLU that follow it in residual networks.
 #include "ops/grad.h"
 #include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
@@ -14,7 +14,7 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
-/// As its first operand, x: y and the residual (HalfRows::operands) are then 16-bit too, each rounded once;
+/// Results follow x: if it is 16-bit, so are y and the residual (HalfRows::operands), each rounded once;
 /// scale, bias and statistics stay f32.
 constexpr ir::PrecisionRule kNormalises{PrecisionKind::follows, "rounds once, statistics in f32", 1};
 
@@ -46,14 +46,14 @@ void require_like(const ir::NodeView& n, size_t i, const Shape& x) {
                 x.to_string());
 }
 
-/// Statistics are f32 at least.
+/// Statistics have at least the precision of f32.
 TensorType statistic(const ir::NodeView& n, const Dim& channels) {
   return {n.in[0].dtype == DType::f64 ? DType::f64 : DType::f32, Shape{channels}};
 }
 
 ir::CostFn cost(double flop) {
   return [flop](const ir::NodeView& n) {
-    // The larger operand is read once for the sums and once to write the result.
+    // x is read twice: once for the sums and once to write the result.
     const double x = static_cast<double>(tensor::bytes_of(n.in[0]));
     ir::Cost c{.flop = flop * static_cast<double>(n.in[0].shape.elements().value_or(0)), .bytes = x};
     for (const auto* types : {&n.in, &n.out}) {
@@ -63,7 +63,7 @@ ir::CostFn cost(double flop) {
   };
 }
 
-/// Results of batch_norm_grad: dx, dscale, dbias, dresidual.
+/// The results of batch_norm_grad are dx, dscale, dbias, dresidual.
 Gradients train_rule(ir::Graph& graph, const ir::Node& node, std::span<const ValueId> out_grads) {
   GradBuilder g(graph, node, out_grads);
   for (size_t i = 1; i < out_grads.size(); ++i) {

@@ -17,11 +17,11 @@ struct BatchNormPlan {
   double epsilon;
   bool relu;
   size_t in_count, out_count;
-  int64_t spare_at;  // three channel vectors for results that nobody asked for
+  int64_t spare_at;  // three channel vectors for results that are not asked for
   int64_t bytes;
 };
 
-/// `x`: which operand is normalised.
+/// `x` is the index of the operand that is normalised.
 BatchNormPlan plan_batch_norm(const ir::NodeView& node, size_t x) {
   const tensor::Dims dims = node.in_dims(x);
   const AxisLoops loops = axis_loops(dims, ir::normal_axis(node.attrs.get_int("axis", 1), dims.size()));
@@ -35,7 +35,7 @@ BatchNormPlan plan_batch_norm(const ir::NodeView& node, size_t x) {
   return p;
 }
 
-/// Result i, or its part of the workspace if nobody reads it; the parts of results 1, 2, 3 follow each other.
+/// Result i, or a spare vector in the workspace; the spare vectors of results 1, 2, 3 are consecutive.
 template <class T>
 T* result(const BatchNormPlan& p, const ir::RunArgs& args, size_t i) {
   if (i < p.out_count && args.out[i] != nullptr) return out_ptr<T>(args, i);

@@ -1,4 +1,4 @@
-// Batch normalisation in training: formulas in double, finite differences, far means, teams, fused forms.
+// Training batch norm: formulas in double, finite differences, means far from 0, teams, fused forms.
 #include "ops/test_grad.h"
 #include "tests/run_kernels.h"
 
@@ -26,7 +26,7 @@ ir::Attrs attrs_of(const Layout& l, bool relu) {
 
 int64_t channels_of(const Layout& l) { return l.dims[ir::normal_axis(l.axis, l.dims.size())]; }
 
-/// Channel of each element, from its coordinates.
+/// The channel of each element.
 std::vector<size_t> channel_of_each(const Layout& l) {
   std::vector<size_t> c;
   const size_t axis = ir::normal_axis(l.axis, l.dims.size());
@@ -105,7 +105,7 @@ Tensor in_f64(const Tensor& t) {
   return Tensor::from<double>(t.dims(), std::span<const double>(v));
 }
 
-/// The f32 kernel against the f64 one, which finite differences hold.
+/// The f32 kernel against the f64 kernel, which finite differences verify.
 TEST(BatchNormGrad, VectorKernelMatchesDouble) {
   for (const Layout& l : layouts()) {
     const int64_t c = channels_of(l);
@@ -129,7 +129,7 @@ TEST(BatchNormGrad, VectorKernelMatchesDouble) {
       for (size_t i = 0; i < count; ++i) {
         double largest = 0;
         for (double v : want[i].to_doubles()) largest = std::max(largest, std::abs(v));
-        // A sum over thousands of elements that nearly cancel keeps the absolute error of its terms.
+        // The sum of thousands of elements that nearly cancel has the absolute error of its terms.
         const double absolute = (i == 1 || i == 2 ? 1e-4 : 1e-5) + 1e-6 * largest;
         tests::expect_close(got[0].out[i], want[i].to_doubles(), 1e-5, absolute,
                             tensor::to_string(l.dims) + " result " + std::to_string(i));

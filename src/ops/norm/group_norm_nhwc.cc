@@ -1,4 +1,4 @@
-// group_norm_nhwc: group norm of channels-last images: schema, gradient, plain nodes.
+// group_norm_nhwc: group norm of channels-last images: schema, gradient, expansion into plain nodes.
 #include <algorithm>
 #include <numeric>
 
@@ -11,7 +11,7 @@
 namespace trireme::ops {
 namespace {
 
-/// From [n, spatial..., c] to [n, c, spatial...], and back.
+/// The permutations from [n, spatial..., c] to [n, c, spatial...] and back.
 std::vector<int64_t> to_first(size_t rank) {
   std::vector<int64_t> perm(rank);
   std::iota(perm.begin(), perm.end(), int64_t{0});
@@ -47,7 +47,7 @@ ir::Cost cost(const ir::NodeView& n) {
           .bytes = 2.0 * static_cast<double>(tensor::bytes_of(n.in[0]))};
 }
 
-/// The node over [n, c, ...], between layout changes.
+/// group_norm over [n, c, ...] between two layout changes.
 std::vector<ValueId> expand(ir::Graph& graph, const ir::Node& given) {
   const ir::Node node = given;
   GradBuilder g(graph, node, {});
@@ -56,7 +56,7 @@ std::vector<ValueId> expand(ir::Graph& graph, const ir::Node& given) {
   return {g.transpose(g.op("group_norm", {first, g.in(1), g.in(2)}, g.attrs()), to_last(rank))};
 }
 
-/// That of group_norm over [n, c, ...].
+/// The gradient of group_norm over [n, c, ...].
 Gradients gradients(ir::Graph& graph, const ir::Node& given, std::span<const ValueId> out_grads) {
   ir::Node node = given;
   GradBuilder g(graph, given, out_grads);

@@ -1,4 +1,4 @@
-// group_norm_nhwc on CPU: sums of columns by vectors of channels.
+// group_norm_nhwc on CPU: column sums with vectors of channels.
 #include <algorithm>
 
 #include "backend/cpu/device/cpu_stream.h"

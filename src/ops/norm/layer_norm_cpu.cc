@@ -11,15 +11,15 @@ namespace {
 
 using tensor::Dims;
 
-/// Rows of `n` values; scale and bias repeat with their own period inside the tensor (they broadcast from the
-/// left).
+/// Rows of `n` values. Scale and bias broadcast to the normalised axes, so each column has its own offset in
+/// them.
 struct RowNormPlan {
   int64_t rows, n;
   double epsilon;
-  std::vector<int64_t> scale_at, bias_at;  // [n]: element of scale and bias for each column; empty = none
+  std::vector<int64_t> scale_at, bias_at;  // [n]: element of scale and bias per column; empty if absent
 };
 
-/// For each column of the normalised axes the offset in an operand that broadcasts to them.
+/// For each column of the normalised axes, the offset in an operand that broadcasts to them.
 std::vector<int64_t> column_offsets(const Dims& operand, const Dims& normalised) {
   base::require(operand.size() <= normalised.size(), "scale of shape ", tensor::to_string(operand),
                 " does not fit the normalised axes ", tensor::to_string(normalised));

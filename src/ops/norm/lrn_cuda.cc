@@ -8,7 +8,7 @@ namespace {
 
 using tensor::DType;
 
-/// Of operand i.
+/// The shape of operand i.
 cuda::LrnShape shape_of(const ir::NodeView& n, size_t i) {
   const tensor::Dims x = n.in_dims(i);
   return {.batch = x[0],
@@ -31,7 +31,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
   }};
 }
 
-/// Operands dy, x.
+/// The operands are dy and x.
 ir::BoundKernel prepare_grad(const ir::KernelInit& init) {
   const cuda::LrnShape shape = shape_of(init.node, 1);
   return {[shape, dtype = init.node.in[0].dtype](const ir::RunArgs& args) {

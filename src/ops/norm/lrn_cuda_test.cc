@@ -1,4 +1,4 @@
-// lrn and its gradient on the device against the CPU's.
+// lrn and its gradient on the device against the CPU's results.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 

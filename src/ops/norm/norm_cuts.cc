@@ -1,4 +1,4 @@
-// Cut rules of normalisations. Letters: b batch, c channel, from 'e' on the other dimensions.
+// Cut rules of normalisations. Letters: b batch, c channel, and from 'e' on the other dimensions.
 #include "ops/norm/norm_cuts.h"
 
 #include "ops/cut_notation.h"
@@ -6,7 +6,7 @@
 namespace trireme::ops {
 namespace {
 
-/// All letters of operand 0, of which those of some axes are whole.
+/// Letters of an operand's dimensions; those of `axes` stay whole.
 std::string all_but(const ir::NodeView& n, const std::vector<int64_t>& axes, size_t operand = 0) {
   const size_t rank = n.in[operand].shape.rank();
   std::string x = letters(rank);
@@ -14,7 +14,7 @@ std::string all_but(const ir::NodeView& n, const std::vector<int64_t>& axes, siz
   return x;
 }
 
-/// Leading letters and whole normalised axes of layer_norm and rms_norm.
+/// Letters of the leading axes of layer_norm and rms_norm; the normalised axes stay whole.
 std::string rows_of(const ir::NodeView& n, size_t operand) {
   const size_t rank = n.in[operand].shape.rank();
   const size_t axis = ir::normal_axis(n.attrs.get_int("axis", -1), rank);
@@ -46,7 +46,7 @@ ir::CutRule batch_norm_cut(const ir::NodeView& n) {
 
 namespace {
 
-/// "b..c" with the channels at `axis`, the batch first.
+/// Letters "b..c": the batch first and the channels at `axis`.
 std::string image(const ir::NodeView& n, size_t operand) {
   const size_t rank = n.in[operand].shape.rank();
   std::string x = dots(rank);
@@ -65,8 +65,8 @@ ir::CutRule batch_norm_train_cut(const ir::NodeView& n) {
   return {.notation = notation.text(), .own = "b"};
 }
 
-/// dscale and dbias are sums over each part's rows, with its own statistics. Operands 0 and 7 are parts of
-/// dy.
+/// dscale and dbias are sums over the rows of each part, with its own statistics. Operands 0 and 7 are the
+/// summands of dy.
 ir::CutRule batch_norm_grad_cut(const ir::NodeView& n) {
   const std::string x = image(n, 1);
   CutNotation notation(n);
@@ -107,7 +107,7 @@ ir::CutRule row_norm_cut(const ir::NodeView& n) {
   return {.notation = notation.text()};
 }
 
-/// Operands dy, x, scale, add: dx is linear in dy and add together, the sums in dy.
+/// The operands are dy, x, scale, add: dx is linear in dy and add together, the sums in dy only.
 ir::CutRule row_norm_grad_cut(const ir::NodeView& n) {
   const std::string x = rows_of(n, 1);
   CutNotation notation(n);
@@ -133,7 +133,7 @@ ir::CutRule lp_norm_cut(const ir::NodeView& n) {
   const std::string x = all_but(n, {axis});
   CutNotation notation(n);
   notation.in(0, x).out(0, x);
-  // With fewer elements behind the axis, its sums are taken in another order.
+  // With fewer elements after the axis, its sums are added in another order.
   return {.notation = notation.text(), .own = x.substr(ir::normal_axis(axis, x.size()) + 1)};
 }
 

@@ -52,7 +52,8 @@ TEST(NormCut, ImagesAndChannels) {
 }
 
 TEST(NormCut, StatisticsOfABatchAreEachPartsOwn) {
-  // Channels are common: the batch is checked by hand, its parts have other statistics than the whole.
+  // Channels are cut by the common trial; the batch is tested separately, since parts have their own
+  // statistics.
   const Tensor x = values({3, 4, 3, 2}, 1), c = values({4}, 2), dy = values({3, 4, 3, 2}, 3);
   const ir::Attrs relu{{"activation", std::string("relu")}};
   EXPECT_EQ(expect_cuts({.op = "batch_norm_train", .in = {x, c, c, dy}, .attrs = relu, .results = 4}), "c");

@@ -1,4 +1,5 @@
-// layer_norm_grad, rms_norm_grad, lrn_grad: the backward ops of normalisations over rows and neighbours.
+// layer_norm_grad, rms_norm_grad, lrn_grad: backward ops of normalisations over rows and over neighbouring
+// channels.
 #include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/norm/rounded.h"
@@ -16,7 +17,7 @@ void require_like(const ir::NodeView& n, size_t i, const TensorType& x) {
   base::require(n.in[i] == x, "operand ", i, " is ", n.in[i].to_string(), " beside ", x.to_string());
 }
 
-/// The gradient that arrives may be of fewer bits than x.
+/// The shape must be that of x; the type may have fewer bits.
 void require_shape_of(const ir::NodeView& n, size_t i, const TensorType& x) {
   if (!n.present(i) || !n.in[i].shape.is_static() || !x.shape.is_static()) return;
   base::require(n.in[i].shape == x.shape && tensor::is_float(n.in[i].dtype), "operand ", i, " is ",
@@ -33,7 +34,7 @@ ir::CostFn cost(double flop) {
   };
 }
 
-/// Operands dy, x, scale (absent: 1) and add (absent: 0); dx is like x, the others like the scale.
+/// The operands are dy, x, scale (absent: 1) and add (absent: 0); dx is like x, the others like the scale.
 std::vector<TensorType> infer_row_norm(const ir::NodeView& n) {
   const TensorType& x = n.in[1];
   require_shape_of(n, 0, x);

@@ -57,7 +57,7 @@ PrepareFn prepare_vector(bool rms) {
   };
 }
 
-/// dx of one row; leaves mean and 1 / deviation.
+/// Computes dx of one row; stores its mean and 1 / deviation.
 template <class T>
 void reference_row(const RowNormPlan& p, const ir::RunArgs& args, int64_t row, double* moments) {
   const T *dy = in_ptr<T>(args, 0) + row * p.cols, *x = in_ptr<T>(args, 1) + row * p.cols;
@@ -126,7 +126,7 @@ ir::Refusal refuse_vector(const ir::NodeView& node) {
 }
 
 std::vector<ir::Kernel> row_norm_kernels(bool rms) {
-  // dx is written behind the last reads of dy, x and add at the same place.
+  // At each place, dx is written after the last reads of dy, x and add.
   const ir::Kernel vector{
       .name = "vector", .refuse = refuse_vector, .prepare = prepare_vector(rms), .may_overwrite = 0b1011};
   return faster({vector}, float_reference(prepare_reference(rms)));
@@ -137,7 +137,7 @@ struct LrnPlan {
   double alpha, beta, bias;
 };
 
-/// One point of one image: all channels, `points` apart.
+/// One point of one image: all channels, which are `points` apart.
 template <class T>
 void lrn_point(const LrnPlan& p, const T* dy, const T* x, T* dx) {
   const auto at = [&](int64_t c) { return c * p.points; };
@@ -150,7 +150,8 @@ void lrn_point(const LrnPlan& p, const T* dy, const T* x, T* dx) {
   };
   for (int64_t c = 0; c < p.channels; ++c) {
     double sum = 0;
-    // Channel j looks at j - before ... j + after: c lies in the windows of c - after ... c + before.
+    // Channel j reads j - before ... j + after, so c lies in the windows of channels c - after ... c +
+    // before.
     for (int64_t j = std::max<int64_t>(0, c - after); j <= std::min(p.channels - 1, c + before); ++j)
       sum += double(dy[at(j)]) * double(x[at(j)]) * std::pow(base(j), -p.beta - 1);
     dx[at(c)] = T(double(dy[at(c)]) * std::pow(base(c), -p.beta) -

@@ -52,7 +52,7 @@ TEST(NormGradients, LpNorm) {
     }
   }
   expect_gradient({.op = "l2_normalize", .in = {values({4, 5}, 1)}});
-  // Below epsilon the norm is a constant.
+  // If the norm is below epsilon, the divisor is constant.
   expect_gradient({.op = "l2_normalize", .in = {values({4, 5}, 1)}, .attrs = {{"epsilon", 100.0}}});
 }
 
@@ -98,7 +98,7 @@ Tensor in_f64(const Tensor& t) {
   return Tensor::from<double>(t.dims(), std::span<const double>(v));
 }
 
-/// The f32 kernels against the f64 ones, which finite differences hold.
+/// The f32 kernels against the f64 kernels, which finite differences verify.
 TEST(NormGradients, VectorKernelsMatchDouble) {
   for (const std::string op : {"layer_norm_grad", "rms_norm_grad"}) {
     const size_t results = op == "rms_norm_grad" ? 2 : 3;

@@ -1,5 +1,5 @@
-// Gradient rules of the normalisations: in primitives where speed does not matter, else by an op of their
-// own.
+// Gradient rules of the normalisations: built from primitives where speed does not matter, otherwise with an
+// op of their own.
 #include "ops/norm/norm_rules.h"
 
 #include "ops/grad.h"
@@ -9,7 +9,7 @@ namespace {
 
 using tensor::Dims;
 
-/// [c] as [c, 1, ...], which broadcasts to x [n, c, ...].
+/// Reshapes [c] to [c, 1, ...], which broadcasts to x [n, c, ...].
 ValueId as_channels(GradBuilder& g, ValueId vector) {
   const Dims x = g.dims(g.in(0));
   Dims shape(x.size() > 1 ? x.size() - 1 : 1, 1);
@@ -17,7 +17,7 @@ ValueId as_channels(GradBuilder& g, ValueId vector) {
   return g.reshape(vector, shape);
 }
 
-/// The sum of `term`, shaped like x, per channel, shaped like operand i.
+/// Sums `term`, shaped like x, per channel and shapes the result like operand i.
 ValueId per_channel(GradBuilder& g, ValueId term, size_t i) {
   return g.reshape(g.reduce_to(term, g.dims(as_channels(g, g.in(i)))), g.dims(g.in(i)));
 }
@@ -40,7 +40,7 @@ Gradients batch_norm_rule(GradBuilder& g) {
   return out;
 }
 
-/// A group of an image is a row of layer_norm_grad; the scale works per channel before.
+/// A group of an image is a row of layer_norm_grad; the scale, which is per channel, is applied before it.
 Gradients group_norm_rule(ir::Graph& graph, const ir::Node& node, std::span<const ValueId> out_grads) {
   GradBuilder g(graph, node, out_grads);
   const Dims x = g.dims(g.in(0));
@@ -60,8 +60,8 @@ Gradients group_norm_rule(ir::Graph& graph, const ir::Node& node, std::span<cons
   return out;
 }
 
-/// Adds the gradient node of a layer or RMS norm of `x` with operand `scale_at` as its scale; `add` joins dx.
-/// Results: dx, dscale and (where `bias_at` is present) dbias, shaped like the operands.
+/// Adds the gradient node of a layer or RMS norm of `x` with operand `scale_at` as scale; `add` is added to
+/// dx. Results: dx, dscale and (if `bias_at` is present) dbias, shaped like the operands.
 struct RowNormGrad {
   ValueId dx;
   std::optional<ValueId> dscale, dbias;
@@ -102,7 +102,8 @@ Gradients layer_norm_rule(ir::Graph& graph, const ir::Node& node, std::span<cons
   return out;
 }
 
-/// Both summands get the gradient of the sum: through the norm, and what reaches the sum directly.
+/// Both summands get the gradient of the sum: through the norm, plus the gradient that reaches the sum
+/// directly.
 Gradients add_layer_norm_rule(ir::Graph& graph, const ir::Node& node, std::span<const ValueId> out_grads) {
   GradBuilder g(graph, node, out_grads);
   Gradients out = g.none();
@@ -121,8 +122,8 @@ Gradients add_layer_norm_rule(ir::Graph& graph, const ir::Node& node, std::span<
   return out;
 }
 
-/// y = x / n: dx = (dy - n'(x) sum(dy y)) / n with n' = y for the 2-norm, sign(x) for the 1-norm; 0 where n
-/// is.
+/// y = x / n: dx = (dy - n'(x) sum(dy y)) / n, where n' is y for the 2-norm and sign(x) for the 1-norm; 0
+/// where n is 0.
 Gradients lp_norm_rule(GradBuilder& g) {
   const ValueId x = g.in(0), y = g.out(), dy = g.grad();
   const std::vector<int64_t> axes{g.attrs().get_int("axis", -1)};
@@ -142,7 +143,7 @@ Gradients mean_variance_rule(GradBuilder& g) {
   const ValueId dy = g.grad(), d = g.sub(g.in(0), mean_over(g, g.in(0), axes));
   const ValueId deviation = g.op("sqrt", {mean_over(g, g.mul(d, d), axes)});
   const ValueId below = g.plus(deviation, 1e-9);
-  // A constant group has d = 0; the floor keeps 0 / 0 away.
+  // In a constant group d is 0; the lower bound avoids 0 / 0.
   const ValueId floor = g.op("max", {deviation, g.scalar(1e-30, deviation)});
   const ValueId product = g.div(mean_over(g, g.mul(dy, d), axes), g.mul(floor, below));
   Gradients out = g.none();

@@ -1,5 +1,4 @@
-// The normalisation family: batch, instance, group, layer, RMS, Lp, mean-variance and local response
-// normalisation.
+// The normalisations: batch, instance, group, layer, RMS, Lp, mean-variance and local response.
 #include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/norm/norm_rules.h"
@@ -21,7 +20,7 @@ const ir::AttrSpec kStash{"stash_type", "int", "ONNX type of the statistics; com
 
 std::vector<TensorType> like_x(const ir::NodeView& n) { return {n.in[0]}; }
 
-/// Statistics read x twice in theory; good kernels keep it in cache: x and y once, `flop` per element.
+/// Counts x and y once: statistics need x a second time, but good kernels still have it in cache.
 ir::CostFn norm_cost(double flop) {
   return [flop](const ir::NodeView& n) {
     ir::Cost cost{.flop = flop * static_cast<double>(n.in[0].shape.elements().value_or(0))};
@@ -114,7 +113,7 @@ ir::OpSchema group_norm() {
       .onnx = "GroupNormalization"};
 }
 
-/// Shape of the statistics: the axes from `axis` on have extent 1.
+/// The shape of the statistics: axes from `axis` on have extent 1.
 Shape statistics_shape(const ir::NodeView& n) {
   const Shape& x = n.in[0].shape;
   if (!x.has_rank()) return x;
@@ -124,7 +123,7 @@ Shape statistics_shape(const ir::NodeView& n) {
   return Shape(std::move(dims));
 }
 
-/// Scale and bias broadcast to the normalised axes.
+/// Checks that scale and bias broadcast to the normalised axes.
 void require_columns(const ir::NodeView& n) {
   const Shape& x = n.in[0].shape;
   if (!x.is_static()) return;

@@ -13,7 +13,7 @@ namespace {
 
 using tensor::Dims;
 
-/// [batch, channels, points]
+/// Extents of a tensor viewed as [batch, channels, points].
 struct Planes {
   int64_t batch, channels, points;
 };
@@ -50,7 +50,7 @@ template <class T>
 void batch_norm_channel(const BatchNormPlan& p, const ir::RunArgs& args, size_t out_count, int64_t c) {
   const T* x = in_ptr<T>(args, 0);
   double mean = double(in_ptr<T>(args, 3)[c]), var = double(in_ptr<T>(args, 4)[c]);
-  double new_mean = mean, new_var = var;  // running statistics stay what they are outside training
+  double new_mean = mean, new_var = var;  // outside training, running statistics do not change
   if (p.training) {
     const double keep = p.momentum;
     const auto [of_mean, of_var] = channel_statistics(x, p.planes, c);
@@ -85,13 +85,13 @@ ir::BoundKernel prepare_batch_norm(const ir::KernelInit& init) {
   });
 }
 
-/// `channels` planes of `points` values that share their statistics.
+/// `channels` planes of `points` values with common statistics.
 struct GroupBlock {
   int64_t channels, points;
   double epsilon;
 };
 
-/// Normalises one block of `channels` planes of an image, then scales each plane by its own channel's factor.
+/// Normalises one block of `channels` planes of an image, then scales each plane with its channel's factor.
 template <class T>
 void norm_block(const T* x, T* y, const GroupBlock& block, const T* scale, const T* bias) {
   const auto [channels, points, epsilon] = block;
@@ -157,13 +157,13 @@ ir::Kernel vector_groups(bool per_channel) {
 ir::Refusal refuse_folded(const ir::NodeView& node) {
   for (size_t i = 1; i < node.out.size(); ++i) {
     if (node.out[i].shape.rank() > 0)
-      return "running statistics are results";  // of results nobody reads: none
+      return "running statistics are results";  // a result that nobody reads has no rank
   }
   if (node.attrs.get_int("training_mode", 0) != 0) return "training_mode takes the statistics of the batch";
   return refuse_vector(node);
 }
 
-/// Inference: scale and shift per channel, folded anew in each run because statistics may be state.
+/// Inference: scale and shift per channel, folded in every run because statistics may be state.
 ir::BoundKernel prepare_folded(const ir::KernelInit& init) {
   const Planes p = planes_of(init.node.in_dims(0));
   const float epsilon = static_cast<float>(init.node.attrs.get_float("epsilon", 1e-5));
@@ -216,7 +216,7 @@ ir::BoundKernel prepare_lp_norm(const ir::KernelInit& init) {
   });
 }
 
-/// Offsets of the reduced and of the kept axes of a tensor: every element is kept[i] + reduced[j].
+/// Offsets along the reduced and the kept axes: the elements of a tensor are at kept[i] + reduced[j].
 struct SplitAxes {
   std::vector<int64_t> kept{0}, reduced{0};
 };
@@ -294,7 +294,7 @@ ir::BoundKernel prepare_lrn(const ir::KernelInit& init) {
   });
 }
 
-/// Points [begin, begin + n) of all channels of an image: sums of squares, their power, the product.
+/// Points [begin, begin + n) of all channels of an image: sums of squares, the power, the product.
 void lrn_block(const LrnPlan& p, const float* x, float* y, int64_t begin, int64_t n) {
   constexpr int64_t kBlock = 512;
   const cpu::UnaryTile power = cpu::unary_tile(cpu::UnaryOp::pow_scalar_);
@@ -311,7 +311,7 @@ void lrn_block(const LrnPlan& p, const float* x, float* y, int64_t begin, int64_
       for (int64_t i = 0; i < n; ++i) sum[i] += from[i] * from[i];
     }
     for (int64_t i = 0; i < n; ++i) sum[i] = bias + scale * sum[i];
-    if (p.beta == 0.75) {  // as published networks have it
+    if (p.beta == 0.75) {  // the usual value in published networks
       for (int64_t i = 0; i < n; ++i) {
         const float root = std::sqrt(sum[i]);
         sum[i] = 1.0f / (root * std::sqrt(root));

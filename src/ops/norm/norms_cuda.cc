@@ -10,7 +10,7 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-/// x f32, f16 or bf16; the operands of `vectors` all of x's type or all f32.
+/// Requires x to be f32, f16 or bf16 and the operands of `vectors` to have all x's type or all f32.
 ir::Refusal refuse_types(const ir::NodeView& node, size_t x, std::initializer_list<size_t> vectors) {
   if (auto why = refuse_dtype(node, x, {DType::f32, DType::f16, DType::bf16})) return why;
   DType type = node.in[x].dtype;
@@ -39,7 +39,7 @@ cuda::NormTypes types_of(const ir::NodeView& node, size_t x, size_t scale) {
   return {node.in[x].dtype, node.present(scale) ? node.in[scale].dtype : node.in[x].dtype};
 }
 
-/// 16-bit tensors beside f32 rows: the result that is rounded, and a gradient that arrives so.
+/// Checks 16-bit tensors of norms with f32 rows: a result that is rounded, and a 16-bit dy.
 ir::Refusal refuse_rounding(const ir::NodeView& node, size_t x, std::initializer_list<size_t> f32) {
   const DType rounded = rounded_type(node.attrs);
   const bool has_low_gradient = x == 1 && node.in[0].dtype != node.in[1].dtype;
@@ -140,11 +140,11 @@ ir::Kernel row_norm_grad_kernel(bool rms) {
     };
     return ir::BoundKernel{run, cuda::row_norm_grad_workspace_bytes(rows.rows, rows.n)};
   };
-  // dy and x are read again for the columns when dx is written.
+  // dy and x are read again for the columns after dx was written, so only `add` may be overwritten.
   return {.name = "rows", .refuse = refuse, .prepare = prepare, .may_overwrite = 0b1000};
 }
 
-/// [batch, channels, points]
+/// Extents of a tensor viewed as [batch, channels, points].
 struct Planes {
   int64_t batch, channels, points;
 };
@@ -179,7 +179,7 @@ ir::Kernel group_norm_kernel(bool per_channel) {
   return {.name = "rows", .refuse = refuse, .prepare = prepare, .may_overwrite = 1};
 }
 
-/// Inference.
+/// Batch norm in inference.
 ir::Kernel batch_norm_kernel() {
   auto refuse = [](const ir::NodeView& node) -> ir::Refusal {
     if (node.attrs.get_int("training_mode", 0) != 0) return "training_mode takes the statistics of the batch";

@@ -1,4 +1,4 @@
-// Norms and their gradients on the device against the CPU's.
+// Norms and their gradients on the device against the CPU's results.
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 
@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Types, NormsCuda, testing::Values(DType::f32, DType::f1
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
 TEST_P(NormsCuda, RowsOfAllLengths) {
-  // Rows in registers of one warp and of several, odd ones, and wider than registers hold.
+  // Rows that fit the registers of one warp or of several, odd ones, and rows that do not fit.
   for (const int64_t n : {1, 7, 64, 333, 1032, 4097, 16384, 16392}) {
     expect_as_cpu({.op = "layer_norm",
                    .in = {random({2, 3, n}, 1, 3), random({n}, 2), random({n}, 3)},
@@ -46,7 +46,7 @@ TEST_P(NormsCuda, ABroadcastScaleIsRefused) {
 }
 
 TEST_P(NormsCuda, GradientsOfRowNorms) {
-  // 700 rows: pieces of the column sums; 4104 columns: more than registers hold.
+  // 700 rows: column sums in several pieces; 4104 columns: more than registers hold.
   for (const auto& [rows, n] : std::vector<std::array<int64_t, 2>>{
            {1, 1}, {5, 7}, {9, 64}, {700, 24}, {700, 25}, {3, 1032}, {2, 4096}, {2, 4104}}) {
     for (const char* op : {"layer_norm_grad", "rms_norm_grad"}) {
@@ -59,7 +59,7 @@ TEST_P(NormsCuda, GradientsOfRowNorms) {
   }
 }
 
-/// The types whose results a norm of f32 rows rounds to.
+/// The types to which a norm of f32 rows can round its result.
 class RoundedNormsCuda : public NormsCuda {};
 INSTANTIATE_TEST_SUITE_P(Types, RoundedNormsCuda, testing::Values(DType::f16, DType::bf16),
                          [](const auto& at) { return std::string(name_of(at.param)); });
@@ -125,7 +125,7 @@ TEST_P(NormsCuda, BatchNormByGivenStatistics) {
   }
 }
 
-// The CPU's kernels of training take one type for all operands.
+// The CPU's training kernels take one type for all operands.
 TEST(NormsCuda, BatchNormByTheBatch) {
   for (const int64_t axis : {1, -1}) {
     for (const Dims& x : {Dims{2, 6, 5, 7}, {3, 5, 4, 8}, {40, 3, 8, 64}, {1, 2, 1, 1}, {900, 3}}) {

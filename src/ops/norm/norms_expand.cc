@@ -1,4 +1,4 @@
-// Norms that devices have no kernel of, in simpler ops: sums over axes and elementwise functions.
+// Norms for which devices have no kernel, in simpler ops: sums over axes and elementwise functions.
 #include "ops/norm/norms_expand.h"
 
 namespace trireme::ops {
@@ -7,7 +7,7 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-/// x in the type of the statistics: f64 of f64, else f32.
+/// x in the type of the statistics: f64 if x is f64, else f32.
 ValueId widened(GradBuilder& g, ValueId x) {
   const DType type = g.type(x).dtype;
   const ir::Attrs to_f32{{"to", int64_t{1}}};
@@ -21,7 +21,7 @@ ValueId mean_over(GradBuilder& g, ValueId x, const std::vector<int64_t>& axes) {
   return g.op("reduce_mean", {x, g.ints(axes)}, {{"keepdims", int64_t{1}}});
 }
 
-/// [c] as [c, 1, ...] beside x [n, c, ...].
+/// Reshapes [c] to [c, 1, ...], to match x [n, c, ...].
 ValueId as_channels(GradBuilder& g, ValueId vector, const Dims& x) {
   Dims shape(x.size() > 1 ? x.size() - 1 : 1, 1);
   shape[0] = tensor::element_count(g.dims(vector));
@@ -31,7 +31,7 @@ ValueId as_channels(GradBuilder& g, ValueId vector, const Dims& x) {
 }  // namespace
 
 std::vector<ValueId> expand_lp_norm(ir::Graph& graph, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   GradBuilder g(graph, node, {});
   const ValueId x = widened(g, g.in(0));
   const std::string_view sum = g.attrs().get_int("p", 2) == 2 ? "reduce_l2" : "reduce_l1";
@@ -50,7 +50,7 @@ std::vector<ValueId> expand_mean_variance_norm(ir::Graph& graph, const ir::Node&
   return {narrowed(g, g.div(d, g.plus(deviation, 1e-9)), g.in(0))};
 }
 
-/// With training_mode by the batch's own mean and variance (of the whole batch, biased), which also move the
+/// With training_mode, normalises by mean and (biased) variance of the whole batch, which also update the
 /// running ones.
 std::vector<ValueId> expand_batch_norm(ir::Graph& graph, const ir::Node& given) {
   const ir::Node node = given;

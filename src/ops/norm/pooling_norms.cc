@@ -1,5 +1,5 @@
-// add_layer_norm, masked_mean_pool, l2_normalize: what text encoders do around and after their blocks, in one
-// pass each.
+// add_layer_norm, masked_mean_pool, l2_normalize: operations around and after the blocks of text encoders,
+// each in one pass.
 #include "ops/norm/norm_cuts.h"
 #include "ops/norm/norm_kernels.h"
 #include "ops/norm/norm_rules.h"

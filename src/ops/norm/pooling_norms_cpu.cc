@@ -72,7 +72,7 @@ ir::BoundKernel prepare_add_layer_norm_reference(const ir::KernelInit& init) {
   });
 }
 
-/// The mask becomes f32 in the workspace whatever its type.
+/// A mask of any type is converted to f32 in the workspace.
 ir::BoundKernel prepare_mean_pool(const ir::KernelInit& init) {
   const Dims x = init.node.in_dims(0);
   base::require(init.node.in_dims(1) == Dims{x[0], x[1]}, "mask of shape ", init.node.in[1].shape.to_string(),

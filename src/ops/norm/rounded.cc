@@ -1,4 +1,4 @@
-// Rounded results of norms: which there are, and their types.
+// Rounded results of norms: which nodes have one, and its type.
 #include "ops/norm/rounded.h"
 
 #include "base/error.h"

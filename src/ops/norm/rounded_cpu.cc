@@ -1,4 +1,4 @@
-// Rounded results of norms on the CPU: a pass behind the kernel.
+// Rounded results of norms on the CPU: an additional pass after the kernel.
 #include <algorithm>
 #include <array>
 
@@ -20,11 +20,11 @@ ir::NodeView plain_of(const ir::NodeView& node, size_t plain) {
   return view;
 }
 
-/// Runs `inner`, whose first result may be left out, and rounds that to result `at`.
+/// Runs `inner`, whose first result may be absent, and rounds that result to result `at`.
 struct Rounding {
   ir::BoundKernel inner;
   DType from, to;
-  int64_t elements, place;  // of the first result where nobody else reads it
+  int64_t elements, place;  // of the first result, if nobody else reads it
   size_t at;
 
   void operator()(const ir::RunArgs& args) const {

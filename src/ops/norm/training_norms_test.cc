@@ -1,5 +1,4 @@
-// Batch norm with its running statistics, and cross entropy, against PyTorch
-// (tools/oracles/training_norms.py).
+// Batch norm with running statistics, and cross entropy, against PyTorch (tools/oracles/training_norms.py).
 #include "base/files/file.h"
 #include "base/text/json.h"
 #include "ops/test_eval.h"
@@ -26,7 +25,7 @@ std::vector<double> numbers(const Json& list) {
   return out;
 }
 
-/// The tensor number k of the script.
+/// Tensor number k of the script.
 Tensor numbered(DType dtype, int64_t k, const Dims& dims) {
   Tensor t = Tensor::empty(dtype, dims);
   tensor::visit_dtype(dtype, [&](auto zero) {
@@ -41,7 +40,7 @@ Tensor permuted(const Tensor& t, const std::vector<int64_t>& perm) {
   return testing::run("transpose", {t}, {{"perm", perm}})[0];
 }
 
-/// One precision and layout of the three steps; images are [3, 4, 5, 2] in the file.
+/// A precision and layout of the three steps; images in the file are [3, 4, 5, 2].
 struct Form {
   DType dtype;
   bool channels_last, residual;

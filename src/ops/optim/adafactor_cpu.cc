@@ -1,4 +1,5 @@
-// Kernels of adafactor_update (matrices, factored second moment) and adafactor_vector_update on CPU.
+// Kernels of adafactor_update (Shazeer & Stern 2018; matrices with factored second moment) and
+// adafactor_vector_update on CPU.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,21 +11,21 @@ namespace {
 
 using Plan = std::shared_ptr<const UpdatePlan>;
 
-/// A parameter [matrices, rows, cols]; a large matrix is cut in parts of `part_rows` rows.
+/// A parameter [matrices, rows, cols]; large matrices are cut into parts of `part_rows` rows.
 struct Factored {
   int64_t matrices = 1, rows = 1, cols = 1;
   int64_t part_rows = 1, parts = 1;
   size_t partial_at = 0;  // column sums [matrices, parts, cols] in the workspace
-  size_t mean_at = 0;     // mean of the row factors [matrices]
+  size_t mean_at = 0;     // means of the row factors [matrices]
 };
 
-/// Rows [first, last) of one parameter, counted over its matrices: whole matrices, or one part of one.
+/// Rows [first, last) of one parameter, numbered across its matrices: whole matrices or one part of a matrix.
 struct RowBlock {
   size_t tensor;
   int64_t first, last;
 };
 
-/// Matrix and row in it of a counted row; stepping needs no division.
+/// Matrix and row within it of a numbered row; moving on needs no division.
 struct RowAt {
   int64_t matrix, row, rows;
   RowAt(int64_t first, int64_t rows_of_matrix)
@@ -41,12 +42,12 @@ struct RowAt {
 constexpr int64_t kBlockElements = 16384;
 constexpr int64_t kLeastPartRows = 128;  // column sums of all parts then take 1/16 of the parameter's bytes
 
-/// Shapes and constants of one node. Rows of all matrices of a parameter count on, so that a block is a
-/// range.
+/// Shapes and constants of one node. Rows are numbered across all matrices of a parameter, so that a block is
+/// a range.
 struct FactoredPlan {
   std::vector<Factored> tensors;
   std::vector<RowBlock> blocks;
-  size_t partials = 0, means = 0;  // doubles of each in the workspace
+  size_t partials = 0, means = 0;  // numbers of doubles in the workspace
   double beta2_decay, eps1, eps2, d, weight_decay;
 
   FactoredPlan(const UpdatePlan& plan, const ir::Attrs& attrs, double least_eps)
@@ -58,11 +59,11 @@ struct FactoredPlan {
     for (size_t t = 0; t < plan.groups; ++t) add(t, plan.dims[t], plan.layout.states == 2);
   }
 
-  /// Workspace of one launch in doubles: see Work.
+  /// Doubles in the workspace of one launch; see Work.
   size_t doubles() const { return partials + means + 2 * blocks.size() + tensors.size(); }
 
  private:
-  /// The last two axes are the matrix, as in PyTorch; convolutions [o, i, h, w] hold o * i small ones.
+  /// The last two axes form the matrix, as in PyTorch; a convolution [o, i, h, w] has o * i small matrices.
   void add(size_t t, const tensor::Dims& dims, bool is_matrix) {
     Factored f;
     if (is_matrix) {
@@ -70,7 +71,7 @@ struct FactoredPlan {
       f.part_rows = std::max(kLeastPartRows, kBlockElements / std::max<int64_t>(1, f.cols));
       f.parts = std::max<int64_t>(1, (f.rows + f.part_rows - 1) / f.part_rows);
     } else {
-      f.rows = tensor::element_count(dims);  // a row of one column each; factors are per element
+      f.rows = tensor::element_count(dims);  // rows of one column: factors are per element
       f.part_rows = kBlockElements;
       f.parts = std::max<int64_t>(1, (f.rows + f.part_rows - 1) / f.part_rows);
     }
@@ -81,7 +82,7 @@ struct FactoredPlan {
       means += static_cast<size_t>(f.matrices);
     }
     tensors.push_back(f);
-    if (f.matrices * f.rows * f.cols == 0) return;  // no block: its states stay
+    if (f.matrices * f.rows * f.cols == 0) return;  // without blocks, its states stay unchanged
     if (f.parts == 1) {
       add_whole(t, f);
       return;
@@ -92,7 +93,7 @@ struct FactoredPlan {
     }
   }
 
-  /// Several small matrices to a block.
+  /// Puts several small matrices into one block.
   void add_whole(size_t t, const Factored& f) {
     const int64_t together = std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, f.rows * f.cols));
     for (int64_t m = 0; m < f.matrices; m += together)
@@ -100,8 +101,8 @@ struct FactoredPlan {
   }
 };
 
-/// The parts of the workspace: column sums of parts, mean row factor of each matrix, squares of p and u of
-/// each block, step of each parameter.
+/// The parts of the workspace: column sums of parts, mean row factor per matrix, squares of p and u per
+/// block, step per parameter.
 struct Work {
   double *partial, *mean, *param_squares, *update_squares, *step;
   Work(const FactoredPlan& f, void* memory) {
@@ -113,8 +114,8 @@ struct Work {
   }
 };
 
-/// One execution: four loops over the blocks of all parameters with a barrier after each. Nothing the size of
-/// a parameter is stored between them; the direction u is computed twice, which costs less than keeping it.
+/// One execution: four loops over the blocks of all parameters with a barrier after each. Nothing as large as
+/// a parameter is stored in between; computing the direction u twice costs less than storing it.
 template <class T>
 class Launch {
  public:
@@ -140,7 +141,7 @@ class Launch {
 
  private:
   static constexpr int64_t kTile = 1024;
-  // The 3 x 3 matrices of convolutions: a call per row would cost more than its work.
+  // For matrices as small as the 3 x 3 ones of convolutions, a call per row would cost more than its work.
   static bool is_narrow(const Factored& f) { return f.cols < 16; }
 
   const T* param(size_t t) const { return in_ptr<T>(args_, plan_.layout.param(t)); }
@@ -150,7 +151,7 @@ class Launch {
   /// Running mean: old + (1 - beta2) (mean - old).
   T blend(T old, double mean) const { return old + static_cast<T>(take_) * (static_cast<T>(mean) - old); }
 
-  /// Row factors of a block, its part of the column sums, and its share of |p|^2.
+  /// Computes a block's row factors, its part of the column sums, and its share of |p|^2.
   void sum_block(int64_t number) const {
     const RowBlock& b = f_.blocks[static_cast<size_t>(number)];
     const Factored& f = f_.tensors[b.tensor];
@@ -179,7 +180,7 @@ class Launch {
         cpu::sum_squares(param(b.tensor) + b.first * f.cols, (b.last - b.first) * f.cols);
   }
 
-  /// The vector form: a mean of squares for each element.
+  /// The form without factors: a mean of squares for each element.
   void mean_block(int64_t number) const {
     const RowBlock& b = f_.blocks[static_cast<size_t>(number)];
     const int64_t n = b.last - b.first;
@@ -204,7 +205,7 @@ class Launch {
     }
   }
 
-  /// Column factors of one matrix from its parts in order, and the mean of its row factors.
+  /// Sums the column factors of one matrix over its parts in order, and averages its row factors.
   void combine(size_t t, const Factored& f, int64_t matrix) const {
     const double scale = s_.grad_scale * s_.grad_scale / static_cast<double>(std::max<int64_t>(1, f.rows));
     const double* sums = work_.partial + f.partial_at + static_cast<size_t>(matrix * f.parts * f.cols);
@@ -225,7 +226,7 @@ class Launch {
     return static_cast<double>(state_out(t, 0)[r]) / std::max(mean, f_.eps1);
   }
 
-  /// directions() of narrow matrices: a tile of many rows gets its row * column factors first.
+  /// directions() for narrow matrices: row * column factors are first computed for a tile of many rows.
   template <class Use>
   void narrow_directions(const RowBlock& b, const Factored& f, const Use& use) const {
     T u[kTile], square[kTile];
@@ -245,7 +246,7 @@ class Launch {
     }
   }
 
-  /// Calls use(element offset, direction, elements) over the block in tiles.
+  /// Calls use(element offset, direction, elements) for each tile of the block.
   template <class Use>
   void directions(const RowBlock& b, const Use& use) const {
     const Factored& f = f_.tensors[b.tensor];
@@ -265,7 +266,7 @@ class Launch {
     }
   }
 
-  /// The block's share of |u|^2.
+  /// Computes the block's share of |u|^2.
   void measure_block(int64_t number) const {
     double squares = 0;
     directions(f_.blocks[static_cast<size_t>(number)],

@@ -10,7 +10,7 @@ namespace {
 
 using Plan = std::shared_ptr<const UpdatePlan>;
 
-/// A kernel whose pieces do not know each other: `rule(scalars)` per launch, then `run(rule, run)` per piece.
+/// A kernel with independent pieces: `rule(scalars)` once per launch, then `run(rule, run)` for each piece.
 template <class T, class RuleOf, class Run>
 ir::BoundKernel one_pass(const Plan& plan, RuleOf rule_of, Run run) {
   return {[=](const ir::RunArgs& args) {
@@ -22,7 +22,7 @@ ir::BoundKernel one_pass(const Plan& plan, RuleOf rule_of, Run run) {
   }};
 }
 
-/// Plain descent and momentum: the rule tells them apart by momentum == 0.
+/// Plain descent and momentum; the rule distinguishes them by momentum == 0.
 template <class T>
 ir::BoundKernel prepare_sgd(const ir::KernelInit& init, const Plan& plan) {
   const ir::Attrs& attrs = init.node.attrs;
@@ -40,7 +40,7 @@ ir::BoundKernel prepare_sgd(const ir::KernelInit& init, const Plan& plan) {
   return one_pass<T>(plan, rule_of, cpu::sgd_run<T>);
 }
 
-/// Bias corrections are taken in double, once a launch; weight decay is decoupled (AdamW) or added to g.
+/// Bias corrections are computed in double once per launch; weight decay is decoupled (AdamW) or added to g.
 template <class T>
 ir::BoundKernel prepare_adam(const ir::KernelInit& init, const Plan& plan) {
   const ir::Attrs& attrs = init.node.attrs;
@@ -61,13 +61,13 @@ ir::BoundKernel prepare_adam(const ir::KernelInit& init, const Plan& plan) {
   return one_pass<T>(plan, rule_of, cpu::adam_run<T>);
 }
 
-/// What a skipped average does: nothing in place, a copy elsewhere.
+/// The result of a skipped average: unchanged in place, otherwise a copy.
 template <class T>
 void copy_unless_same(const T* from, T* to, int64_t n) {
   if (from != to && n > 0) std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
 }
 
-/// ema_weights(step, skip, (ema, value)...): no gradient, so not an UpdatePlan.
+/// ema_weights(step, skip, (ema, value)...) has no gradient operand, so it is not an UpdatePlan.
 ir::BoundKernel prepare_ema_weights(const ir::KernelInit& init) {
   std::vector<int64_t> elements;
   for (size_t i = 2; i < init.node.in.size(); i += 2)
@@ -92,7 +92,7 @@ ir::BoundKernel prepare_ema_weights(const ir::KernelInit& init) {
   });
 }
 
-/// (state, value, skip?) -> state.
+/// (state, value, skip?) -> new state.
 ir::BoundKernel prepare_ema_update(const ir::KernelInit& init) {
   const double keep = init.node.attrs.get_float("keep", 0.9);
   const auto pieces =
@@ -112,7 +112,8 @@ ir::BoundKernel prepare_ema_update(const ir::KernelInit& init) {
   });
 }
 
-/// tree_accumulate(count, value, level sums ...): level `top` is free, the levels below hold what is added.
+/// tree_accumulate(count, value, level sums ...): level `top` is free, all lower levels hold sums to be
+/// added.
 template <class T>
 void add_up_the_tree(const ir::RunArgs& args, const Piece& p, size_t levels, size_t top) {
   const T* sum = in_ptr<T>(args, 1) + p.begin;

@@ -9,23 +9,23 @@ namespace {
 
 using SharedPieces = std::shared_ptr<const PiecePlan>;
 
-/// All operands are tensors to sum over.
+/// Pieces of all operands, which are the tensors to sum.
 SharedPieces pieces_of(const ir::NodeView& node) {
   std::vector<int64_t> elements;
   for (size_t i = 0; i < node.in.size(); ++i) elements.push_back(tensor::element_count(node.in_dims(i)));
   return std::make_shared<const PiecePlan>(elements);
 }
 
-/// The blocks of one operand, [outer, blocks, inner], each cut in chunks that depend on outer and inner only:
-/// a rank with fewer blocks adds the same numbers in the same order.
+/// The blocks of one operand, [outer, blocks, inner], each cut into chunks that depend on outer and inner
+/// only, so that a rank with fewer blocks adds the same numbers in the same order.
 struct BlockedTensor {
   int64_t outer = 1, blocks = 1, inner = 1, chunks = 1;
-  size_t first = 0;  // of its sums [blocks][chunks]; its blocks begin at `result`
+  size_t first = 0;  // index of its sums [blocks][chunks]; its blocks begin at `result`
   size_t result = 0;
   bool by_rows() const { return outer > 1; }
 };
 
-/// Work of one call: chunk `chunk` of block `block`, or of all blocks where they are interleaved in rows.
+/// One call's work: chunk `chunk` of block `block`, or of all blocks if they are interleaved in rows.
 struct BlockTask {
   size_t tensor;
   int64_t block, chunk, elements;
@@ -34,7 +34,7 @@ struct BlockTask {
 struct BlockPlan {
   std::vector<BlockedTensor> tensors;
   std::vector<BlockTask> work;
-  std::vector<size_t> tasks{0};  // work [tasks[t], tasks[t + 1]) is task t
+  std::vector<size_t> tasks{0};  // work items [tasks[t], tasks[t + 1]) form task t
   size_t sums = 0;
 
   explicit BlockPlan(const ir::NodeView& node) {
@@ -49,7 +49,7 @@ struct BlockPlan {
   }
 
  private:
-  static constexpr int64_t kChunk = 16384;  // elements that one sum_squares call or run of rows adds
+  static constexpr int64_t kChunk = 16384;  // elements that one call of sum_squares or one run of rows adds
 
   void add(const tensor::Dims& extents, size_t dim, int64_t blocks) {
     BlockedTensor t;
@@ -69,7 +69,7 @@ struct BlockPlan {
     tensors.push_back(t);
   }
 
-  /// Small pieces of work share a task.
+  /// Small work items share a task.
   void divide() {
     int64_t held = 0;
     for (size_t i = 0; i < work.size(); ++i) {
@@ -121,7 +121,7 @@ ir::BoundKernel prepare_block_squares(const ir::KernelInit& init) {
   });
 }
 
-/// Where the blocks of a tensor stand: `count` on each of `parts` ranks, whose vectors are `stride` long.
+/// Where the blocks of a tensor are: `count` on each of `parts` ranks, whose vectors have length `stride`.
 struct GatheredBlocks {
   size_t operand, first, count, parts, stride;
 };
@@ -164,7 +164,7 @@ ir::BoundKernel prepare_norm(const ir::KernelInit& init) {
 /// False if any element is infinite or NaN.
 template <class T>
 bool piece_is_finite(const T* x, int64_t n) {
-  // f32 squares cannot overflow f64; f64 squares can.
+  // The squares of f32 values cannot overflow f64, those of f64 values can.
   if constexpr (sizeof(T) == 4) return std::isfinite(cpu::sum_squares(x, n));
   return std::all_of(x, x + n, [](T v) { return std::isfinite(v); });
 }
@@ -186,12 +186,12 @@ ir::BoundKernel prepare_all_finite(const ir::KernelInit& init) {
   });
 }
 
-/// Not above its limit; a NaN is above every limit.
+/// Whether the value is not above its limit; a NaN exceeds every limit.
 bool within(const ir::RunArgs& args, size_t limit, double value) {
   return args.in[limit] == nullptr || value <= static_cast<double>(*in_ptr<float>(args, limit));
 }
 
-/// Operands: norm, grad_scale?, norm_limit?, loss?, loss_limit?; results: factor, skip, unscaled norm.
+/// Operands: norm, grad_scale?, norm_limit?, loss?, loss_limit?. Results: factor, skip, unscaled norm.
 ir::BoundKernel prepare_clip(const ir::KernelInit& init) {
   const double max_norm = init.node.attrs.get_float("max_norm", 0);
   const double eps = init.node.attrs.get_float("epsilon", 1e-6);
@@ -209,7 +209,7 @@ ir::BoundKernel prepare_clip(const ir::KernelInit& init) {
     const bool is_finite = std::isfinite(norm) && std::isfinite(loss);
     const bool too_big = !within(args, 2, norm) || !within(args, 4, loss);
     if (results > 1 && all.out[1] != nullptr) {
-      // What is not finite is the business of skip_nonfinite, not of the limits.
+      // Values that are not finite are decided by skip_nonfinite, not by the limits.
       *out_ptr<bool>(args, 1) = is_finite ? too_big : skip_nonfinite;
     }
     if (results > 2 && all.out[2] != nullptr) *out_ptr<float>(args, 2) = static_cast<float>(norm);

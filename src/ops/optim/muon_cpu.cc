@@ -1,4 +1,4 @@
-// Kernel of muon_update on CPU: momentum, Newton-Schulz iteration of the whole matrix, step.
+// The kernel of muon_update on CPU (Jordan et al. 2024): momentum, Newton-Schulz iteration of a matrix, step.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 
 using Plan = std::shared_ptr<const UpdatePlan>;
 
-/// The iterate is the matrix with its shorter side first: [low, high].
+/// The iterate is the matrix with the shorter side first: [low, high].
 struct Sides {
   int64_t rows, cols, low, high;
   explicit Sides(const tensor::Dims& dims)
@@ -20,7 +20,7 @@ struct Sides {
   bool transposed() const { return rows > cols; }
 };
 
-/// c = alpha a b: a [m, k], b [k, n] or, transposed, [n, k]; all dense.
+/// c = alpha a b, where a is [m, k] and b is [k, n] or, transposed, [n, k]; all are dense.
 template <class T>
 struct Product {
   const T *a, *b;
@@ -46,7 +46,7 @@ void multiply(const Product<float>& p, void* workspace, base::ThreadPool& pool) 
   cpu::gemm_batched(g, workspace, pool);
 }
 
-/// f64 is for checking: one chain of sums per element.
+/// f64 serves as a check: each element is one chain of sums.
 void multiply(const Product<double>& p, void*, base::ThreadPool& pool) {
   pool.for_range(p.m, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -60,7 +60,7 @@ void multiply(const Product<double>& p, void*, base::ThreadPool& pool) {
   });
 }
 
-/// Rounds to bf16 and back, nearest even: what storing the iterate in bf16 would do.
+/// Rounds to bf16 and back, to nearest even, as storing the iterate in bf16 would do.
 void round_bf16(float* x, int64_t n) {
   constexpr int64_t kTile = 512;
   uint16_t tile[kTile];
@@ -75,7 +75,7 @@ void round_bf16(double* x, int64_t n) {
     x[i] = static_cast<double>(static_cast<float>(tensor::BFloat16(static_cast<float>(x[i]))));
 }
 
-/// Constants of one node, and the largest workspace any of its matrices needs: they go one after another.
+/// Constants of one node, and the largest workspace of its matrices, which are processed one after another.
 struct MuonPlan {
   double momentum, weight_decay, eps;
   double a, b, c;  // coefficients of the quintic
@@ -105,14 +105,14 @@ struct MuonPlan {
     }
   }
 
-  /// Update relative to lr: keeps the size of a step alike over shapes.
+  /// Factor of the update relative to lr, which makes steps equally large for all shapes.
   double adjust(const Sides& s) const {
     const double rows = static_cast<double>(s.rows), cols = static_cast<double>(s.cols);
     return match_adamw ? 0.2 * std::sqrt(std::max(rows, cols)) : std::sqrt(std::max(1.0, rows / cols));
   }
 };
 
-/// One execution. Each matrix uses the whole team; its pieces and products depend on its extents only.
+/// One execution. The whole team works on each matrix; pieces and products depend only on its extents.
 template <class T>
 class Launch {
  public:
@@ -137,7 +137,7 @@ class Launch {
   void run() {
     for (size_t t = 0; t < plan_.groups; ++t) {
       const Sides sides(plan_.dims[t]);
-      if (sides.low == 0) continue;  // no elements
+      if (sides.low == 0) continue;  // has no elements
       start(t, sides);
       for (int64_t i = 0; i < muon_.steps; ++i) iterate(sides);
       apply(t, sides);
@@ -150,7 +150,7 @@ class Launch {
     return align_up(static_cast<int64_t>(sizeof(double) * plan.pieces.pieces().size()));
   }
 
-  /// body(piece number, piece) over the pieces of parameter t.
+  /// Calls body(piece number, piece) for the pieces of parameter t.
   template <class Body>
   void for_pieces(size_t t, const Body& body) const {
     const size_t first = plan_.pieces.first(t);
@@ -167,13 +167,13 @@ class Launch {
     cpu::permute({from, to, shape, order, static_cast<int>(sizeof(T))}, pool_);
   }
 
-  /// Rounds where the iterate is bf16.
+  /// Rounds if the iterate is bf16.
   void rounded(T* x, int64_t n) const {
     if (!muon_.bf16) return;
     pool_.for_range(n, 16384, [&](int64_t begin, int64_t end) { round_bf16(x + begin, end - begin); });
   }
 
-  /// x = u / max(|u|, eps), shorter side first; writes the momentum.
+  /// x = u / max(|u|, eps) with the shorter side first; also writes the momentum.
   void start(size_t t, const Sides& sides) {
     const cpu::MuonMomentum rule{s_.grad_scale, 1 - muon_.momentum, muon_.nesterov};
     T* u = sides.transposed() ? y_ : x_;
@@ -187,7 +187,7 @@ class Launch {
     });
     const size_t first = plan_.pieces.first(t);
     const double squares = pairwise_sum(squares_ + first, plan_.pieces.first(t + 1) - first);
-    // Frobenius norm: bounds the largest singular value by 1, where the iteration converges.
+    // Dividing by the Frobenius norm bounds the largest singular value by 1, where the iteration converges.
     T norm = static_cast<T>(std::max(std::sqrt(squares), muon_.eps));
     if (muon_.bf16) round_bf16(&norm, 1);
     const T inverse = 1 / norm;
@@ -218,7 +218,7 @@ class Launch {
     });
   }
 
-  /// p = p (1 - lr weight_decay) - lr adjust x, with x turned back to the parameter's sides.
+  /// p = p (1 - lr weight_decay) - lr adjust x, with x in the orientation of the parameter.
   void apply(size_t t, const Sides& sides) {
     if (sides.transposed()) {
       swap_sides(x_, y_, sides.low, sides.high);
@@ -239,7 +239,7 @@ class Launch {
   UpdateScalars s_;
   base::ThreadPool& pool_;
   double* squares_;   // [pieces]
-  T *x_, *y_;         // iterate [low, high] and its successor
+  T *x_, *y_;         // the iterate [low, high] and its successor
   T *gram_, *gram2_;  // [low, low]
   void* gemm_;
 };

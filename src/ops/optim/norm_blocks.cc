@@ -1,4 +1,4 @@
-// Blocks of a tensor whose squares are summed apart.
+// How a tensor is cut into blocks whose squares are summed separately.
 #include "ops/optim/norm_blocks.h"
 
 #include <numeric>
@@ -6,8 +6,8 @@
 namespace trireme::ops {
 
 NormBlocks norm_blocks(const tensor::Dims& dims) {
-  // A block of a few elements costs more than its sum; a run between the blocks of an inner dimension is one
-  // call.
+  // Very small blocks cost more than their sums. If blocks are in an inner dimension, each run between them
+  // is one call.
   constexpr int64_t kLarge = 1 << 16, kMost = 64, kFew = 16, kEnough = 8;
   if (dims.empty()) return {};
   const bool is_large = tensor::element_count(dims) >= kLarge;
@@ -16,7 +16,7 @@ NormBlocks norm_blocks(const tensor::Dims& dims) {
     const int64_t blocks = std::gcd(dims[d], kFew);
     if (blocks > best.blocks) best = {static_cast<int>(d), blocks};
   }
-  if (best.blocks == 0) best.blocks = 1;  // of no elements
+  if (best.blocks == 0) best.blocks = 1;  // the tensor has no elements
   return best;
 }
 

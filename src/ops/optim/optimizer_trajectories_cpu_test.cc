@@ -1,4 +1,4 @@
-// 20 steps of every optimizer that PyTorch has, against its trajectories (tools/oracles).
+// 20 steps of every optimizer that PyTorch also has, against its trajectories (tools/oracles).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace trireme::ops::testing {
 namespace {
 
-/// How a case of the file is run here.
+/// How a case of the file is run.
 struct Case {
   std::string name, op;
   ir::Attrs attrs;
@@ -81,7 +81,7 @@ void set_gradient(Group& g) {
   }
 }
 
-/// The op for one parameter: vectors of Adafactor keep the whole second moment.
+/// The op for one parameter: Adafactor stores the whole second moment of vectors.
 std::string op_of(const Case& c, const std::string& param) {
   return c.op == "adafactor_update" && shape_of(param).size() == 1 ? "adafactor_vector_update" : c.op;
 }
@@ -120,8 +120,7 @@ TEST(PyTorch, TrajectoriesInF32) {
   }
 }
 
-// Equal to 1e-6 where products run in the same order; a rounding to bf16 that falls the other way shows here.
-// it.
+// With the same order of additions the error is 1e-6; otherwise some roundings to bf16 differ, hence 1e-3.
 TEST(PyTorch, MuonWithABf16Iterate) {
   for (const char* param : {"wide", "tall"}) follow(cases().back(), param, DType::f32, 1e-3);
 }

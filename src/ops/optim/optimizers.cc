@@ -18,7 +18,7 @@ const char* const kHeldAlike =
     "checks them";
 const char* const kOfParts = "its caller adds up what ranks find for their parts";
 
-/// States per parameter of each update op, as update_layout() answers.
+/// The states of each update op, as update_layout() returns them.
 struct NamedLayout {
   std::string_view name;
   UpdateLayout layout;
@@ -54,7 +54,7 @@ void need_same(const ir::NodeView& n, size_t i, size_t like) {
                 n.in[like].to_string());
 }
 
-/// Row and column factors of a matrix parameter [..., r, c]: [..., r, 1] and [..., 1, c].
+/// Checks the row and column factors of a matrix parameter [..., r, c]: [..., r, 1] and [..., 1, c].
 void check_factors(const ir::NodeView& n, const UpdateLayout& layout, size_t group) {
   const tensor::Dims dims = n.in_dims(layout.param(group));
   base::require(dims.size() >= 2, "the factored second moment is for matrices, found rank ", dims.size());
@@ -67,7 +67,7 @@ void check_factors(const ir::NodeView& n, const UpdateLayout& layout, size_t gro
   }
 }
 
-/// The gathered sums of squares: two of each block of every part.
+/// Checks the gathered sums of squares: two for each block of every part.
 void check_squares(const ir::NodeView& n, const UpdateLayout& layout) {
   const std::vector<int64_t> blocks = n.attrs.get_ints("blocks");
   const size_t operands = group_operands(n.attrs, n.in.size());
@@ -79,7 +79,7 @@ void check_squares(const ir::NodeView& n, const UpdateLayout& layout) {
   base::require(squares == want, "squares are ", squares.to_string(), ", not ", want.to_string());
 }
 
-/// The rounded copies: one result each, like the operand that it is written to if that is there.
+/// The rounded copies: one result each, with the type of the operand to be overwritten if there is one.
 void infer_copies(const ir::NodeView& n, const UpdateCopies& copies, const UpdateLayout& layout,
                   std::vector<TensorType>& out) {
   if (copies.groups.empty()) return;
@@ -100,7 +100,7 @@ void infer_copies(const ir::NodeView& n, const UpdateCopies& copies, const Updat
   }
 }
 
-/// Types of the results: those of the params and states, group by group, then the copies.
+/// Types of the results: parameters and states group by group, then the copies.
 std::vector<TensorType> infer_update(std::string_view op, const ir::NodeView& n) {
   const UpdateLayout layout = update_layout(op);
   const size_t copied = n.attrs.get_ints(ir::kCopiesAttr).size();
@@ -135,7 +135,7 @@ std::vector<TensorType> infer_update(std::string_view op, const ir::NodeView& n)
   return out;
 }
 
-/// Every result is the new content of a param or a state of its group. `operands`: without copies.
+/// Each result replaces a parameter or state of its group. `operands` does not include copies.
 std::vector<ir::StateUpdate> group_updates(const UpdateLayout& layout, size_t operands) {
   std::vector<ir::StateUpdate> list;
   for (size_t g = 0; g < layout.groups(operands); ++g) {
@@ -146,7 +146,7 @@ std::vector<ir::StateUpdate> group_updates(const UpdateLayout& layout, size_t op
   return list;
 }
 
-/// Work per parameter element; all f32, f64 moves twice the bytes, copies 2 more.
+/// Work per parameter element in f32; f64 moves twice the bytes, copies move 2 more.
 struct ElementCost {
   double flop, bytes;
 };
@@ -167,7 +167,7 @@ ir::CostFn cost_per_element(std::string_view op, ElementCost each) {
   };
 }
 
-/// Elementwise part, and for each iteration x x^T, A A and B x.
+/// The elementwise part, and x x^T, A A and B x in each iteration.
 ir::Cost muon_cost(const ir::NodeView& n) {
   ir::Cost cost = cost_per_element("muon_update", {10, 44})(n);
   const double steps = static_cast<double>(n.attrs.get_int("steps", 5));
@@ -193,7 +193,7 @@ std::vector<ir::AttrSpec> with_copies(std::vector<ir::AttrSpec> attrs) {
   return attrs;
 }
 
-/// An update op: what differs is its text, its attributes, its work per element and its kernels.
+/// Makes an update op from the parts that differ: text, attributes, work per element and kernels.
 ir::OpDef update_op(std::string name, std::string doc, std::vector<ir::AttrSpec> attrs, ElementCost each,
                     std::vector<ir::Kernel> kernels) {
   ir::OpSchema schema{
@@ -232,14 +232,14 @@ std::vector<ir::AttrSpec> factor_attrs() {
           {"clip_threshold", "float", "d: RMS(u) is at most d, default 1"}};
 }
 
-/// What the sums of squares of a rank's parts are gathered with.
+/// The attributes for gathering the sums of squares of the ranks' parts.
 std::vector<ir::AttrSpec> with_squares(std::vector<ir::AttrSpec> attrs) {
   attrs.push_back({"blocks", "ints", "of each parameter: blocks of its first dimension on this rank"});
   attrs.push_back({"parts", "int", "ranks whose sums of squares the last operand holds"});
   return attrs;
 }
 
-/// Same operands as the update whose norms it serves.
+/// Has the operands of the update for which it computes norms.
 ir::OpDef trust_squares_op() {
   ir::OpSchema schema{
       .name = "trust_squares",
@@ -326,7 +326,7 @@ std::vector<ir::OpDef> adaptive_ops() {
   };
 }
 
-/// (state, value, flag?) -> state.
+/// (state, value, flag?) -> new state.
 std::vector<TensorType> infer_state(const ir::NodeView& n) {
   need_same(n, 1, 0);
   need_scalar(n, 2, {DType::boolean}, "the flag");
@@ -346,14 +346,14 @@ std::vector<TensorType> infer_ema_weights(const ir::NodeView& n) {
   return out;
 }
 
-/// (count, value, sums of the levels ...) -> the sums.
+/// (count, value, sums of the levels ...) -> new sums.
 std::vector<TensorType> infer_tree(const ir::NodeView& n) {
   need_scalar(n, 0, {DType::i64}, "count");
   for (size_t i = 2; i < n.in.size(); ++i) need_same(n, i, 1);
   return {n.in.begin() + 2, n.in.end()};
 }
 
-/// Sums of the levels and the value are held alike; partial sums of ranks stay that.
+/// The sums of the levels are cut like the value; partial sums of ranks stay partial sums.
 ir::CutRule tree_cut(const ir::NodeView& n) {
   const auto terms = static_cast<uint32_t>((uint64_t{1} << n.in.size()) - 2);
   return broadcast_cut(n, {terms});
@@ -413,7 +413,7 @@ std::vector<ir::OpDef> average_ops() {
           {std::move(weights), ema_weights_cpu_kernels()}};
 }
 
-/// One scalar from any number of f32 (or f64) tensors.
+/// The type of a scalar computed from any number of f32 (or f64) tensors.
 std::vector<TensorType> scalar_of_floats(const ir::NodeView& n, DType result) {
   for (const TensorType& t : n.in) {
     base::require(t.dtype == n.in[0].dtype && (t.dtype == DType::f32 || t.dtype == DType::f64),

@@ -1,5 +1,5 @@
-// Updates of a transformer's parameters, one node, in place, beside copying as many bytes: percent of
-// bandwidth.
+// Updates of a transformer's parameters in one node, in place, compared with copying the same number of
+// bytes: percent of bandwidth.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace trireme::ops::testing {
 namespace {
 
-/// 4 blocks of width 768 and a vocabulary of 16384: 41 M parameters in 49 tensors, as
+/// 4 blocks of width 768 and a vocabulary of 16384: 41 M parameters in 49 tensors, as in
 /// bench/optimizer_peer.py.
 std::vector<tensor::Dims> shapes() {
   std::vector<tensor::Dims> all{{16384, 768}, {1024, 768}};
@@ -62,7 +62,7 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-/// Copies between buffers far larger than the caches, until `bytes` were read and written in total.
+/// Copies between buffers much larger than the caches, until `bytes` have been read and written in total.
 class Copy {
  public:
   explicit Copy(base::ThreadPool& pool) : pool_(pool), from_(kBytes, 1), to_(kBytes, 2) {}

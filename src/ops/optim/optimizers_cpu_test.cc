@@ -1,5 +1,5 @@
-// Updates against scalar loops with the same roundings (bit for bit), in pieces, in place, skipped, at every
-// SIMD level; the vectors of the training contracts; norms and clipping.
+// Updates against scalar loops with the same roundings (bit for bit): in pieces, in place, skipped, at every
+// SIMD level; the examples of the training contracts; norms and clipping.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ std::vector<Group> vectors(size_t states, const std::vector<int64_t>& sizes = kS
   return groups;
 }
 
-/// Matrices with Adafactor's factors (states 2) or one buffer of the same shape (states 1).
+/// Matrices with the two factors of Adafactor (states = 2) or one buffer of the same shape (states = 1).
 std::vector<Group> matrices(size_t states) {
   std::vector<Group> groups;
   std::vector<tensor::Dims> shapes{{1, 1}, {3, 5}, {40, 7}, {7, 40}, {0, 4}, {4, 0}, {300, 130}};
@@ -184,7 +184,7 @@ TEST_P(UpdateAtLevel, LarsFollowsItsFormula) {
   }
 }
 
-/// Row and column means of g^2 of each matrix in double; kernels of wide and narrow matrices differ.
+/// Row and column means of g^2 of each matrix in double; wide and narrow matrices use different kernels.
 TEST_P(UpdateAtLevel, AdafactorFollowsItsFormula) {
   std::vector<Group> got = matrices(2);
   const std::vector<Group> old = clones(got);
@@ -333,7 +333,7 @@ TEST(Contract, TrustRatioOfAZeroParameterIsOne) {
   }
 }
 
-/// block_squares of tensors whose blocks are norm_blocks() says.
+/// block_squares of tensors that are cut as norm_blocks() says.
 Tensor blocks_of(const std::vector<Tensor>& x, int threads) {
   std::vector<int64_t> dims, blocks;
   for (const Tensor& t : x) {
@@ -366,7 +366,7 @@ TEST(Norm, IsTheRootOfTheSumInDouble) {
   const float got = norm_of(grads);
   EXPECT_FLOAT_EQ(got, static_cast<float>(std::sqrt(squares)));
   EXPECT_EQ(got, norm_of(grads, 1));
-  // 1e30^2 overflows f32, not the sum.
+  // Squares such as (3e30)^2 overflow f32, but the sum does not.
   EXPECT_FLOAT_EQ(norm_of({Tensor::from<float>({2}, {3e30f, 4e30f})}), 5e30f);
 }
 
@@ -439,7 +439,7 @@ TEST(Clip, CoefficientAndSkip) {
   EXPECT_FLOAT_EQ(clip({.norm = 4}, one)[0].data<float>()[0], 1.0f / (4.0f + 1e-6f));
   EXPECT_EQ(clip({.norm = 0.5}, one)[0].data<float>()[0], 1.0f);
   EXPECT_EQ(clip({.norm = 4}, {})[0].data<float>()[0], 1.0f);
-  // The loss was scaled by 1024: the norm that counts is 4.
+  // The loss was scaled by 1024, so the norm that counts is 4.
   const std::vector<Tensor> scaled = clip({.norm = 4096, .scale = 1.0f / 1024}, one);
   EXPECT_FLOAT_EQ(scaled[0].data<float>()[0], 1.0f / (4.0f + 1e-6f) / 1024);
   EXPECT_EQ(scaled[2].data<float>()[0], 4.0f);
@@ -452,7 +452,7 @@ TEST(Clip, CoefficientAndSkip) {
   EXPECT_FALSE(clip({.norm = 3, .norm_limit = 3}, one)[1].data<bool>()[0]);
   EXPECT_TRUE(clip({.norm = 3, .loss = 7, .loss_limit = 6}, one)[1].data<bool>()[0]);
   EXPECT_TRUE(clip({.norm = 3, .loss = nan}, one)[1].data<bool>()[0]);
-  // Limits may be left out.
+  // Limits are optional.
   EXPECT_FALSE(run("clip_coefficient", {Tensor::scalar(3.0f)}, one, 3)[1].data<bool>()[0]);
 }
 
@@ -502,7 +502,7 @@ TEST(Trust, PartsThatExchangeSquaresAreUpdatedAsTheWhole) {
   }
 }
 
-/// T(lo, n) of comm/communicator.h.
+/// The sum T(lo, n) of comm/communicator.h.
 float tree(const std::vector<float>& x, size_t lo, size_t n) {
   if (n == 1) return x[lo];
   size_t p = 1;
@@ -518,7 +518,7 @@ TEST(Tree, LevelsHoldSumsOfRunsOfTerms) {
                              random_tensor(DType::f32, {elements}, -1, 1, 99));  // what stands there is free
     std::vector<std::vector<float>> by_element(static_cast<size_t>(elements));
     for (size_t j = 0; j < terms; ++j) {
-      // The first term holds negative zeros: adding them to zeros would lose the sign.
+      // The first term holds negative zeros, whose sign an addition to zero would lose.
       const Tensor x = j == 0 ? Tensor::from<float>({elements}, std::vector<float>(size_t(elements), -0.0f))
                               : random_tensor(DType::f32, {elements}, -1, 1, j);
       std::vector<Tensor> in{Tensor::scalar(static_cast<int64_t>(j)), x};
@@ -528,7 +528,7 @@ TEST(Tree, LevelsHoldSumsOfRunsOfTerms) {
       for (size_t i = 0; i < by_element.size(); ++i) by_element[i].push_back(x.data<float>()[i]);
     }
     for (size_t i = 0; i < by_element.size(); i += 997) {
-      // Levels from the first that holds something up: later terms stand lower.
+      // Sums the levels that hold something, from the lowest: later terms are in lower levels.
       std::optional<float> total;
       for (size_t level = 0; level < levels; ++level) {
         if ((terms >> level & 1u) == 0) continue;

@@ -7,7 +7,7 @@ namespace {
 
 using tensor::DType;
 
-/// `launch(call, operands)` for the tensors of a node.
+/// A kernel that calls `launch(call, operands)` for the tensors of a node.
 template <class Form>
 ir::Kernel update_kernel(std::string op, Form form_of) {
   auto prepare = [op, form_of](const ir::KernelInit& init) {
@@ -72,7 +72,7 @@ ir::Kernel ema_weights_kernel() {
   return {.name = "multi_tensor", .refuse = refuse, .prepare = prepare};
 }
 
-/// (state, value, skip?) -> state.
+/// (state, value, skip?) -> new state.
 ir::Kernel ema_update_kernel() {
   auto prepare = [](const ir::KernelInit& init) {
     const int64_t n = tensor::element_count(init.node.in_dims(0));
@@ -93,7 +93,7 @@ ir::Kernel ema_update_kernel() {
   return {.name = "multi_tensor", .refuse = refuse, .prepare = prepare};
 }
 
-/// (count, value, levels ...) -> levels.
+/// (count, value, levels ...) -> new levels.
 ir::Kernel tree_kernel() {
   auto refuse = [](const ir::NodeView& node) -> ir::Refusal {
     if (node.in.size() - 2 > cuda::kMostTreeLevels) return "too many levels";

@@ -1,4 +1,4 @@
-// Updates, averages, norms and clipping on the device against the CPU's, bit for bit where one rule rounds
+// Updates, averages, norms and clipping on the device against the CPU's results, bit for bit if both round
 // alike.
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
@@ -21,7 +21,7 @@ Tensor squared(Tensor x) {
   return x;
 }
 
-/// Scalars and groups of an update: sizes odd, of one and of several chunks, more than one table holds.
+/// Scalars and groups of an update: odd sizes, one or several chunks, more tensors than one table holds.
 std::vector<Tensor> operands(size_t states, bool skip, int64_t step) {
   std::vector<Tensor> in{Tensor::scalar(0.01f), Tensor::scalar<int64_t>(step), Tensor::scalar(0.5f),
                          Tensor::scalar(skip)};

@@ -1,5 +1,5 @@
-// 16-bit copies that updates write beside their parameters: the bits of a cast of the new parameter, whatever
-// the rule, in place or not, skipped or not, on the CPU and on the device.
+// 16-bit copies that updates write beside their parameters have the bits of a cast of the new parameter, for
+// every rule, in place or not, skipped or not, on CPU and device.
 #include <gtest/gtest.h>
 
 #include "ops/optim/test_update_cpu.h"
@@ -20,7 +20,7 @@ const std::vector<Rule> kRules{
     {"lars_update", {48, 801}},      {"adafactor_vector_update", {20001}},
     {"adafactor_update", {131, 70}}, {"muon_update", {67, 33}}};
 
-/// Three parameters: large, empty, small; of rank 1 or 2 as the rule takes them.
+/// Three parameters (large, empty, small), of rank 1 or 2 as the rule requires.
 std::vector<Group> groups_of(const Rule& rule) {
   const size_t rank = rule.dims.size(), states = update_layout(rule.op).states;
   std::vector<Group> groups;
@@ -35,7 +35,7 @@ std::vector<Group> groups_of(const Rule& rule) {
     groups.push_back(std::move(g));
   }
   if (!update_layout(rule.op).is_elementwise) return groups;
-  // What rounds up to infinity, and what a truncation would round to the other side.
+  // Values that round up to infinity, and values that truncation would round differently.
   const auto p = groups[0][0].mutable_data<float>();
   p[0] = 3.4e38f;
   p[1] = 70000;
@@ -49,7 +49,7 @@ ir::Attrs with_copies(const Rule& rule, DType type) {
       .set("copy_type", std::string(tensor::name_of(type)));
 }
 
-/// What rounding makes of f32, element by element.
+/// The expected rounding of f32, element by element.
 Tensor rounded(const Tensor& x, DType type) {
   Tensor out = Tensor::empty(type, x.dims());
   auto* bits = reinterpret_cast<uint16_t*>(out.mutable_raw());
@@ -70,7 +70,7 @@ TEST(RoundedCopies, AreTheNewParametersRounded) {
               .op = rule.op, .attrs = rule.attrs, .lr = 0.01, .step = 2, .skip = skip, .in_place = in_place};
           run_update(update, plain);
           update.attrs = with_copies(rule, type);
-          // One that nothing is known of, as a state would be; of the last there is no state.
+          // One copy whose operand is unknown, like a state, and one without an operand.
           for (const size_t g : {0, 1}) update.copies.push_back(Tensor::zeros(type, got[g][0].dims()));
           update.copies.emplace_back();
           base::ThreadPool pool(2);
@@ -107,8 +107,8 @@ TEST(RoundedCopies, OnTheDeviceAsOnTheCpu) {
                                Tensor::scalar(skip)};
         for (const Group& g : groups_of(rule)) in.insert(in.end(), g.begin(), g.end());
         in.resize(in.size() + 3);
-        // Rules with norms sum them in another order: their parameters differ in the last bits, and where
-        // they stand at the middle of two 16-bit numbers the copies in one step.
+        // Rules with norms may sum in another order: their parameters differ in the last bits, and where one
+        // lies between two 16-bit numbers, its copy differs by one step.
         const bool is_elementwise = update_layout(rule.op).is_elementwise;
         tests::expect_as_cpu({.op = rule.op,
                               .in = in,

@@ -1,4 +1,5 @@
-// Kernels on NVIDIA GPUs of updates that look at whole parameters: LAMB, LARS, Adafactor and Muon.
+// Kernels on NVIDIA GPUs of updates that use norms or sums of whole parameters: LAMB, LARS, Adafactor and
+// Muon.
 #include <algorithm>
 #include <map>
 
@@ -57,11 +58,11 @@ cuda::MuonForm muon_form(const ir::Attrs& attrs) {
           .match_adamw = attrs.get_string("adjust", "original") == "match_rms_adamw"};
 }
 
-/// A node whose parameters are cut in blocks of their first dimension.
+/// A node whose parameters are cut into blocks along their first dimension.
 struct TrustNode : UpdateNode {
   std::vector<int64_t> blocks;
   int64_t parts;
-  size_t squares = 0;  // the operand with the ranks' sums, or 0
+  size_t squares = 0;  // the operand with the sums of all ranks; 0: none
 
   TrustNode(const ir::NodeView& node, std::string_view op)
       : UpdateNode(node, op), blocks(node.attrs.get_ints("blocks")), parts(node.attrs.get_int("parts", 1)) {
@@ -82,7 +83,7 @@ struct TrustNode : UpdateNode {
   }
 };
 
-/// `update(call, operands, form)`; `one_block`: no ranks share a parameter.
+/// A kernel that calls `update(call, operands, form)`; `one_block`: no parameter is shared by ranks.
 template <class Form, class Update>
 ir::Kernel trust_kernel(std::string op, Form (*form_of)(const ir::Attrs&), Update update, bool one_block) {
   auto prepare = [=](const ir::KernelInit& init) {
@@ -98,7 +99,7 @@ ir::Kernel trust_kernel(std::string op, Form (*form_of)(const ir::Attrs&), Updat
   return {.name = "multi_tensor", .refuse = refuse_wide_update, .prepare = prepare};
 }
 
-/// Sums of squares of the blocks of a rank's parts.
+/// Sums of squares of the blocks in this rank's parts.
 ir::Kernel trust_squares_kernel() {
   auto prepare = [](const ir::KernelInit& init) {
     const std::string rule = init.node.attrs.get_string("rule", "");
@@ -116,7 +117,7 @@ ir::Kernel trust_squares_kernel() {
   return {.name = "multi_tensor", .refuse = refuse_wide_update, .prepare = prepare};
 }
 
-/// The last two axes are the matrix; the axes before it count matrices.
+/// The last two axes form the matrix; the axes before them count matrices.
 cuda::FactoredTensor factored_tensor(const cuda::UpdateTensor& at, const Dims& dims) {
   return {at, product(dims, 0, dims.size() - 2), dims[dims.size() - 2], dims.back()};
 }
@@ -139,7 +140,7 @@ ir::Kernel adafactor_kernel() {
   return {.name = "multi_tensor", .refuse = refuse_wide_update, .prepare = prepare};
 }
 
-/// Matrices of equal extents go through the iteration together.
+/// Matrices of equal extents, which are iterated together.
 struct MuonBatch {
   std::vector<size_t> groups;
   cuda::MuonPlan plan;
@@ -147,7 +148,7 @@ struct MuonBatch {
 
 std::vector<MuonBatch> muon_batches(const ir::KernelInit& init, const UpdateNode& node,
                                     const cuda::MuonForm& form) {
-  constexpr int64_t kMostElements = int64_t{1} << 25;  // of a batch: the iterate is held twice
+  constexpr int64_t kMostElements = int64_t{1} << 25;  // of a batch, whose iterate is stored twice
   std::map<Dims, std::vector<size_t>> alike;
   for (size_t g = 0; g < node.dims.size(); ++g) {
     if (node.elements[g] > 0) alike[node.dims[g]].push_back(g);

@@ -1,5 +1,5 @@
-// LAMB, LARS, Adafactor and Muon on the device against the CPU's: states bit for bit, parameters within the
-// rounding of their norms.
+// LAMB, LARS, Adafactor and Muon on the device against the CPU's results: states bit for bit, parameters
+// within the rounding of their norms.
 #include "tests/run_on_device.h"
 
 #include "tests/half_tensors.h"
@@ -21,7 +21,7 @@ std::vector<Tensor> scalars(bool skip, int64_t step) {
   return {Tensor::scalar(0.01f), Tensor::scalar<int64_t>(step), Tensor::scalar(0.5f), Tensor::scalar(skip)};
 }
 
-/// More parameters than one table holds: odd, empty, one of several blocks of several chunks.
+/// More parameters than one table holds: odd ones, empty ones, one with several blocks of several chunks.
 std::vector<Tensor> vectors(size_t states, bool second_is_square, bool skip) {
   std::vector<Tensor> in = scalars(skip, 3);
   uint32_t seed = 1;
@@ -67,7 +67,7 @@ TEST(ScaledUpdatesCuda, Lars) {
   }
 }
 
-/// Two ranks hold half of the blocks of a parameter [8, 300] and of one [4] each.
+/// Two ranks each hold half of the blocks of a parameter [8, 300] and of one [4].
 TEST(ScaledUpdatesCuda, SquaresOfRanks) {
   for (const std::string rule : {"lamb", "lars"}) {
     const bool is_lamb = rule == "lamb";
@@ -155,7 +155,7 @@ TEST(ScaledUpdatesCuda, Muon) {
                             .absolute = 2e-6});
     }
   }
-  // Sums in another order round to other neighbours in bf16, which five iterations carry on.
+  // Sums in another order may round to the other neighbour in bf16, and five iterations amplify this.
   tests::expect_as_cpu({.op = "muon_update",
                         .in = squares(false),
                         .attrs = {{"iterate", "bf16"}},

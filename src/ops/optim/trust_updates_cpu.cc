@@ -1,5 +1,5 @@
-// Kernels of lamb_update, lars_update and trust_squares on CPU: the step of each parameter is scaled by a
-// ratio of norms.
+// Kernels of lamb_update (You et al. 2020), lars_update (You et al. 2017) and trust_squares on CPU: each
+// parameter's step is scaled by a ratio of norms.
 #include <algorithm>
 #include <cmath>
 
@@ -11,11 +11,12 @@ namespace {
 
 using Plan = std::shared_ptr<const UpdatePlan>;
 
-/// How a node's parameters are cut: in blocks of their first dimension, whose sums of squares ranks exchange.
+/// A node's parameters are cut into blocks along their first dimension; ranks exchange the blocks' sums of
+/// squares.
 struct TrustPlan {
   Plan update;
-  std::vector<int64_t> blocks;     // [parameters], on this rank
-  size_t blocks_before_ranks = 0;  // of all parameters: one rank's share of each half of the squares
+  std::vector<int64_t> blocks;     // blocks per parameter on this rank
+  size_t blocks_before_ranks = 0;  // blocks of all parameters: one rank's share of each half of the squares
   int64_t parts = 1;
   bool has_squares = false;
   PiecePlan pieces;
@@ -35,7 +36,7 @@ struct TrustPlan {
     pieces = PiecePlan(elements, blocks);
   }
 
-  /// Sum of each block of parameter `tensor` from those of its pieces, to `out`.
+  /// Sums the pieces of each block of parameter `tensor` and writes the sums to `out`.
   void block_sums(const double* by_piece, size_t tensor, double* out) const {
     const auto count = static_cast<size_t>(blocks[tensor]);
     const size_t first = pieces.first(tensor), each = (pieces.first(tensor + 1) - first) / count;
@@ -44,8 +45,8 @@ struct TrustPlan {
 };
 using SharedTrust = std::shared_ptr<const TrustPlan>;
 
-/// Two sums of squares per piece, then room for the blocks of a parameter, then per parameter its rate: the
-/// workspace of one launch.
+/// The workspace of one launch: two sums of squares per piece, room for the blocks of a parameter, and the
+/// rate of each parameter.
 struct TrustWorkspace {
   double *first, *second;  // [pieces]
   double* blocks;          // [most blocks of a parameter on all ranks]
@@ -64,8 +65,8 @@ struct TrustWorkspace {
   }
 };
 
-/// Norm of one parameter, `half` 0: its own, 1: that of its step: blocks in their order by halves, of all
-/// ranks where the launch was given their sums.
+/// Norm of one parameter (`half` 0) or of its step (`half` 1), added in the order of blocks by halves; over
+/// all ranks if the launch has their sums.
 double norm_of(const TrustPlan& plan, const ir::RunArgs& args, const TrustWorkspace& work, size_t tensor,
                size_t half) {
   const auto count = static_cast<size_t>(plan.blocks[tensor]);
@@ -100,8 +101,8 @@ cpu::LambRule at_step(cpu::LambRule rule, const UpdateScalars& s) {
   return rule;
 }
 
-/// Two passes: moments and both norms, then the step. The direction is computed in each: storing it would
-/// move as many bytes and need memory the size of the parameters.
+/// Two passes: moments and both norms, then the step. Both compute the direction, because storing it would
+/// move as many bytes and need memory as large as the parameters.
 template <class T>
 ir::BoundKernel prepare_lamb(const ir::KernelInit& init, const Plan& update) {
   const cpu::LambRule fixed = lamb_rule(init.node.attrs);
@@ -141,8 +142,8 @@ void lars_squares(const TrustPlan& plan, const ir::RunArgs& args, const TrustWor
   });
 }
 
-/// Norms of parameter and gradient first (read only), then one pass of momentum. The rate is inside the
-/// momentum, so a change of lr acts on what is added from then on.
+/// First the norms of parameter and gradient, which only reads, then one pass of momentum. The rate is part
+/// of the momentum, so a new lr applies only to what is added from then on.
 template <class T>
 ir::BoundKernel prepare_lars(const ir::KernelInit& init, const Plan& update) {
   const ir::Attrs& attrs = init.node.attrs;
@@ -173,8 +174,8 @@ ir::BoundKernel prepare_lars(const ir::KernelInit& init, const Plan& update) {
   return {std::move(run), TrustWorkspace::bytes(*plan)};
 }
 
-/// What lamb_moments would add up, without keeping the moments: in tiles whose moments stay in L1. The tiles
-/// are those of lamb_moments, so the sums have its bits.
+/// The norms that lamb_moments would return, without storing moments: these stay in L1, in the same tiles as
+/// there, so that the sums have the same bits.
 template <class T>
 cpu::RunNorms lamb_norms(const cpu::LambRule& rule, const cpu::UpdateRun<T>& run) {
   constexpr int64_t kTile = 1024;

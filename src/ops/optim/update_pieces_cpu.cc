@@ -1,4 +1,4 @@
-// Pieces of multi-tensor updates, their scalar operands, and the skipped update.
+// Pieces of multi-tensor updates, their scalar operands, and skipped updates.
 #include "ops/optim/update_pieces_cpu.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace trireme::ops {
 namespace {
 
-// 28 bytes an element make 450 KiB a piece for Adam: some 40 us, long beside the cost of handing it out.
+// Adam moves 28 bytes per element, so a piece has 450 KiB and takes 40 us, much more than handing it out.
 constexpr int64_t kPieceElements = 16384;
 
 }  // namespace
@@ -17,7 +17,7 @@ constexpr int64_t kPieceElements = 16384;
 PiecePlan::PiecePlan(const std::vector<int64_t>& elements)
     : PiecePlan(elements, std::vector<int64_t>(elements.size(), 1)) {}
 
-// A piece never spans two tensors or blocks; a task may hold pieces of many.
+// A piece never spans two tensors or blocks; a task may consist of pieces of several.
 PiecePlan::PiecePlan(const std::vector<int64_t>& elements, const std::vector<int64_t>& blocks) {
   int64_t in_task = 0;
   for (size_t t = 0; t < elements.size(); ++t) {

@@ -6,12 +6,12 @@
 namespace trireme::ops {
 namespace {
 
-/// All operands and results [n, c, spatial...] or [n, spatial..., c].
+/// Notation for operands and results [n, c, spatial...] or [n, spatial..., c].
 std::string pool_notation(const ir::NodeView& n, bool is_last) {
   CutNotation notation(n);
   const size_t rank = n.in[0].shape.rank();
   std::string x = is_last ? "n" + dots(rank - 2) + "c" : "nc" + dots(rank - 2);
-  // Positions of maxima count in the whole tensor.
+  // Positions of maxima refer to the whole tensor, so nothing is cut if they are a result.
   if (n.out.size() > 1 && n.out[1].shape.rank() > 0) x = dots(rank);
   for (size_t i = 0; i < n.in.size(); ++i) notation.in(i, x);
   for (size_t i = 0; i < n.out.size(); ++i) notation.out(i, x);

@@ -1,4 +1,4 @@
-// Gradients of pooling: the rules, and the ops that walk windows backwards in ONNX layout.
+// Gradients of pooling: the rules, and the backward ops over windows in ONNX layout.
 #include "ops/pool/pool_grad.h"
 
 #include "ops/conv/window.h"
@@ -13,19 +13,19 @@ namespace {
 
 constexpr const char* kNoSecond = "a gradient itself: second derivatives are not taken";
 
-/// Spatial extents as an attribute.
+/// The spatial extents as an attribute.
 std::vector<int64_t> spatial(const Dims& x, size_t begin, size_t end) {
   return {x.begin() + static_cast<int64_t>(begin), x.begin() + static_cast<int64_t>(end)};
 }
 
-/// The window attributes of the pooling, without those the backward walk does not know.
+/// The window attributes of the pooling, except those unknown to the backward op.
 ir::Attrs window_attributes(const ir::Attrs& attrs, std::initializer_list<const char*> dropped) {
   ir::Attrs out = attrs;
   for (const char* name : dropped) out.erase(name);
   return out;
 }
 
-/// sign(x) |x|^(p - 1) times what arrives per window; 0 where the norm is.
+/// sign(x) |x|^(p - 1) times the value of its window; 0 where the norm is 0.
 ValueId lp_chain(GradBuilder& g, int64_t p, ValueId spread) {
   const ValueId x = g.in(0);
   if (p == 1) return g.mul(g.op("sign", {x}), spread);
@@ -34,7 +34,7 @@ ValueId lp_chain(GradBuilder& g, int64_t p, ValueId spread) {
   return g.mul(g.mul(g.op("sign", {x}), power), spread);
 }
 
-/// dy / y^(p - 1), and 0 where y is 0.
+/// dy / y^(p - 1), or 0 where y is 0.
 ValueId lp_share(GradBuilder& g, int64_t p) {
   if (p == 1) return g.grad();
   const ValueId y = g.out(), zero = g.scalar(0, y);
@@ -104,7 +104,7 @@ Gradients global_lp_pool_gradients(GradBuilder& g) {
 
 Gradients max_unpool_gradients(GradBuilder& g) {
   if (g.has(2)) base::fail_unsupported("max_unpool with an output_shape operand is not differentiated");
-  // The indices count in the flat result.
+  // The indices refer to the flattened result.
   const ValueId flat = g.reshape(g.grad(), {tensor::element_count(g.dims(g.grad()))});
   Gradients out = g.none();
   out[0] = g.op("gather", {flat, g.in(1)}, {{"axis", int64_t{0}}});
@@ -115,7 +115,7 @@ Gradients roi_align_gradients(GradBuilder& g) {
   const Dims x = g.dims(g.in(0));
   ir::Attrs attrs = g.attrs();
   for (const char* name : {"output_height", "output_width"}) attrs.erase(name);
-  // Regions are proposals and count as fixed, as everywhere in the field.
+  // Regions are proposals and are treated as constants, as is usual.
   Gradients out = g.none();
   out[0] = g.op("roi_align_grad", {g.in(0), g.in(1), g.in(2), g.grad()}, attrs);
   return out;

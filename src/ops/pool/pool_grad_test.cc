@@ -13,7 +13,7 @@ using tensor::Tensor;
 using testing::expect_gradient;
 using testing::random_tensor;
 
-/// Distinct values at least 0.05 apart, so that no difference moves a maximum.
+/// Distinct values at least 0.05 apart, so that the steps of finite differences do not change a maximum.
 Tensor spread_tensor(const tensor::Dims& dims) {
   Tensor t = Tensor::empty(DType::f64, dims);
   const auto x = t.mutable_data<double>();
@@ -74,7 +74,7 @@ TEST(PoolGrad, FastKernelsGiveTheBitsOfThePlainWalk) {
   for (const ir::Attrs& window : windows()) {
     for (const int64_t c : {3, 16, 70}) {
       Tensor x = tests::random_tensor({2, 9, 10, c}, 1);
-      // Equal values are common behind a rectifier.
+      // Equal values are common after a ReLU.
       for (float& v : x.mutable_data<float>()) v = std::max(v, 0.0f);
       const auto forward = testing::run("max_pool_nhwc", {x}, window);
       const Tensor dy = tests::random_tensor(forward[0].dims(), 2);

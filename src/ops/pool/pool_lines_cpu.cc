@@ -1,4 +1,4 @@
-// Window pooling of planes by whole rows, and pooling of whole planes by the vector reductions.
+// Window pooling of planes by whole rows, and pooling of whole planes by vector reductions.
 #include "ops/pool/pool_lines_cpu.h"
 
 #include <algorithm>
@@ -14,17 +14,17 @@ namespace {
 using tensor::DType;
 
 constexpr int64_t kPieces = 32;
-constexpr int64_t kMostRows = 512;  // of a window, over depth and height
+constexpr int64_t kMostRows = 512;  // rows of a window, over depth and height
 
 struct LinePlan {
   PoolPlan pool;
   cpu::PoolFold fold;
   DType dtype;
-  int64_t width = 0, pieces = 1, rows = 0;  // of the joint row; of the work; result rows in all
-  std::vector<float> column_count;          // [out w]: taps that count in an average's divisor
+  int64_t width = 0, pieces = 1, rows = 0;  // width of the joint row; number of pieces; number of result rows
+  std::vector<float> column_count;          // [out w]: taps that the divisor of an average counts
 };
 
-/// Elements of a joint row with its padding: all that windows reach.
+/// Elements of a joint row including its padding, as far as windows reach.
 int64_t width_of(const WindowAxis& w) { return (w.out - 1) * w.stride + w.reach(); }
 
 LinePlan plan_lines(const ir::NodeView& node, cpu::PoolFold fold) {
@@ -44,12 +44,12 @@ LinePlan plan_lines(const ir::NodeView& node, cpu::PoolFold fold) {
 
 int64_t row_bytes(const LinePlan& plan) { return align_up(plan.width * tensor::bits_of(plan.dtype) / 8); }
 
-/// Scratch of one piece: the joint row, then the divisors of its result row.
+/// Scratch of one piece: the joint row, followed by the divisors of its result row.
 int64_t piece_bytes(const LinePlan& plan) {
   return row_bytes(plan) + align_up(static_cast<int64_t>(plan.column_count.size() * sizeof(float)));
 }
 
-/// Result row (d, h) of a plane that starts at x.
+/// Computes result row (d, h) of a plane that starts at x.
 void run_row(const LinePlan& plan, const std::byte* x, std::array<int64_t, 2> o, std::byte* y,
              std::byte* scratch) {
   const Window& win = plan.pool.window;

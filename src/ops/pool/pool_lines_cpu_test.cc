@@ -1,5 +1,5 @@
-// Pooling of planes: every kernel against the reference, over ranks, strides, dilations, padding and
-// non-finite values; results that do not depend on the team or on the batch.
+// Pooling of planes: every kernel against the reference, for ranks, strides, dilations, padding and
+// non-finite values; results do not depend on the team or on the batch.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -25,7 +25,7 @@ class Draw {
     return x;
   }
 
-  /// Windows whose padding is smaller than the kernel, and that find room.
+  /// Windows that fit into x and whose padding is smaller than the kernel.
   ir::Attrs window(const Dims& x) {
     Ints kernel, strides, dilations, begin, end;
     for (size_t d = 2; d < x.size(); ++d) {
@@ -63,8 +63,8 @@ class Draw {
   std::mt19937 engine_;
 };
 
-/// Equal within `relative` of the largest magnitude that sums run through, NaN and infinity where the other
-/// has it.
+/// Expects values equal within `relative` of the largest magnitude that sums reach; NaN and infinities must
+/// be at the same places.
 void expect_like(const Tensor& got, const Tensor& want, double tolerance, const std::string& what) {
   const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
   ASSERT_EQ(a.size(), b.size());
@@ -105,7 +105,7 @@ TEST(PoolLines, MaximaWithTheirPlaces) {
     ir::Attrs attrs = draw.window(x);
     attrs.set("storage_order", draw.below(2));
     Tensor in = draw.values(x);
-    if (trial % 3 == 0) {  // equal values: the first place counts
+    if (trial % 3 == 0) {  // equal values: the first place wins
       for (float& v : in.mutable_data<float>()) v = std::round(v);
     }
     for (const int threads : {1, 3}) {

@@ -24,7 +24,7 @@ std::vector<tensor::TensorType> infer_global(const ir::NodeView& n) {
   return {{n.in[0].dtype, Shape({x[0], 1, 1, x[3]})}};
 }
 
-/// As plain nodes: to channels-first, the op in ONNX layout, back.
+/// Expands to plain nodes: transpose to channels-first, the op in ONNX layout, transpose back.
 ir::ExpandFn expand_to(std::string op) {
   return [op](ir::Graph& graph, const ir::Node& node) {
     const ir::OpDef& transpose = table().need("transpose");
@@ -52,7 +52,7 @@ ir::Cost grad_cost(const ir::NodeView& n, size_t dy) {
   return cost;
 }
 
-/// As plain nodes; behind a rectifier whose result x is, its gradient follows.
+/// Expands to plain nodes; if x is the result of a ReLU, the gradient of the ReLU follows.
 std::vector<ir::ValueId> expand_max_grad(ir::Graph& graph, const ir::Node& node) {
   ir::Node plain = node;
   plain.attrs.erase("rectified");

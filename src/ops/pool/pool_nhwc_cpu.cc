@@ -1,4 +1,4 @@
-// Channels-last pooling on CPU: vectors over channels.
+// Channels-last pooling on CPU with vectors of channels.
 
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/conv/pool_grad.h"
@@ -11,7 +11,7 @@ namespace {
 
 ir::Refusal refuse(const ir::NodeView& n) { return refuse_dtype(n, 0, {tensor::DType::f32}); }
 
-/// The pooling of x, forward; `x` and `y` are its extents.
+/// Arguments of the forward pooling with extents `x` and `y`.
 cpu::PoolArgs args_of(const ir::NodeView& n, const tensor::Dims& x, const tensor::Dims& y) {
   const Window window = make_window(n.attrs, n.attrs.get_ints("kernel_shape"), {x[1], x[2]});
   const WindowAxis &h = window[1], &w = window[2];
@@ -80,7 +80,7 @@ cpu::PoolGradArgs grad_args_of(const cpu::PoolArgs& forward) {
           .count_padding = forward.count_padding};
 }
 
-/// Operands x and dy.
+/// The operands are x and dy.
 ir::BoundKernel prepare_max_grad(const ir::KernelInit& init) {
   cpu::PoolGradArgs pool = grad_args_of(args_of(init.node, init.node.in_dims(0), init.node.in_dims(1)));
   pool.rectified = init.node.attrs.get_int("rectified", 0) != 0;
@@ -93,7 +93,7 @@ ir::BoundKernel prepare_max_grad(const ir::KernelInit& init) {
   }};
 }
 
-/// Operand dy.
+/// The operand is dy.
 ir::BoundKernel prepare_average_grad(const ir::KernelInit& init) {
   const cpu::PoolGradArgs pool =
       grad_args_of(args_of(init.node, init.node.out_dims(0), init.node.in_dims(0)));

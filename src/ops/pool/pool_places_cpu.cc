@@ -1,4 +1,4 @@
-// Maxima of windows with their indices, a result row at a time: each tap of the window meets the whole row.
+// Maxima of windows with their indices, one result row at a time: each tap is applied to the whole row.
 #include <algorithm>
 #include <limits>
 
@@ -15,11 +15,12 @@ constexpr int64_t kPieces = 32;
 
 int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
-/// Scratch of one piece: a source row by its columns modulo the stride, and where each window's largest is.
+/// Scratch of one piece: a source row ordered by columns modulo the stride, and the index of each window's
+/// maximum.
 struct PlacesPlan {
   PoolPlan pool;
-  int64_t rows = 0, pieces = 1;  // result rows in all; of the work
-  int64_t phase = 0;             // columns of one remainder
+  int64_t rows = 0, pieces = 1;  // number of result rows; number of pieces
+  int64_t phase = 0;             // columns with the same remainder
 
   int64_t line_bytes() const { return align_up(4 * phase * pool.window[2].stride); }
   int64_t piece_bytes() const { return line_bytes() + align_up(4 * pool.window[2].out); }
@@ -34,13 +35,13 @@ PlacesPlan plan_places(const ir::NodeView& node) {
   return plan;
 }
 
-/// A source row of a window, whose first element is number `base` of its plane.
+/// A source row of a window; its first element has index `base` in its plane.
 struct SourceRow {
   const float* x;
   int64_t base;
 };
 
-/// All taps of one source row against the windows of a result row.
+/// Applies all taps of one source row to the windows of a result row.
 void meet_row(const PlacesPlan& plan, const SourceRow& row, float* line, float* best, int32_t* where) {
   const WindowAxis& w = plan.pool.window[2];
   const float* columns = row.x;
@@ -56,7 +57,7 @@ void meet_row(const PlacesPlan& plan, const SourceRow& row, float* line, float* 
     const int64_t last = std::min(w.out, ceil_div(w.in - offset, w.stride));
     if (first >= last) continue;
     const int64_t column =
-        first * w.stride + offset;  // of the first window that the tap meets inside the row
+        first * w.stride + offset;  // of the first window for which the tap lies inside the row
     const int64_t at = column % w.stride * plan.phase + column / w.stride;
     cpu::place_maxima({.v = columns + at,
                        .n = last - first,
@@ -67,7 +68,7 @@ void meet_row(const PlacesPlan& plan, const SourceRow& row, float* line, float* 
   }
 }
 
-/// Result row `r` of all planes.
+/// Computes result row `r`, counted over all planes.
 void run_row(const PlacesPlan& plan, int64_t r, const ir::RunArgs& args, std::byte* scratch) {
   const Window& win = plan.pool.window;
   const int64_t high = win[1].out, deep = win[0].out, plane = r / (deep * high), out = win[2].out;

@@ -127,7 +127,7 @@ ir::OpSchema max_unpool() {
           .onnx = "MaxUnpool"};
 }
 
-/// Regions are rows of `coordinates` numbers.
+/// The shape of pooled regions, which are rows of `coordinates` numbers.
 std::vector<TensorType> infer_roi(const ir::NodeView& n, int64_t coordinates, int64_t height, int64_t width) {
   const Shape &x = n.in[0].shape, &rois = n.in[1].shape;
   if (!x.has_rank() || !rois.has_rank()) return {{n.in[0].dtype, Shape::unknown(4)}};

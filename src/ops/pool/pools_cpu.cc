@@ -1,5 +1,5 @@
-// Kernels of window and global pooling on CPU: those by rows and vectors, then the reference, one plane a
-// task.
+// Kernels of window and global pooling on CPU: those by rows and vectors, then the reference, with one plane
+// per task.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -154,7 +154,7 @@ ir::BoundKernel prepare_max_grad(const ir::KernelInit& init) {
   return visit_float(init.node.in[0].dtype, [&](auto t) { return bind_max_grad<decltype(t)>(init.node); });
 }
 
-/// Every result spreads dy over its window, divided as the forward mean was (`sum`: undivided).
+/// Distributes dy of each result over its window, divided like the forward mean (with `sum`: undivided).
 template <class T>
 void average_grad_plane(const PoolPlan& p, bool sum, const T* dy, T* dx) {
   std::fill_n(dx, p.window.in_points(), T(0));

@@ -1,4 +1,4 @@
-// Pooling and its gradients on NVIDIA GPUs, channels first and last; whole planes are reductions.
+// Pooling and its gradients on NVIDIA GPUs, channels first and last; pooling of whole planes is a reduction.
 #include "backend/cuda/image/pool.h"
 #include "backend/cuda/norm/reduce.h"
 #include "ops/conv/window.h"
@@ -20,7 +20,7 @@ ir::Refusal refuse_types(const ir::NodeView& n) {
   return refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16, DType::f64});
 }
 
-/// The pooling of x [n, c, spatial...] or, channels last, [n, h, w, c].
+/// The pooling of x, which is [n, c, spatial...] or, with channels last, [n, h, w, c].
 PoolShape shape_of(const ir::NodeView& n, const tensor::Dims& x, PoolKind kind, bool channels_last) {
   PoolShape s{.images = x[0], .channels = channels_last ? x[3] : x[1], .channels_last = channels_last};
   const tensor::Dims spatial =
@@ -57,7 +57,7 @@ ir::Kernel forward(PoolKind kind, bool channels_last) {
   return k;
 }
 
-/// Operands x and dy of the maximum, dy of averages.
+/// The operands are x and dy for the maximum, dy for averages.
 ir::Kernel backward(PoolKind kind, bool channels_last) {
   ir::Kernel k{.name = "windows"};
   k.refuse = refuse_types;

@@ -1,4 +1,4 @@
-// Pooling on the device against the CPU's: windows of every kind, both layouts, gradients.
+// Pooling on the device against the CPU's results: windows of every kind, both layouts, gradients.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -14,7 +14,7 @@ Tensor as_type(const Tensor& t, DType dtype) {
   return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
 }
 
-/// Many equal values: the first maximum of a window matters.
+/// Values with many ties, because the first maximum of a window counts.
 Tensor coarse(const tensor::Dims& dims, uint32_t seed) {
   return as_type(tests::random_bytes<int8_t>(dims, seed, -3, 3), DType::f32);
 }
@@ -24,7 +24,7 @@ void expect(const std::string& op, const std::vector<Tensor>& in, const ir::Attr
   for (const DType dtype : {DType::f32, DType::bf16}) {
     SCOPED_TRACE(base::concat(op, " ", tensor::to_string(in[0].dims()), " ", name_of(dtype)));
     const bool last = op.find("nhwc") != std::string::npos;
-    if (last && dtype == DType::bf16) continue;  // no oracle: the CPU's take f32
+    if (last && dtype == DType::bf16) continue;  // the CPU's kernels take only f32
     std::vector<Tensor> typed;
     for (const Tensor& t : in) typed.push_back(as_type(t, dtype));
     const double rounding = dtype == DType::f32 ? 1e-5 : 1e-2;

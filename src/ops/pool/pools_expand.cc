@@ -8,12 +8,12 @@ namespace trireme::ops {
 using tensor::Dims;
 
 std::vector<ValueId> expand_max_unpool(ir::Graph& graph, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   GradBuilder g(graph, node, {});
   const Dims x = g.dims(g.in(0)), y = g.dims(node.out[0]);
   Dims counted = y;
   if (g.has(2)) {
-    // The indices were counted in the smaller tensor that the attributes describe.
+    // The indices refer to the smaller tensor that the attributes describe.
     const std::vector<int64_t> kernel = g.attrs().get_ints("kernel_shape"),
                                strides = g.attrs().get_ints("strides"), pads = g.attrs().get_ints("pads");
     for (size_t i = 0; i + 2 < x.size(); ++i) {
@@ -25,7 +25,7 @@ std::vector<ValueId> expand_max_unpool(ir::Graph& graph, const ir::Node& given) 
   const int64_t n = tensor::element_count(x), all = tensor::element_count(y);
   ValueId at = g.reshape(g.in(1), {n});
   if (counted != y) {
-    // Decoded with the extents they were counted in, encoded with those of the result.
+    // Decodes the indices with the extents of that tensor and encodes them with those of the result.
     ValueId rest = at, place = ir::kNoValue;
     int64_t stride = 1;
     for (size_t d = y.size(); d-- > 0;) {

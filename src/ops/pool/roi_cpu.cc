@@ -12,8 +12,8 @@ namespace {
 
 using tensor::Dims;
 
-/// Position of x[i] in the result: its index decoded with the extents it was counted in, encoded with those
-/// of the result.
+/// Where x[i] goes in the result: its index is decoded with the extents to which it refers and encoded with
+/// those of the result.
 struct UnpoolPlan {
   int64_t n, out_elements;
   std::array<int64_t, 8> counted{}, result{};
@@ -36,10 +36,10 @@ ir::BoundKernel prepare_unpool(const ir::KernelInit& init) {
   base::require(y.size() == x.size() && y.size() <= plan.result.size(),
                 "max_unpool result rank does not fit");
   std::copy(y.begin(), y.end(), plan.result.begin());
-  // An empty result takes nothing, wherever it was counted.
+  // If the result is empty nothing is stored, so any extents will do.
   for (size_t i = 0; i < y.size(); ++i) plan.counted[i] = std::max<int64_t>(y[i], 1);
   if (init.node.present(2)) {
-    // The indices were counted in the smaller tensor that the attributes describe.
+    // The indices refer to the smaller tensor that the attributes describe.
     const std::vector<int64_t> kernel = init.node.attrs.get_ints("kernel_shape"),
                                strides = init.node.attrs.get_ints("strides"),
                                pads = init.node.attrs.get_ints("pads");
@@ -75,7 +75,7 @@ template <class T>
 void max_region(const RoiPlan& p, const T* x, const T* roi, T* y) {
   const int64_t last = p.batch - 1;
   const int64_t image = roi[0] > 0 ? static_cast<int64_t>(std::min<double>(double(roi[0]), double(last))) : 0;
-  // Far beyond any image, yet their differences are exact; NaN is the lower end.
+  // Bounds far beyond any image whose differences are still exact; NaN becomes the lower bound.
   constexpr double kFar = 0x1p40;
   auto scaled = [&](T v) {
     const double at = std::round(static_cast<double>(v) * p.scale);
@@ -106,7 +106,7 @@ void max_region(const RoiPlan& p, const T* x, const T* roi, T* y) {
   }
 }
 
-/// The four weighted corners of one bilinear sample; all weights 0 outside the plane by more than a pixel.
+/// The four weighted corners of one bilinear sample; all weights are 0 more than a pixel outside the plane.
 struct Corners {
   int64_t at[4] = {0, 0, 0, 0};
   double weight[4] = {0, 0, 0, 0};
@@ -114,7 +114,7 @@ struct Corners {
 
 Corners corners_of(const RoiPlan& p, double y, double x) {
   Corners c;
-  // NaN is outside too.
+  // NaN counts as outside.
   if (!(y >= -1.0 && y <= double(p.height) && x >= -1.0 && x <= double(p.width))) return c;
   y = std::max(y, 0.0);
   x = std::max(x, 0.0);
@@ -130,7 +130,7 @@ Corners corners_of(const RoiPlan& p, double y, double x) {
   return c;
 }
 
-/// Sampling grid of one region: origin, extent of a cell, samples per cell on each axis.
+/// The sampling grid of one region: origin, extent of a cell, samples per cell on each axis.
 struct RoiGrid {
   double y0, x0, cell_h, cell_w;
   int64_t samples_h, samples_w;
@@ -147,7 +147,7 @@ RoiGrid grid_of(const RoiPlan& p, const T* roi) {
   }
   g.cell_h = h / double(p.out_h);
   g.cell_w = w / double(p.out_w);
-  // A region beyond any plausible image must not turn into an endless walk. NaN takes no sample.
+  // Bounds the samples of an implausibly large region. NaN takes no samples.
   auto samples = [&](double cell) {
     const double wanted = std::ceil(cell);
     return p.sampling > 0 ? p.sampling : wanted > 0 ? static_cast<int64_t>(std::min(wanted, 4096.0)) : 0;
@@ -157,16 +157,16 @@ RoiGrid grid_of(const RoiPlan& p, const T* roi) {
   return g;
 }
 
-/// Samples [first, last) of a cell among which are all that lie on the image; the others are 0.
+/// Samples [first, last) of a cell, which include all that lie on the image; the others are 0.
 struct SampleSpan {
   int64_t first, last;
 };
 
-/// Of n samples at origin + (k + 0.5) step: a region far larger than the image has nearly all of its own
-/// outside.
+/// The span for n samples at origin + (k + 0.5) step. In a region far larger than the image, nearly all
+/// samples are outside.
 SampleSpan span_inside(double origin, double step, int64_t n, int64_t extent) {
   if (!(step > 0)) return {0, n};
-  // One more on each side: the rounding of the samples' own coordinates decides.
+  // One more on each side, since the rounding of the samples' own coordinates decides.
   const double first = std::ceil((-1.0 - origin) / step - 0.5) - 1;
   const double last = std::floor((double(extent) - origin) / step - 0.5) + 2;
   const double most = double(n);
@@ -191,7 +191,7 @@ template <class T>
 T align_cell(const RoiPlan& p, const RoiGrid& g, const T* plane, int64_t i, int64_t j) {
   const CellSpans s = spans_of(p, g, i, j);
   double sum = 0, best = 0;
-  bool first = s.all;  // what is left out is 0
+  bool first = s.all;  // samples outside the span are 0
   for (int64_t a = s.h.first; a < s.h.last; ++a) {
     const double y = g.y0 + double(i) * g.cell_h + (double(a) + 0.5) * g.cell_h / double(g.samples_h);
     for (int64_t b = s.w.first; b < s.w.last; ++b) {
@@ -209,14 +209,14 @@ T align_cell(const RoiPlan& p, const RoiGrid& g, const T* plane, int64_t i, int6
   return static_cast<T>(sum / double(std::max<int64_t>(g.samples_h * g.samples_w, 1)));
 }
 
-/// Where one cell's samples lie: found once, read in every channel.
+/// The corners of one cell's samples: computed once, used for every channel.
 struct CellSamples {
   static constexpr int64_t kMost = 64;
   std::array<Corners, kMost> corners;
   int64_t count = 0;
   bool all = false;
 
-  /// False if there are more than kMost.
+  /// Returns false if there are more than kMost samples.
   bool find(const RoiPlan& p, const RoiGrid& g, int64_t i, int64_t j) {
     const CellSpans s = spans_of(p, g, i, j);
     count = (s.h.last - s.h.first) * (s.w.last - s.w.first);
@@ -234,7 +234,7 @@ struct CellSamples {
   }
 };
 
-/// As align_cell, in the same order.
+/// Like align_cell, with sums in the same order.
 template <class T>
 T align_samples(const RoiPlan& p, const RoiGrid& g, const CellSamples& samples, const T* plane) {
   double sum = 0, best = 0;
@@ -271,7 +271,7 @@ void align_region(const RoiPlan& p, const T* x, const T* roi, int64_t image, T* 
   }
 }
 
-/// Where sample (a, b) of cell (i, j) lies.
+/// The corners of sample (a, b) of cell (i, j).
 Corners sample_of(const RoiPlan& p, const RoiGrid& g, std::array<int64_t, 2> cell,
                   std::array<int64_t, 2> at) {
   const auto [i, j] = cell;
@@ -280,7 +280,7 @@ Corners sample_of(const RoiPlan& p, const RoiGrid& g, std::array<int64_t, 2> cel
                     g.x0 + double(j) * g.cell_w + (double(b) + 0.5) * g.cell_w / double(g.samples_w));
 }
 
-/// One cell on its way back.
+/// One cell in the backward pass.
 template <class T>
 struct CellGrad {
   std::array<int64_t, 2> cell;
@@ -289,7 +289,7 @@ struct CellGrad {
   T* dx;
 };
 
-/// Adds dy of one cell to the corners it was sampled from: to all by weight, or to the one that was largest.
+/// Adds dy of one cell to its corners: to all by weight, or to the largest one.
 template <class T>
 void align_cell_grad(const RoiPlan& p, const RoiGrid& g, const CellGrad<T>& back) {
   const auto [cell, plane, dy, dx] = back;
@@ -311,11 +311,11 @@ void align_cell_grad(const RoiPlan& p, const RoiGrid& g, const CellGrad<T>& back
       }
     }
   }
-  const bool is_left_out = !s.all && best < 0;  // the largest is a 0 beyond the image
+  const bool is_left_out = !s.all && best < 0;  // the maximum is a 0 outside the image
   if (p.maximum && best_at >= 0 && !is_left_out) dx[best_at] += static_cast<T>(double(dy) * best_weight);
 }
 
-/// All regions of one (image, channel) plane, in order.
+/// Processes all regions of one (image, channel) plane in order.
 template <class T>
 void align_plane_grad(const RoiPlan& p, const ir::RunArgs& args, int64_t plane, T* dx) {
   const int64_t image = plane / p.channels, c = plane % p.channels, size = p.height * p.width;

@@ -48,7 +48,7 @@ ir::Kernel align_kernel() {
   return {.name = "cells", .refuse = refuse, .prepare = prepare};
 }
 
-/// Operands x, regions, images, dy.
+/// The operands are x, regions, images, dy.
 ir::Kernel align_grad_kernel() {
   auto refuse_maxima = [](const ir::NodeView& n) -> ir::Refusal {
     if (n.attrs.get_string("mode", "avg") == "max") return "the largest sample of a cell is not kept";

@@ -1,4 +1,5 @@
-// Region pooling on the device against the CPU's: every mode, regions inside, across and outside the image.
+// Region pooling on the device against the CPU's results: every mode, regions inside, across and outside the
+// image.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 

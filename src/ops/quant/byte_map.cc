@@ -1,4 +1,4 @@
-// byte_map: a function of one 8-bit tensor, element by element, as a table. Made by passes.
+// byte_map: applies a function to an 8-bit tensor, element by element, by a table. Passes make this op.
 #include "ops/elementwise/cast.h"
 #include "ops/table.h"
 
@@ -22,7 +22,7 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   return {{result_type(n), n.in[0].shape}};
 }
 
-/// Rows of the table, gathered by the bytes as numbers from 0 to 255.
+/// Gathers rows of the table by the bytes, taken as numbers from 0 to 255.
 std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
   constexpr int64_t kOnnxInt64 = 7;
   const bool is_signed = node.attrs.get_int("is_signed", 0) != 0;
@@ -33,7 +33,7 @@ std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
   ir::ValueId at = g.add1(ops::table().need("cast"), {node.in[0]}, {{"to", kOnnxInt64}}, node.from);
   if (g.type(node.in[0]).dtype == DType::i8) {
     const ir::ValueId size = g.add_constant(Tensor::scalar<int64_t>(256));
-    at = g.add1(ops::table().need("mod"), {at, size}, {}, node.from);  // of the sign of 256
+    at = g.add1(ops::table().need("mod"), {at, size}, {}, node.from);  // the result has the sign of 256
   }
   return {
       g.add1(ops::table().need("gather"), {g.add_constant(table), at}, {{"axis", int64_t{0}}}, node.from)};

@@ -1,5 +1,5 @@
-// Casts, quantization and dequantization of element types without arithmetic on NVIDIA GPUs: behind the
-// kernels of the common types.
+// Casts, quantization and dequantization of element types without arithmetic on NVIDIA GPUs; they come after
+// the kernels of the common types.
 #include "backend/cuda/index/codes.h"
 #include "ops/cuda_kernels.h"
 #include "ops/elementwise/cast.h"
@@ -64,7 +64,7 @@ cuda::CodeQuantize form_of(const ir::NodeView& n) {
 
 ir::Kernel quantize_kernel() {
   auto refuse = [](const ir::NodeView& n) -> ir::Refusal {
-    // Integers of 64 bits are not exact as doubles.
+    // Integers of 64 bits may not be exact as doubles.
     if (n.in[0].dtype == DType::i64 || n.in[0].dtype == DType::u64) return "64-bit integers";
     return refuse_others(n);
   };
@@ -84,7 +84,7 @@ ir::Kernel quantize_kernel() {
 
 ir::Kernel dequantize_kernel() {
   auto prepare = [](const ir::KernelInit& init) {
-    // Zero points of floats are zero.
+    // The zero points of floats are zero.
     const bool has_zero = init.node.present(2) && tensor::is_integer(init.node.in[0].dtype);
     return ir::BoundKernel{[fixed = form_of(init.node), has_zero](const ir::RunArgs& args) {
       cuda::CodeQuantize a = fixed;

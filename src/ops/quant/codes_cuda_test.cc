@@ -1,4 +1,5 @@
-// Casts and quantization of element types without arithmetic on the device against the CPU's: the same codes.
+// Casts and quantization of element types without arithmetic on the device against the CPU's results: same
+// codes.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -14,7 +15,7 @@ const std::vector<std::pair<DType, int64_t>> kTypes{
     {DType::u2, 25},       {DType::i2, 26},         {DType::f32, 1},     {DType::f16, 10},
     {DType::f64, 11},      {DType::i8, 3},          {DType::u64, 13},    {DType::boolean, 9}};
 
-/// Numbers of every size with infinities and NaN, an odd count of them.
+/// Numbers of many magnitudes with infinities and NaN; their count is odd.
 Tensor numbers() {
   std::vector<float> v{0.0f, -0.0f, 1,    -1,     INFINITY, -INFINITY, NAN, 448,
                        449,  57344, 1e9f, -1e-9f, 6,        2.5f,      3.5f};
@@ -32,7 +33,8 @@ Tensor as_number(const Tensor& t, int64_t type) {
   return evaluate(table().need("cast"), {{"to", type}}, {t}, 1, pool)[0];
 }
 
-/// The same codes; of floats with arithmetic NaN has many, and a GPU writes others than the host.
+/// Expects the same codes, except that in floats of more than 8 bits any NaN equals any other, as GPU and
+/// host differ.
 void expect_same_codes(const Tensor& got, const Tensor& want, const std::string& what) {
   if (!tensor::is_float(want.dtype()) || tensor::bits_of(want.dtype()) <= 8) {
     EXPECT_EQ(std::memcmp(got.raw(), want.raw(), static_cast<size_t>(want.bytes())), 0) << what;
@@ -84,7 +86,7 @@ TEST(CodesCuda, CastsBetweenAllTypes) {
   for (const auto& [from, from_number] : kTypes) {
     const Tensor x = as_number(numbers(), from_number);
     for (const auto& [to, to_number] : kTypes) {
-      // NaN has many codes in the types with arithmetic.
+      // Pairs of larger types are tested elsewhere.
       const bool is_plain = tensor::bits_of(from) > 8 && tensor::bits_of(to) > 8;
       if (is_plain) continue;
       for (const int64_t saturate : {0, 1})
@@ -106,7 +108,7 @@ TEST(CodesCuda, QuantizesToAllCodes) {
       const Tensor steps = half == 0 ? scales : as_number(scales, half);
       const Tensor zero = as_number(Tensor::from<float>({7}, {0, 1, 0, 1, 0, 1, 0}), type);
       const ir::Attrs attrs{{"axis", int64_t{1}}, {"output_dtype", type}};
-      if (half == 0 && (type == 2 || type == 3)) continue;  // the kernel of the common types
+      if (half == 0 && (type == 2 || type == 3)) continue;  // the kernel of the common types takes these
       expect_codes({.op = "quantize_linear", .in = {values, steps, zero}, .attrs = attrs});
       const Tensor codes = as_number(values, type);
       expect_codes({.op = "dequantize_linear", .in = {codes, steps, zero}, .attrs = {{"axis", int64_t{1}}}});

@@ -1,4 +1,4 @@
-// Reading and writing single elements of any type as wide values.
+// Reads and writes single elements of any type as wide values.
 #include "ops/quant/element_codec.h"
 
 #include "ops/elementwise/small_float.h"

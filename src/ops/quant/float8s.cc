@@ -53,7 +53,7 @@ void add_columns(const ir::NodeView& n, std::vector<TensorType>& out) {
   const int64_t padded = (rows + kFloat8Align - 1) / kFloat8Align * kFloat8Align;
   out.push_back({code_type(n.attrs), Shape{dims.back(), padded}});
   out.push_back({DType::f32, Shape{dims.back()}});
-  out.push_back({DType::f32, Shape{dims.back()}});  // sums, if asked for
+  out.push_back({DType::f32, Shape{dims.back()}});  // sums, if they are asked for
 }
 
 ir::Cost bytes_cost(const ir::NodeView& n, double reads) {
@@ -64,11 +64,11 @@ ir::Cost bytes_cost(const ir::NodeView& n, double reads) {
   return c;
 }
 
-/// Letters of the rows: all dimensions but the last. Products become 8-bit after a model was cut, so what the
-/// rows share stays whole.
+/// Letters of the rows: all dimensions but the last. Products become 8-bit after a model was cut for its
+/// ranks, so dimensions that rows share stay whole.
 std::string row_letters(const ir::NodeView& n) { return letters(n.in[0].shape.rank() - 1); }
 
-/// Each row has a scale of its own; each column's is over all rows.
+/// Rows have scales of their own and may be cut; the scale of a column depends on all rows.
 ir::CutRule quantizer_cut(const ir::NodeView& n, bool by_rows) {
   CutNotation notation(n);
   const std::string rows = row_letters(n);
@@ -148,9 +148,9 @@ std::vector<TensorType> infer_product(const ir::NodeView& n) {
   return {{result_type(n.attrs), Shape(std::move(out))}};
 }
 
-/// With scales that are powers of two the codes' values are floats of the result's type, or f32 for f16.
+/// Scales are powers of two, so the scaled codes are exact in the result's type, or in f32 if that is f16.
 std::vector<ir::ValueId> expand_product(ir::Graph& g, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   const auto operand = [&](size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; };
   const DType to = result_type(node.attrs), type = to == DType::f16 ? DType::f32 : to;
   const ir::Attrs as{{"type", std::string(name_of(type))}};

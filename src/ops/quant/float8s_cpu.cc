@@ -23,7 +23,7 @@ decltype(auto) visit_element(DType type, F&& f) {
   }
 }
 
-/// f(form) with the form as a constant of the type: loops over codes then have no branches.
+/// Calls f(form) with the form as a constant in the type, so that loops over codes have no branches.
 template <bool kE5m2>
 struct ConstantForm {
   static constexpr Float8Form value = Float8Form::of(kE5m2);
@@ -43,13 +43,13 @@ void quantize_row(const T* x, int64_t n, uint8_t* codes, float* scale) {
   for (int64_t i = 0; i < n; ++i) codes[i] = tensor::float8_code(static_cast<float>(x[i]) * inverse, form);
 }
 
-/// Where the codes, scales and sums (or null) of columns go.
+/// Where the codes, scales and sums (or null) of columns are written.
 struct ColumnResults {
   uint8_t* codes;
   float *scale, *sums;
 };
 
-/// Columns [first, last): every row is read along them, the codes go down the transposed result.
+/// Quantizes columns [first, last): rows are read contiguously, codes are written to the transposed result.
 template <class Form, class T>
 void quantize_columns(const T* x, const Float8Extents& e, std::pair<int64_t, int64_t> strip,
                       const ColumnResults& to) {

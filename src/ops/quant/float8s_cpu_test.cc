@@ -19,7 +19,7 @@ cpu::Float8 form_of(bool e5m2) { return e5m2 ? cpu::Float8::e5m2 : cpu::Float8::
 
 const uint8_t* codes_of(const Tensor& t) { return reinterpret_cast<const uint8_t*>(t.raw()); }
 
-/// The least power of two, at least 2^-126, with |x| / scale in range for all x; by trying them.
+/// The smallest power of two, at least 2^-126, for which |x| / scale is in range for all x; found by trying.
 double scale_of(const std::vector<double>& x, bool e5m2) {
   double most = 0;
   for (double v : x) {
@@ -32,7 +32,7 @@ double scale_of(const std::vector<double>& x, bool e5m2) {
   return scale;
 }
 
-/// The nearest of all codes, the even one of two.
+/// The nearest of all codes; of two, the even one.
 int code_of(double v, bool e5m2) {
   if (std::isnan(v)) return 0x7f;
   int best = 0;
@@ -66,7 +66,7 @@ std::vector<Tensor> evaluated(const char* op, const std::vector<Tensor>& in, siz
 
 ir::Attrs form_attrs(bool e5m2) { return {{"e5m2", int64_t{e5m2}}}; }
 
-/// Rows and columns of x [rows, n] by the definition.
+/// Tests rows and columns of x [rows, n] against the definition.
 void expect_quantized(const Tensor& x, bool e5m2) {
   const std::vector<Tensor> rows = evaluated("float8_rows", {x}, 2, form_attrs(e5m2)),
                             columns = evaluated("float8_columns", {x}, 2, form_attrs(e5m2)),
@@ -165,7 +165,7 @@ TEST(Float8, ValuesAreExactInBf16) {
   }
 }
 
-/// In double, from codes and scales.
+/// The product in double from codes and scales.
 std::vector<double> plain_product(const std::vector<Tensor>& in, bool a5, bool b5) {
   const int64_t m = in[1].elements(), n = in[3].elements(), k = in[2].dims()[1];
   std::vector<double> y;
@@ -186,7 +186,7 @@ std::vector<double> plain_product(const std::vector<Tensor>& in, bool a5, bool b
 
 TEST(Float8, ProductsOfCodesWithTheirScales) {
   Tensor x = random_tensor({6, 40}, 7), w = random_tensor({24, 40}, 8);
-  // Rows of very different sizes: a scale that is dropped or taken from another row shows.
+  // Rows of very different magnitudes reveal a scale that is omitted or taken from another row.
   for (int64_t r = 0; r < 6; ++r) {
     for (int64_t i = 0; i < 40; ++i)
       x.mutable_data<float>()[size_t(r * 40 + i)] *= std::ldexp(1.0f, int(2 * r));

@@ -61,7 +61,7 @@ ir::Kernel values_kernel() {
   return {.name = "flat", .prepare = prepare};
 }
 
-/// What cuBLASLt asks of 8-bit products, on every device, so that all of them refuse alike.
+/// Applies cuBLASLt's requirements for 8-bit products on every device, so that all refuse alike.
 ir::Refusal refuse_product(const ir::NodeView& node) {
   for (size_t i : {kF8Bias, kF8Residual}) {
     if (node.present(i) && node.in[i].dtype != node.out[0].dtype) return "operands of different types";

@@ -1,4 +1,5 @@
-// 8-bit floats on the device against the CPU's: codes and scales bit for bit, products within rounding.
+// 8-bit floats on the device against the CPU's results: codes and scales bit for bit, products within
+// rounding.
 #include <cmath>
 
 #include "tests/half_tensors.h"
@@ -15,7 +16,7 @@ using tests::rounded_to;
 
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
 
-/// Rows of several sizes, one of zeros, one with an infinity, one with a NaN, one of subnormal numbers.
+/// Rows of several magnitudes: one of zeros, one with an infinity, one with a NaN, one of subnormal numbers.
 Tensor rows(const Dims& dims, uint32_t seed) {
   Tensor x = random_tensor(dims, seed, 0.1f);
   const int64_t n = dims.back(), count = n == 0 ? 0 : x.elements() / n;
@@ -50,7 +51,7 @@ TEST(Float8Cuda, CodesAndScales) {
                                 .relative = 0,
                                 .absolute = 0,
                                 .kernels = 1});
-        // Sums of columns too, whose order is the device's.
+        // Includes sums of columns, which the device adds in an order of its own.
         for (const auto& [op, results] : {std::pair{"float8_columns", 3}, {"float8_both", 5}})
           tests::expect_as_cpu({.op = op,
                                 .in = {x},
@@ -90,15 +91,15 @@ double activated(const std::string& act, double z) {
   return z;
 }
 
-/// 8-bit floats as the numbers that they stand for.
+/// The numbers that 8-bit floats stand for.
 std::vector<double> numbers_of(const Tensor& codes) {
   base::ThreadPool pool(1);
   return evaluate(table().need("cast"), {{"to", int64_t{1}}}, {codes}, 1, pool)[0].to_doubles();
 }
 
-/// Gives the trial of a float8_product its result in f64. The sums of f32 on the CPU are off by a rounding
-/// for each term. A GPU's products of 8 bits keep 13 bits of each term behind the point of the largest,
-/// though it adds in f32: both are right as far as they go, and neither may be off by more.
+/// Sets the expected result of a float8_product from f64, with separate tolerances: f32 sums on the CPU are
+/// off by one rounding per term. GPUs align the terms of 8-bit products to the largest one and keep 13 bits
+/// after its point, although they accumulate in f32.
 void judge_in_f64(tests::DeviceTrial& trial, const std::string& act) {
   const std::vector<double> a = numbers_of(trial.in[0]), scale_a = trial.in[1].to_doubles();
   const std::vector<double> b = numbers_of(trial.in[2]), scale_b = trial.in[3].to_doubles();
@@ -107,7 +108,7 @@ void judge_in_f64(tests::DeviceTrial& trial, const std::string& act) {
   };
   const std::vector<double> bias = operand(4), residual = operand(5);
   const size_t m = scale_a.size(), n = scale_b.size(), k = a.size() / m;
-  constexpr double kSteepest = 1.13;  // of the activations
+  constexpr double kSteepest = 1.13;  // largest slope of the activations
   for (size_t i = 0; i < m * n; ++i) {
     double sum = 0, magnitude = 0;
     for (size_t l = 0; l < k; ++l) {
@@ -140,7 +141,7 @@ const std::vector<Case> kCases{{1, 16, 16, false, false, "none"},
 TEST(Float8Cuda, Products) {
   for (const Case& c : kCases) {
     for (const DType type : kTypes) {
-      // Rows without infinities: whole rows of NaN compare as equal whatever their scale.
+      // Rows without infinities, because rows of NaN compare as equal whatever their scales are.
       Tensor x = random_tensor({c.m, c.k}, 5);
       for (size_t i = 0; i < static_cast<size_t>(x.elements()); ++i)
         x.mutable_data<float>()[i] *= std::ldexp(1.0f, static_cast<int>(i / size_t(c.k) % 5));

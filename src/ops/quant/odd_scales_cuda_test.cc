@@ -1,5 +1,5 @@
-// Scales may be any numbers, negative, huge, tiny, infinite or NaN: every kernel of a product or sum of bytes
-// gives what the definition says, where NaN becomes the zero point. Also on the device.
+// Scales may be negative, huge, tiny, infinite or NaN: every kernel of an 8-bit product or sum gives the
+// result of the definition, in which NaN becomes the zero point; also on the device.
 #include <cfloat>
 
 #include "tests/run_kernels.h"
@@ -31,7 +31,7 @@ std::string name_of(const Scales& s, const std::string& activation) {
   return base::concat("scales ", s.x, " ", s.w, " ", s.y, " ", activation, " ");
 }
 
-/// What the definition gives for an exact sum.
+/// The result of the definition for an exact sum.
 double finished(double sum, const Scales& s, bool relu, const Tensor& zero) {
   double real = sum * (double(s.x) * double(s.w));
   if (relu && real < 0) real = 0;
@@ -51,7 +51,7 @@ void expect_values(const Tensor& got, const std::vector<double>& want, double st
   }
 }
 
-/// Sums of a case: those of its own product with scales of one, as the reference kernel in f32 gives them.
+/// The exact sums of a case are the results of the reference kernel in f32 with scales of one.
 void check_product(const std::string& op, const Dims& x, const Dims& w, int64_t channels, int64_t group) {
   const ir::Attrs window{{"group", group}};
   for (const bool to_float : {false, true}) {
@@ -117,7 +117,7 @@ TEST(OddScales, Sums) {
                                    Tensor::scalar(s.y),
                                    Tensor::scalar<uint8_t>(60)};
       const ir::Attrs attrs{{"activation", std::string(relu ? "relu" : "none")}};
-      // The expansion in f32 is the definition: its sums may be infinite, and then lack each other.
+      // The f32 expansion is the definition: its summands may be infinite, and infinities may cancel to NaN.
       const Tensor want = tests::run_expanded("qadd", attrs, in)[0];
       for (const auto& r : tests::run_kernels("qadd", attrs, in, 1, {0, 3}))
         expect_values(r.out[0], want.to_doubles(), 1.0, "qadd " + name_of(s, relu ? "relu" : "none"));

@@ -1,4 +1,4 @@
-// 8-bit convolution on packed weights, and depthwise convolution of 8-bit channels.
+// 8-bit convolution with packed weights, and depthwise convolution of 8-bit channels.
 #include <algorithm>
 #include <cmath>
 
@@ -47,7 +47,7 @@ ir::Refusal refuse_conv(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// Packed groups of one weight, shared through the model's cache.
+/// The packed groups of one weight, shared through the model's cache.
 struct PackedGroups {
   tensor::Tensor memory;
   std::vector<cpu::PackedQuantMatrix> groups;
@@ -87,7 +87,7 @@ ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
   return bound;
 }
 
-/// Scales, output type and clamp of a product whose offsets are in place.
+/// Sets scales, output type and clamp of a product whose offsets are already set.
 void set_epilogue(const QProduct& q, PackedProduct& p) {
   for (double s : q.product_scale) p.scale.push_back(static_cast<float>(q.to_float() ? s : s / q.y_scale));
   cpu::QuantEpilogue& e = p.epilogue;
@@ -123,7 +123,7 @@ ir::Refusal refuse_depthwise(const ir::NodeView& node) {
 struct PackedDepthwise {
   cpu::ConvShape shape;
   std::vector<float> weights;
-  std::vector<char> dots;  // the byte dot form, or empty
+  std::vector<char> dots;  // the packed form of byte dot products, or empty
   PackedProduct product;
 };
 
@@ -173,7 +173,7 @@ ir::Refusal refuse_packed_product(const ir::NodeView& node) {
       kind == ActivationKind::none || kind == ActivationKind::relu || kind == ActivationKind::clip;
   if (node.out[0].dtype != DType::f32 && !clamps)
     return "the activation is no clamp, which 8-bit results need";
-  if (lacks_content(node)) return std::nullopt;  // its numbers are taken to be finite
+  if (lacks_content(node)) return std::nullopt;  // absent content is assumed to be finite
   const QProduct q = read_product(node, node.out_dims(0).back());
   if (!q.to_float() && !q.has_bounds()) return "the activation bounds steps that are not positive";
   for (double s : q.product_scale) {

@@ -1,4 +1,4 @@
-// qmatmul: the 8-bit product of two computed operands, batches by NumPy rules, made by passes.
+// qmatmul: the 8-bit product of two computed operands with NumPy's batch rules. Passes make this op.
 #include "ops/cut_notation.h"
 #include "ops/dense/matmul_shape.h"
 #include "ops/quant/qproduct.h"
@@ -10,7 +10,7 @@ namespace {
 using tensor::Shape;
 using Q = QOperand;
 
-/// Batches and rows; batches that broadcast stay whole.
+/// Cuts batches and rows; broadcast batches stay whole.
 ir::CutRule cut(const ir::NodeView& n) {
   const Shape &a = n.in[Q::x].shape, &b = n.in[Q::w].shape;
   CutNotation notation(n);

@@ -1,4 +1,4 @@
-// qmatmul on CPU: the right operand of each batch is packed in the run, then multiplied as weights are.
+// qmatmul on CPU: each run packs the right operand of each batch, then multiplies as with weights.
 #include <algorithm>
 #include <cmath>
 
@@ -38,14 +38,14 @@ ir::Refusal refuse(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// Everything about a node that does not depend on what it multiplies.
+/// All that does not depend on the content of the operands.
 struct Plan {
   MatmulShape shape;
   QProduct q;
   bool a_signed = false, b_signed = false;
   int64_t out_bytes = 1;
-  size_t packed_bytes = 0, column_bytes = 0, gemm_bytes = 0;  // of one batch; a column vector [n]
-  bool by_batch = false;                                      // members of the team take batches of their own
+  size_t packed_bytes = 0, column_bytes = 0, gemm_bytes = 0;  // of one batch; of a column vector [n]
+  bool by_batch = false;                                      // threads process batches of their own
 
   size_t lane_bytes() const { return packed_bytes + 3 * column_bytes + gemm_bytes; }
 };
@@ -80,13 +80,13 @@ cpu::QuantEpilogue epilogue_of(const QProduct& q) {
   return e;
 }
 
-/// Packs and multiplies one batch in `memory`.
+/// Packs and multiplies one batch; `memory` is its workspace.
 void run_batch(const Plan& p, const ir::RunArgs& args, int64_t batch, char* memory, base::ThreadPool& pool) {
   const auto at = static_cast<size_t>(batch);
   int32_t* offsets = reinterpret_cast<int32_t*>(memory + p.packed_bytes);
   int32_t* row_factors = reinterpret_cast<int32_t*>(memory + p.packed_bytes + p.column_bytes);
   float* scale = reinterpret_cast<float*>(memory + p.packed_bytes + 2 * p.column_bytes);
-  int32_t* zeros = reinterpret_cast<int32_t*>(scale);  // until the scales are written
+  int32_t* zeros = reinterpret_cast<int32_t*>(scale);  // until the scales are written there
   const cpu::QuantMatrixB b{.data = static_cast<const char*>(args.in[Q::w]) + p.shape.b_offset[at],
                             .is_signed = p.b_signed,
                             .taps = 1,

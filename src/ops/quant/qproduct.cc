@@ -1,4 +1,4 @@
-// Quantized products with constant parameters.
+// Reads the constant parameters of quantized products.
 #include "ops/quant/qproduct.h"
 
 #include <algorithm>
@@ -14,8 +14,7 @@ namespace {
 using tensor::DType;
 using Q = QOperand;
 
-/// One value per channel from a constant that has one value or one per channel; `fallback` where it is
-/// absent.
+/// One value per channel, from a constant that has one value or one per channel; `fallback` if it is absent.
 std::vector<double> per_channel(const ir::NodeView& node, size_t i, int64_t channels, double fallback) {
   std::vector<double> values{fallback};
   if (node.present(i)) values = node.value(i)->to_doubles();

@@ -1,5 +1,5 @@
-// qlinear, qconv_nhwc, qadd: 8-bit products and sums with requantization fused, made by passes from QDQ
-// graphs.
+// qlinear, qconv_nhwc, qadd: 8-bit products and sums with fused requantization. Passes make these ops from
+// QDQ graphs.
 #include "ops/quant/quant_cuts.h"
 #include "ops/conv/window.h"
 #include "ops/quant/qproduct.h"
@@ -23,7 +23,7 @@ ir::ValueId dequantized(ir::Graph& g, const ir::Node& node, size_t value, int64_
   return g.add1(table().need("dequantize_linear"), in, {{"axis", axis}});
 }
 
-/// bias * x_scale * w_scale, or none.
+/// bias * x_scale * w_scale, or kNoValue without a bias.
 ir::ValueId dequantized_bias(ir::Graph& g, const ir::Node& node) {
   if (operand(node, Q::bias) == ir::kNoValue) return ir::kNoValue;
   const ir::ValueId scale = g.add1(table().need("mul"), {node.in[Q::x_scale], node.in[Q::w_scale]});

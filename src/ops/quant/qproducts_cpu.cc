@@ -27,7 +27,7 @@ void store(const QProduct& p, int64_t channel, int64_t sum, void* y, int64_t at)
     return;
   }
   const IntegerRange range = range_of(p.out);
-  const double quotient = real / p.y_scale;  // scales may be any numbers: NaN gives the zero point
+  const double quotient = real / p.y_scale;  // for any scales: NaN gives the zero point
   const double q = std::isnan(quotient) ? p.y_zero : std::nearbyint(quotient) + p.y_zero;
   write_integer(p.out, y, at,
                 static_cast<int64_t>(std::clamp(q, double(range.lowest), double(range.highest))));
@@ -67,7 +67,7 @@ ir::BoundKernel prepare_qlinear_reference(const ir::KernelInit& init) {
   }};
 }
 
-/// Packs a weight matrix once per model; offsets follow from this node's bias and zero points.
+/// Packs a weight matrix once per model; the offsets depend on the bias and zero points of this node.
 std::shared_ptr<const PackedProduct> pack(const ir::KernelInit& init, const MatrixPlan& m, bool transposed) {
   const tensor::Tensor& w = *init.node.value(Q::w);
   auto p = std::make_shared<PackedProduct>();
@@ -146,7 +146,7 @@ ir::BoundKernel prepare_pointwise(const ir::KernelInit& init) {
   return bind_packed(init, {p.batch * p.window.out_points(), p.channels, p.out_channels, true}, true);
 }
 
-/// Exact sum of one output point.
+/// The exact sum of one output point.
 template <class X, class W>
 int64_t conv_sum(const QConvPlan& p, const QProduct& q, const X* x, const W* w, std::array<int64_t, 4> at) {
   const auto [n, oh, ow, o] = at;
@@ -197,7 +197,7 @@ ir::BoundKernel prepare_conv_reference(const ir::KernelInit& init) {
             : bind_conv_reference<uint8_t, uint8_t>(init.node);
 }
 
-/// Two multiply-adds per element.
+/// A sum takes two multiply-adds per element.
 struct AddPlan {
   int64_t n;
   QSum sum;
@@ -213,7 +213,7 @@ ir::BoundKernel bind_qadd(const AddPlan& p) {
       for (int64_t i = begin; i < end; ++i) {
         const float v =
             static_cast<float>(a[i]) * p.sum.fa + static_cast<float>(b[i]) * p.sum.fb + p.sum.shift;
-        // Adding 1.5 * 2^23 rounds |v| < 2^22 half to even.
+        // Adding and subtracting 1.5 * 2^23 rounds |v| < 2^22 to nearest even.
         const float clamped = std::min(std::max(v, p.sum.lowest), p.sum.highest);
         y[i] = static_cast<Y>(static_cast<int32_t>((clamped + 12582912.0f) - 12582912.0f));
       }
@@ -221,7 +221,7 @@ ir::BoundKernel bind_qadd(const AddPlan& p) {
   }};
 }
 
-/// All three of one type: the vector kernel.
+/// If all three have the same type, the vector kernel applies.
 ir::BoundKernel bind_same_qadd(const AddPlan& p, bool is_signed) {
   return {[p, is_signed](const ir::RunArgs& args) {
     cpu::quantized_add({args.in[0], args.in[3], args.out[0], p.n, is_signed, p.sum.fa, p.sum.fb, p.sum.shift,

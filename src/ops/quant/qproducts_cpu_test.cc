@@ -1,4 +1,4 @@
-// qlinear, qconv_nhwc, qadd: every kernel against naive integer loops in double, and against expand.
+// qlinear, qconv_nhwc, qadd: every kernel against naive integer loops in double, and against the expansion.
 #include "tests/run_kernels.h"
 
 namespace trireme::ops {
@@ -17,7 +17,7 @@ Tensor floats(std::vector<float> v) {
   return Tensor::from<float>({static_cast<int64_t>(v.size())}, std::span<const float>(v));
 }
 
-/// x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias of one case.
+/// One case's operands x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias.
 template <class X>
 std::vector<Tensor> operands(const Dims& x, const Dims& w, int64_t channels, X x_zero, X y_zero) {
   std::vector<float> scales;
@@ -78,7 +78,7 @@ void check_conv(const ConvCase& c, X x_zero, X y_zero) {
   const std::vector<double> want = naive_conv(c, in);
   const auto results = tests::run_kernels("qconv_nhwc", attrs, in, 1, {0});
   ASSERT_GE(results.size(), 2u);
-  // A tie of the scaled sum may round the other way in f32: one step at most.
+  // In f32, a tie of the scaled sum may round the other way, by one step at most.
   for (const auto& r : results) tests::expect_close(r.out[0], want, 0, 1.0, r.kernel);
   tests::expect_close(tests::run_expanded("qconv_nhwc", attrs, in)[0], want, 0, 1.0, "expand");
 }

@@ -18,7 +18,7 @@ using tensor::DType;
 using tensor::Tensor;
 using Q = QOperand;
 
-/// An 8-bit constant less 128 where it is unsigned.
+/// An 8-bit constant as signed values: unsigned ones minus 128.
 std::vector<int8_t> signed_values(const Tensor& t) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(t.raw());
   std::vector<int8_t> out(static_cast<size_t>(t.elements()));
@@ -27,8 +27,8 @@ std::vector<int8_t> signed_values(const Tensor& t) {
   return out;
 }
 
-/// Weights as the device multiplies them: [padded n, padded k], or of a depthwise convolution [k, n]; with
-/// the sums of each channel.
+/// Weights in the layout of the device: [padded n, padded k], or [k, n] for a depthwise convolution; with the
+/// sums of each channel.
 struct SignedWeights {
   int64_t n = 0, k = 0;
   bool is_depthwise = false;
@@ -60,7 +60,7 @@ SignedWeights matrix_weights(const Tensor& w, bool transposed) {
   return out;
 }
 
-/// [oc, c / group, kh, kw] with k in the order (kh, kw, c).
+/// Weights [oc, c / group, kh, kw], with k in the order (kh, kw, c).
 SignedWeights window_weights(const Tensor& w, bool depthwise) {
   const Dims& d = w.dims();
   const int64_t taps = d[2] * d[3];
@@ -75,7 +75,7 @@ SignedWeights window_weights(const Tensor& w, bool depthwise) {
   return out;
 }
 
-/// What a product keeps on the device: weights, and for each channel factor, offset and zero point.
+/// The parts of a product on the device: weights, and each channel's factor, offset and zero point.
 struct DeviceProduct {
   std::shared_ptr<const void> weights, numbers;
   cuda::QuantFinish finish;
@@ -130,7 +130,7 @@ DeviceProduct device_product(const ir::KernelInit& init, const SignedWeights& w)
   return p;
 }
 
-/// Rows packed, their sums, the exact product, and the library's own room: in this order in the workspace.
+/// Order of the workspace: packed rows, their sums, the exact product, the library's workspace.
 struct ProductRoom {
   int64_t rows_bytes, sums_bytes, acc_bytes;
   ProductRoom(int64_t rows, int64_t n, int64_t k)
@@ -143,7 +143,7 @@ struct ProductRoom {
   }
 };
 
-/// Rows of `window` by constant weights [n, k], which are not read: what is known ahead of them.
+/// Plans rows of `window` times constant weights [n, k] whose content is not known yet.
 ir::BoundKernel plan_product(const ir::KernelInit& init, const cuda::QuantWindow& window, int64_t n,
                              int64_t k) {
   const auto gemm = cuda::prepare_quant_product({init.device, &init.packs}, window.rows(), n, k);
@@ -151,7 +151,7 @@ ir::BoundKernel plan_product(const ir::KernelInit& init, const cuda::QuantWindow
           .unread_inputs = 1u << Q::w};
 }
 
-/// Rows of `window` by constant weights.
+/// Binds rows of `window` times constant weights.
 ir::BoundKernel bind_product(const ir::KernelInit& init, const cuda::QuantWindow& window,
                              const SignedWeights& w) {
   const auto p = std::make_shared<const DeviceProduct>(device_product(init, w));
@@ -244,7 +244,7 @@ ir::BoundKernel bind_depthwise(const ir::KernelInit& init, const cuda::QuantWind
 
 ir::BoundKernel prepare_qconv(const ir::KernelInit& init) {
   const cuda::QuantWindow window = window_of(init.node);
-  // One channel in and one out is a matrix product like any other.
+  // A depthwise convolution of one channel is an ordinary matrix product.
   if (is_depthwise(init.node) && window.channels > 1) return bind_depthwise(init, window);
   if (lacks_content(init.node)) {
     const Dims w = init.node.in_dims(Q::w);
@@ -282,7 +282,7 @@ ir::Refusal refuse_integer(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// The second operand packed once if it is constant, else in every run.
+/// The second operand is packed once if it is constant, otherwise in every run.
 ir::BoundKernel prepare_integer(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
   const MatmulShape s = matmul_shape(node.in_dims(0), node.in_dims(1));

@@ -1,5 +1,5 @@
-// 8-bit products on the device against the CPU's: sums are exact, so a result may differ by one step where
-// f32 rounds a tie the other way.
+// 8-bit products on the device against the CPU's results: sums are exact, so results differ by at most one
+// step where f32 rounds a tie the other way.
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 
@@ -18,7 +18,7 @@ Tensor list(std::vector<T> v) {
   return Tensor::from<T>({n}, v);
 }
 
-/// Signs of x and w; whether weights have zero points, and what ends the product.
+/// Signedness of x and w, whether weights have zero points, and the type of the result.
 struct Form {
   bool x_signed = false, w_signed = true, w_zeros = false, to_float = false;
   const char* activation = "none";
@@ -35,7 +35,7 @@ Tensor bytes_of(const Dims& dims, uint32_t seed, bool is_signed) {
   return is_signed ? random_bytes<int8_t>(dims, seed, -128, 127) : random_bytes<uint8_t>(dims, seed, 0, 255);
 }
 
-/// x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias.
+/// The operands x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias.
 std::vector<Tensor> operands(const Dims& x, const Dims& w, int64_t channels, const Form& f) {
   std::vector<float> scale;
   std::vector<int32_t> bias;

@@ -1,5 +1,5 @@
 // Cut rules of quantization. Letters: from 'a' on the dimensions of a tensor or the rows of a product, 'o'
-// its output channels.
+// the output channels.
 #include "ops/quant/quant_cuts.h"
 
 #include "ops/cut_notation.h"
@@ -19,7 +19,7 @@ ir::CutRule quantize_cut(const ir::NodeView& n) {
     if (scale_rank == 1 && rank >= 1 && n.attrs.get_int("block_size", 0) == 0) {
       scale = n.in_dims(1)[0] == 1 ? "." : x.substr(axis, 1);
     } else {
-      // Blocks along the axis share a scale.
+      // Blocks along the axis share a scale, so the axis stays whole.
       x[axis] = '.';
       scale = scale_rank == rank ? x : dots(scale_rank);
     }
@@ -31,7 +31,7 @@ ir::CutRule quantize_cut(const ir::NodeView& n) {
 
 namespace {
 
-/// Scales, zeros and biases with one element for each output channel: they have its letter, too.
+/// Scales, zero points and biases with one element per output channel get the same letter.
 void name_channels(CutNotation& notation, const ir::NodeView& n, char letter) {
   for (size_t i : {Q::w_scale, Q::w_zero, Q::bias}) {
     const bool is_vector = n.present(i) && n.in[i].shape.rank() == 1 && n.in_dims(i)[0] > 1;
@@ -39,7 +39,7 @@ void name_channels(CutNotation& notation, const ir::NodeView& n, char letter) {
   }
 }
 
-/// The letter of the output channels; none where a vector has another number of them.
+/// The letter of the output channels; '.' if a vector has another number of elements.
 char channel_letter(const ir::NodeView& n, int64_t channels) {
   for (size_t i : {Q::w_scale, Q::w_zero, Q::bias}) {
     const bool is_vector = n.present(i) && n.in[i].shape.rank() == 1 && n.in_dims(i)[0] > 1;
@@ -61,7 +61,7 @@ ir::CutRule qlinear_cut(const ir::NodeView& n) {
   return {.notation = notation.text()};
 }
 
-/// Operands a, a_scale, a_zero, b, ...: the rows of a, which may have a scale each.
+/// Operands a, a_scale, a_zero, b, ...: the rows of a may be cut, each possibly with a scale of its own.
 ir::CutRule qlinear_matmul_cut(const ir::NodeView& n) {
   CutNotation notation(n);
   const size_t rank = n.in[0].shape.rank();

@@ -1,4 +1,4 @@
-// Every legal cut of quantized ops against the whole: integers, so equal to the last bit.
+// Every legal cut of quantized ops against the whole; results are integers, so they are equal.
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"

@@ -18,7 +18,7 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-// A multiple of every packing, so that no two tasks share a byte.
+// A multiple of the elements per byte of every packing, so that no two tasks share a byte.
 constexpr int64_t kChunk = 4096;
 
 /// Calls body(begin, end) over [0, n) in chunks that never split a byte.
@@ -27,7 +27,7 @@ void for_chunks(base::ThreadPool& pool, int64_t n, const Body& body) {
   pool.run((n + kChunk - 1) / kChunk, [&](int64_t i) { body(i * kChunk, std::min(n, (i + 1) * kChunk)); });
 }
 
-/// Rounds a quotient to the type it is computed in.
+/// Rounds a quotient to the precision in which it is computed.
 double in_precision(DType type, double v) {
   if (type == DType::f16) return static_cast<float>(tensor::Half(static_cast<float>(v)));
   if (type == DType::bf16) return static_cast<float>(tensor::BFloat16(static_cast<float>(v)));
@@ -71,7 +71,7 @@ void quantize_range(const QuantizePlan& p, const ir::RunArgs& args, int64_t begi
       write_code(p.to, args.out[0], i,
                  encode_small_float(p.to, static_cast<float>(quotient + zero), p.saturate));
     } else {
-      // NaN fails both comparisons of clamp: give it the zero point.
+      // NaN would pass through clamp, because both of its comparisons fail, so it gets the zero point.
       const double v = std::isnan(quotient) ? zero : std::nearbyint(quotient) + zero;
       write_integer(p.to, args.out[0], i,
                     static_cast<int64_t>(std::clamp(v, double(range.lowest), double(range.highest))));
@@ -113,7 +113,7 @@ ir::BoundKernel prepare_dequantize(const ir::KernelInit& init) {
   return {run};
 }
 
-/// The tensor as the toolkit takes it: [outer, axis, inner] with one scale per index of the axis.
+/// The tensor as the vector kernel takes it: [outer, axis, inner] with one scale per index of the axis.
 struct VectorForm {
   int64_t outer = 1, axis = 1, inner = 0;
   bool has_zero = false;
@@ -191,10 +191,10 @@ void dynamic_quantize(const ir::RunArgs& args, int64_t n) {
 struct QMatmulPlan {
   MatmulShape shape;
   DType a, b, y, scale;
-  int64_t a_scales, a_zeros, b_scales, b_zeros;  // 1, m or n values
+  int64_t a_scales, a_zeros, b_scales, b_zeros;  // 1, m or n values each
 };
 
-/// Value of scale or zero operand `i` for index `at` of `count`; one value serves all.
+/// Value of the scale or zero point `i` for index `at` of `count`; a single value serves all.
 double parameter(DType type, const ir::RunArgs& args, size_t i, int64_t at, int64_t count) {
   return read_element(type, args.in[i], count > 1 ? at : 0);
 }
@@ -209,7 +209,7 @@ void qmatmul_row(const QMatmulPlan& p, const ir::RunArgs& args, int64_t row) {
   const IntegerRange range = range_of(p.y);
   for (int64_t j = 0; j < s.n; ++j) {
     const double b_zero = parameter(p.b, args, 5, j, p.b_zeros);
-    double sum = 0;  // exact: products of 8-bit values
+    double sum = 0;  // exact, since terms are products of 8-bit values
     for (int64_t l = 0; l < s.k; ++l) {
       sum += (read_element(p.a, args.in[0], a0 + l) - a_zero) *
              (read_element(p.b, args.in[3], b0 + l * s.n + j) - b_zero);

@@ -36,7 +36,7 @@ ir::Refusal refuse_dequantize(const ir::NodeView& node) {
 
 using Launcher = void (*)(tensor::Stream&, const cuda::QuantizeArgs&);
 
-/// `quantized`: whether the operand or the result holds the integers.
+/// `of_result`: whether the result rather than the operand holds the integers.
 ir::Kernel kernel(Launcher launch, bool of_result) {
   auto prepare = [=](const ir::KernelInit& init) {
     const cuda::QuantizeArgs fixed{.quantized = of_result ? init.node.out[0].dtype : init.node.in[0].dtype,

@@ -1,4 +1,4 @@
-// Quantization on the device against the CPU's, bit for bit.
+// Quantization on the device against the CPU's results, bit for bit.
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 
@@ -20,7 +20,7 @@ Tensor scales(const Dims& dims) {
   return t;
 }
 
-/// Scales of a tensor, of an axis and of blocks along it.
+/// One scale per tensor, per index of an axis, or per block along it.
 struct Case {
   Dims scale;
   ir::Attrs attrs;

@@ -1,5 +1,5 @@
-// qlinear_matmul, conv_integer and qlinear_conv in simpler ops. For nodes whose scales are not constant: of
-// the others the passes make 8-bit products.
+// qlinear_matmul, conv_integer and qlinear_conv in simpler ops. For nodes whose scales are not constant;
+// passes turn the others into 8-bit products.
 #include "ops/quant/quants_expand.h"
 
 #include "ops/conv/window.h"
@@ -9,10 +9,10 @@ namespace {
 
 using tensor::Dims;
 
-/// x in f64.
+/// x, cast to f64.
 ValueId exact(GradBuilder& g, ValueId x) { return g.op("cast", {x}, {{"to", int64_t{11}}}); }
 
-/// x less its zero point, both bytes; `shape` makes the zero point broadcast. Absent: x.
+/// x minus its zero point in f64, or x if there is none; `shape` makes the zero point broadcast.
 ValueId centred(GradBuilder& g, ValueId x, size_t zero, const Dims& shape = {}) {
   if (!g.has(zero)) return exact(g, x);
   const ValueId z = exact(g, g.in(zero));
@@ -25,16 +25,15 @@ ValueId parameter(GradBuilder& g, size_t i, const Dims& shape) {
   return g.reshape(v, tensor::element_count(g.dims(v)) == 1 ? Dims{} : shape);
 }
 
-/// v rounded to even, plus the zero point (operand `zero`), in its type, which clamps; NaN gives the zero
-/// point.
+/// Rounds v to even and adds the zero point (operand `zero`); the cast to its type clamps, and NaN gives the
+/// zero point.
 ValueId quantized(GradBuilder& g, ValueId v, size_t zero) {
   const ValueId z = parameter(g, zero, {});
   const ValueId whole = g.op("where", {g.op("is_nan", {v}), z, g.add(g.op("round", {v}), z)});
   return g.op("cast_like", {whole, g.in(zero)});
 }
 
-/// The convolution of x [n, c, ...] with w [o, c / groups, ...], both f64: columns of the windows by a
-/// matrix.
+/// The convolution of x [n, c, ...] and w [o, c / groups, ...] in f64: im2col, then a matrix product.
 ValueId convolved(GradBuilder& g, ValueId x, ValueId w) {
   const Dims in = g.dims(x), taps = g.dims(w);
   const Window window = make_window(g.attrs(), {taps.begin() + 2, taps.end()}, {in.begin() + 2, in.end()});
@@ -58,7 +57,7 @@ ValueId convolved(GradBuilder& g, ValueId x, ValueId w) {
   return g.reshape(g.op("matmul", {matrix, rows}), {in[0], taps[0], points});
 }
 
-/// One number for each output channel of w.
+/// A shape that broadcasts one number per output channel of w.
 Dims of_channels(GradBuilder& g, ValueId w) {
   Dims shape(g.dims(w).size(), 1);
   shape[0] = g.dims(w)[0];
@@ -72,10 +71,10 @@ Dims result_of(GradBuilder& g, ValueId w) {
 }  // namespace
 
 std::vector<ValueId> expand_qlinear_matmul(ir::Graph& graph, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   GradBuilder g(graph, node, {});
   const Dims a = g.dims(g.in(0)), b = g.dims(g.in(3));
-  // Numbers of a belong to its rows, those of b to its columns.
+  // Parameters of a belong to its rows, those of b to its columns.
   const Dims rows{a.size() > 1 ? a[a.size() - 2] : 1, 1}, columns{b.back()};
   ValueId v = g.op("matmul", {centred(g, g.in(0), 2, rows), centred(g, g.in(3), 5, columns)});
   v = g.mul(g.mul(v, parameter(g, 1, rows)), parameter(g, 4, columns));

@@ -1,4 +1,4 @@
-// Which scale belongs to which element.
+// Finds the scale that belongs to an element.
 #include "ops/quant/scale_map.h"
 
 #include "ops/kernel_forms.h"

@@ -1,4 +1,4 @@
-// dropout_train: drops elements by a mask that depends on seed, step, node and element alone.
+// dropout_train: drops elements by a mask that depends only on seed, step, node and element.
 #include "ops/cut_notation.h"
 #include "ops/grad.h"
 #include "ops/random/random_ops.h"
@@ -8,7 +8,7 @@
 namespace trireme::ops {
 namespace {
 
-/// The part draws the whole's mask: elements count in the whole tensor.
+/// A part draws its share of the whole's mask, since elements are numbered in the whole tensor.
 void localise_dropout(ir::LocalNode& n) {
   const tensor::Dims whole = n.global.in_dims(0);
   if (n.in[0] == whole) return;
@@ -47,7 +47,7 @@ ir::OpSchema dropout_train_schema() {
   s.cut = [](const ir::NodeView& n) {
     const std::string x = letters(n.in[0].shape.rank());
     ir::CutRule r{.notation = CutNotation(n).in(0, x).out(0, x).text(), .linear = {1}, .uneven = x};
-    // A part must be a box of the whole: no sections.
+    // A part must be a box of the whole, so it may not consist of sections.
     for (size_t d = 0; d < n.in[0].shape.rank(); ++d) r.sections.push_back({false, 0, d, 1});
     return r;
   };
@@ -56,7 +56,7 @@ ir::OpSchema dropout_train_schema() {
     return ir::Cost{.flop = 4 * static_cast<double>(n.in[0].shape.elements().value_or(0)),
                     .bytes = 2 * static_cast<double>(tensor::bytes_of(n.in[0]))};
   };
-  // Multiplication by a fixed mask is its own adjoint: the same draws on dy.
+  // Multiplication by a fixed mask is its own adjoint: dy gets the same draws.
   s.grad = rule([](GradBuilder& g) -> Gradients {
     Gradients out = g.none();
     ir::Attrs attrs = g.attrs();

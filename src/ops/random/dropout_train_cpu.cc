@@ -11,13 +11,13 @@ struct DropoutPlan {
   int64_t elements, row_elements;
   double ratio;
   uint64_t op;
-  int64_t length;               // of a run: elements of x that are neighbours in the whole tensor
-  std::vector<int64_t> starts;  // where each run begins among the elements of the whole tensor
+  int64_t length;               // of a run, whose elements are contiguous in the whole tensor
+  std::vector<int64_t> starts;  // number of each run's first element in the whole tensor
 };
 
-/// Where x, whose first element is `begin` of a tensor of the extents `whole`, has its runs.
+/// Finds the runs of x, whose first element has index `begin` in a tensor of extents `whole`.
 void find_runs(const tensor::Dims& x, const tensor::Dims& whole, const tensor::Dims& begin, DropoutPlan& p) {
-  size_t inner = x.size();  // dimensions from here on are whole
+  size_t inner = x.size();  // dimensions from here on are not cut
   while (inner > 0 && x[inner - 1] == whole[inner - 1]) --inner;
   const size_t outer = inner == 0 ? 0 : inner - 1;
   p.length = tensor::element_count(tensor::Dims(x.begin() + static_cast<int64_t>(outer), x.end()));
@@ -53,7 +53,7 @@ DropoutPlan plan_dropout(const ir::NodeView& node) {
   return p;
 }
 
-/// What the run knows: seed, stream and the batch index of the first element.
+/// What is known in a run: seed, stream and the batch index of the first element.
 cpu::Dropout draw_of(const DropoutPlan& p, const ir::RunArgs& args) {
   const int64_t* rng = in_ptr<int64_t>(args, 1);
   cpu::Dropout d{.x = nullptr, .y = nullptr, .n = p.elements};

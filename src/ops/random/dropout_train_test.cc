@@ -1,4 +1,4 @@
-// dropout_train: the draws themselves, frequencies, micro-batches, teams, its adjoint.
+// dropout_train: the draws, their frequencies, micro-batches, teams, the adjoint.
 #include "ops/test_grad.h"
 #include "tests/cut_trial.h"
 #include "tests/run_kernels.h"
@@ -18,7 +18,7 @@ Tensor ones(const tensor::Dims& dims) {
 ir::Attrs attrs(double ratio, int64_t op = 0) { return {{"ratio", ratio}, {"op", op}}; }
 
 TEST(DropoutTrain, EveryKernelFollowsTheCounter) {
-  // Sizes around the 64 elements that share 16 blocks; first rows that start within such a group.
+  // Sizes around 64, the number of elements that share 16 blocks; first rows that begin within such a group.
   for (const int64_t width : {1, 3, 64, 67, 200, 1000}) {
     for (const int64_t first : {int64_t{0}, int64_t{1}, int64_t{5}, (int64_t{1} << 37) + 3}) {
       const Tensor x = tests::random_tensor({3, width}, 1), rng = testing::ints({11, 7, first});
@@ -59,7 +59,7 @@ TEST(DropoutTrain, SeedStepAndOpEachChangeTheMask) {
   for (const Tensor& other : {mask(2, 1, 1), mask(1, 2, 1), mask(1, 1, 2), mask(1, 1, 0)}) {
     double equal = 0;
     for (size_t i = 0; i < 396; ++i) equal += base.data<float>()[i] == other.data<float>()[i] ? 1 : 0;
-    EXPECT_LT(std::abs(equal - 198), 60);  // six deviations
+    EXPECT_LT(std::abs(equal - 198), 60);  // six standard deviations
   }
 }
 
@@ -79,7 +79,7 @@ TEST(DropoutTrain, MicroBatchesSeeTheMaskOfTheWholeBatch) {
 }
 
 TEST(DropoutTrain, RowsMayBeFolded) {
-  // [batch * tokens, width] with `rows` = batch draws what [batch, tokens, width] draws.
+  // [batch * tokens, width] with `rows` = batch gives the draws of [batch, tokens, width].
   const Tensor x = tests::random_tensor({6, 5, 7}, 3), flat = Tensor::from<float>({30, 7}, x.data<float>());
   ir::Attrs folded = attrs(0.4);
   folded.set("rows", int64_t{6});
@@ -110,7 +110,7 @@ TEST(DropoutTrain, APartDrawsTheWholesMask) {
     EXPECT_EQ(
         tests::expect_cuts({.op = "dropout_train", .in = {x, rng}, .attrs = attrs(0.4, 2), .parts = parts}),
         "abc");
-  // Two axes at once, bit for bit: columns [70, 140) of positions [2, 5).
+  // A cut of two axes at once, bit for bit: columns [70, 140) of positions [2, 5).
   const Tensor f = testing::random_tensor(DType::f32, {3, 5, 140}, 1, 2);
   ir::Attrs of_part = attrs(0.4, 2);
   of_part.set("dims", std::vector<int64_t>{3, 5, 140}).set("begin", std::vector<int64_t>{0, 2, 70});

@@ -1,4 +1,4 @@
-// Random draws on CPU: counter-based, so a value depends on seed and element alone.
+// Random numbers on CPU, from a counter-based generator: a value depends only on seed and element.
 #include <bit>
 #include <cmath>
 #include <numbers>
@@ -13,7 +13,7 @@ namespace {
 
 uint64_t seed_of(const ir::Attrs& attrs) { return std::bit_cast<uint64_t>(attrs.get_float("seed", 0)); }
 
-// Streams keep the ops apart that share a seed.
+// Different streams, so that ops with the same seed draw different numbers.
 constexpr uint64_t kValues = 1, kCoins = 2, kClasses = 3;
 
 double uniform_at(uint64_t seed, uint64_t stream, int64_t i) {
@@ -21,7 +21,7 @@ double uniform_at(uint64_t seed, uint64_t stream, int64_t i) {
   return base::uniform_f64(b[0], b[1]);
 }
 
-/// Box-Muller; 1 - u is in (0, 1], so the logarithm is finite.
+/// Box-Muller transform; 1 - u is in (0, 1], so the logarithm is finite.
 double normal_at(uint64_t seed, int64_t i) {
   const base::PhiloxBlock b = base::philox_block(seed, kValues, static_cast<uint64_t>(i));
   const double radius = std::sqrt(-2 * std::log(1 - base::uniform_f64(b[0], b[1])));
@@ -70,7 +70,7 @@ ir::BoundKernel bind_bernoulli(const ir::NodeView& n) {
   });
 }
 
-/// Draw by the inverse of the cumulative distribution of softmax(x).
+/// Draws by inverting the cumulative distribution of softmax(x).
 ir::BoundKernel bind_multinomial(const ir::NodeView& n) {
   const int64_t classes = n.in_dims(0)[1], samples = n.out_dims(0)[1];
   const uint64_t seed = seed_of(n.attrs);

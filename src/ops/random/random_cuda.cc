@@ -1,4 +1,4 @@
-// Dropout and random numbers on NVIDIA GPUs: the same draws as on the CPU.
+// Dropout and random numbers on NVIDIA GPUs, with the same draws as on the CPU.
 #include <bit>
 
 #include "backend/cuda/elementwise/element_program.h"

@@ -1,4 +1,4 @@
-// Draws on the device against the CPU's: the same masks and numbers.
+// Random numbers on the device against the CPU's: the same masks and numbers.
 #include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"

@@ -1,5 +1,5 @@
-// sample_tokens, edit_logits, count_tokens and take_tokens: a language model's next tokens, which of them may
-// come, and how they reach its next step without a way over the host.
+// sample_tokens, edit_logits, count_tokens and take_tokens: sample a language model's next tokens, restrict
+// them, and pass them to its next step without a detour through the host.
 #include "ops/random/sample_tokens.h"
 
 #include "ops/table.h"

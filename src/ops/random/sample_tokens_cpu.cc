@@ -1,5 +1,5 @@
-// Kernels of sample_tokens, edit_logits, count_tokens and take_tokens on CPU: a draw sorts the tokens that
-// have weight.
+// Kernels of sample_tokens, edit_logits, count_tokens and take_tokens on CPU; a draw sorts the tokens with
+// non-zero weight.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@
 namespace trireme::ops {
 namespace {
 
-/// One row's memory: scores in f32, their weights, and places in the order of the cut.
+/// The memory of one row: scores in f32, their weights, and token indices in the order of the cut.
 struct SampleRow {
   float* x;
   uint64_t* weight;
@@ -35,7 +35,8 @@ int64_t largest(const float* x, int64_t n) {
   return best;
 }
 
-/// Orders the first `kept` places of `count`, and returns how many of them hold top_p of their weight.
+/// How many of the first `kept` places, which are sorted, together hold top_p of their weight (nucleus
+/// sampling, Holtzman et al. 2019).
 int64_t cut_nucleus(const SampleRow& row, int64_t kept, float top_p) {
   uint64_t total = 0, upto = 0;
   for (int64_t i = 0; i < kept; ++i) total += row.weight[row.place[i]];
@@ -45,7 +46,7 @@ int64_t cut_nucleus(const SampleRow& row, int64_t kept, float top_p) {
   return i;
 }
 
-/// The place of the drawn token.
+/// Returns the index of the drawn token.
 int64_t draw(const SampleRow& row, int64_t n, const float* settings, const int64_t* counter) {
   const auto before = [&](uint32_t a, uint32_t b) {
     const uint32_t ka = tensor::ordered_bits(row.x[a]), kb = tensor::ordered_bits(row.x[b]);
@@ -54,7 +55,7 @@ int64_t draw(const SampleRow& row, int64_t n, const float* settings, const int64
   const int64_t best = largest(row.x, n);
   if (!(settings[kTemperature] > 0)) return best;
   const float scale = tensor::weight_scale(settings[kTemperature]);
-  int64_t count = 0;  // what has no weight is never drawn, and comes behind all that has
+  int64_t count = 0;  // tokens of weight 0 are never drawn and would be sorted last
   for (int64_t i = 0; i < n; ++i) {
     row.weight[i] = tensor::token_weight(row.x[i], row.x[best], scale);
     if (row.weight[i] > 0) row.place[count++] = static_cast<uint32_t>(i);
@@ -83,7 +84,7 @@ int64_t draw(const SampleRow& row, int64_t n, const float* settings, const int64
   return best;
 }
 
-/// The natural logarithm of the probability of token `at` among all; numbers that are none do not count.
+/// The log-probability of token `at`, in which NaN scores do not count.
 template <class T>
 float log_probability(const T* x, int64_t n, int64_t at) {
   float most = -std::numeric_limits<float>::infinity();
@@ -129,8 +130,8 @@ ir::BoundKernel bind_sample(const ir::KernelInit& init) {
   });
 }
 
-/// x where the bit is set, else minus infinity. Most words are all ones or all zeros; in place the first cost
-/// nothing.
+/// Stores x where the bit is set, else minus infinity. Most words are all ones or all zeros; the former cost
+/// nothing in place.
 template <class T>
 void strike(const T* x, const int32_t* allowed, int64_t n, T* y) {
   constexpr int64_t kBits = 32;

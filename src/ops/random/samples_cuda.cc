@@ -1,4 +1,4 @@
-// Draws of tokens and classes on NVIDIA GPUs.
+// Sampling of tokens and classes on NVIDIA GPUs.
 #include <bit>
 
 #include "backend/cuda/elementwise/element_program.h"
@@ -70,7 +70,7 @@ ir::Kernel count_tokens() {
     const cuda::TokenArgs fixed{.count = init.node.in_dims(1)[0], .extent = seen[0], .n = seen[1]};
     return ir::BoundKernel{[fixed](const ir::RunArgs& args) {
       const int64_t bytes = fixed.extent * fixed.n * static_cast<int64_t>(sizeof(int32_t));
-      // In place as programs have it, else a copy first.
+      // Programs update the tensor in place; otherwise it is copied first.
       if (args.out[0] != args.in[0]) args.stream.copy(args.out[0], args.in[0], bytes);
       cuda::TokenArgs a = fixed;
       a.at = in_ptr<int32_t>(args, 1);

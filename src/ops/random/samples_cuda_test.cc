@@ -1,4 +1,4 @@
-// Draws on the device are the CPU's; draws of tokens respect their cuts and follow their probabilities.
+// Draws on the device equal the CPU's; draws of tokens respect their cuts and follow their probabilities.
 #include <map>
 #include <set>
 
@@ -13,7 +13,7 @@ using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
 
-/// A number in [0, 1) of place and seed.
+/// A number in [0, 1) determined by index and seed.
 float noise(int64_t i, uint32_t seed) {
   uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed * 40503u + 12345u;
   h ^= h >> 15, h *= 2246822519u, h ^= h >> 13;
@@ -27,7 +27,7 @@ Tensor logits(int64_t rows, int64_t n, float spread, uint32_t seed) {
   return x;
 }
 
-/// One row of settings for each row of logits, then the counters (7, row).
+/// One row of settings per row of logits, then the counters (7, row).
 std::vector<Tensor> operands(const Tensor& x, const std::vector<std::array<float, 4>>& settings) {
   std::vector<float> flat;
   std::vector<int64_t> counters;
@@ -50,7 +50,7 @@ TEST(SamplesCuda, TokensAsOnTheCpu) {
       tests::expect_as_cpu(
           {.op = "sample_tokens", .in = operands(tests::rounded_to(type, x), kSettings), .out_count = 2});
   }
-  // Ties in value, and tokens that are ruled out.
+  // Ties, and tokens that are excluded.
   Tensor x = logits(10, 700, 6, 2);
   for (size_t i = 0; i < 7000; ++i) {
     float& v = x.mutable_data<float>()[i];
@@ -59,7 +59,7 @@ TEST(SamplesCuda, TokensAsOnTheCpu) {
   tests::expect_as_cpu({.op = "sample_tokens", .in = operands(x, kSettings), .out_count = 2});
 }
 
-/// Penalties for rows at places 2, none, 0, 1, ... over four places.
+/// Penalties for rows whose places in a table of four are 2, none, 0, 1, ...
 std::vector<Tensor> penalized(const Tensor& x) {
   std::vector<Tensor> in = operands(x, kSettings);
   const int64_t n = x.dims()[1];
@@ -86,7 +86,7 @@ TEST(SamplesCuda, PenaltiesAsOnTheCpu) {
   }
 }
 
-/// Rows of bits that are all, none and some, and biases on tokens that may come and on others.
+/// Rows of bits that allow all, none or some tokens, and biases on allowed and on excluded tokens.
 std::vector<Tensor> edited(const Tensor& x) {
   const int64_t rows = x.dims()[0], n = x.dims()[1], words = (n + 31) / 32;
   Tensor allowed = Tensor::empty(DType::i32, {rows, words}), ids = Tensor::empty(DType::i32, {rows, 3});
@@ -132,7 +132,7 @@ TEST(EditLogits, StrikesOutAndAdds) {
       }
     }
   }
-  // Operands that do not fit are refused.
+  // Operands of wrong shapes are refused.
   std::vector<Tensor> in = edited(logits(7, 65, 6, 5));
   in[1] = Tensor::zeros(DType::i32, {7, 2});
   EXPECT_THROW(ops::evaluate(ops::table().need("edit_logits"), {}, in, 1, pool), base::Error);
@@ -167,7 +167,7 @@ TEST(SampleTokens, WeightsAreExponentials) {
       const double want = std::exp(-static_cast<double>(below) / static_cast<double>(temperature)) * 0x1p31;
       const auto got =
           static_cast<double>(tensor::token_weight(-below, 0, tensor::weight_scale(temperature)));
-      ASSERT_NEAR(got, want, 1 + 4e-6 * want) << below;  // of the exponent's rounding: 2^-24 of up to 32
+      ASSERT_NEAR(got, want, 1 + 4e-6 * want) << below;  // rounding of the exponent: 2^-24 of up to 32
     }
   }
   EXPECT_EQ(tensor::token_weight(NAN, 0, 1), 0u);
@@ -175,7 +175,7 @@ TEST(SampleTokens, WeightsAreExponentials) {
   EXPECT_EQ(tensor::token_weight(3, 3, 1), uint64_t{1} << 31);
 }
 
-/// Draws of one row of logits by one setting.
+/// Draws many times from one row of logits with one setting.
 std::map<int64_t, int> drawn(const Tensor& row, std::array<float, 4> setting, int64_t count) {
   const int64_t n = row.dims()[1];
   Tensor x = Tensor::empty(DType::f32, {count, n});
@@ -190,7 +190,7 @@ std::map<int64_t, int> drawn(const Tensor& row, std::array<float, 4> setting, in
 }
 
 TEST(SampleTokens, CutsAndProbabilities) {
-  // Probabilities 0.5, 0.25, 0.125, 0.0625, 0.0625 out of order.
+  // Probabilities 0.5, 0.25, 0.125, 0.0625, 0.0625 in another order.
   const std::vector<float> p{0.0625f, 0.5f, 0.125f, 0.0625f, 0.25f};
   std::vector<float> x;
   for (float v : p) x.push_back(std::log(v));
@@ -205,12 +205,12 @@ TEST(SampleTokens, CutsAndProbabilities) {
     EXPECT_NEAR(all.at(static_cast<int64_t>(i)) / 8000.0, static_cast<double>(p[i]), 0.02) << i;
   EXPECT_EQ(keys(drawn(row, {0, 0, 1, 0}, 50)), (std::set<int64_t>{1}));
   EXPECT_EQ(keys(drawn(row, {1, 2, 1, 0}, 400)), (std::set<int64_t>{1, 4}));
-  EXPECT_EQ(keys(drawn(row, {1, 4, 1, 0}, 800)), (std::set<int64_t>{0, 1, 2, 4}));  // of equals the first
+  EXPECT_EQ(keys(drawn(row, {1, 4, 1, 0}, 800)), (std::set<int64_t>{0, 1, 2, 4}));  // ties: the first
   EXPECT_EQ(keys(drawn(row, {1, 0, 0.7f, 0}, 400)), (std::set<int64_t>{1, 4}));
   EXPECT_EQ(keys(drawn(row, {1, 0, 0.8f, 0}, 400)), (std::set<int64_t>{1, 2, 4}));
-  EXPECT_EQ(keys(drawn(row, {1, 2, 0.6f, 0}, 200)), (std::set<int64_t>{1}));  // 2/3 after top_k
+  EXPECT_EQ(keys(drawn(row, {1, 2, 0.6f, 0}, 200)), (std::set<int64_t>{1}));  // its share is 2/3 after top_k
   EXPECT_EQ(keys(drawn(row, {1, 0, 1, 0.2f}, 800)), (std::set<int64_t>{1, 2, 4}));
-  // A share that the first of equals just has is held by them.
+  // If the first of equal tokens hold exactly the share, they suffice.
   const Tensor equals = Tensor::zeros(DType::f32, {1, 4});
   EXPECT_EQ(keys(drawn(equals, {1, 0, 0.5f, 0}, 200)), (std::set<int64_t>{0, 1}));
   tests::expect_as_cpu({.op = "sample_tokens",

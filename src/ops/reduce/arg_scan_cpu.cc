@@ -9,7 +9,7 @@
 namespace trireme::ops {
 namespace {
 
-/// A tensor seen along one axis.
+/// The extents of a tensor around and along one axis.
 struct AxisView {
   int64_t outer = 1, axis = 1, inner = 1;
   AxisView(const tensor::Dims& dims, size_t at) : axis(dims.empty() ? 1 : dims[at]) {
@@ -25,7 +25,7 @@ void arg_lane(const T* x, const AxisView& v, bool is_max, bool takes_last, int64
   int64_t at = 0;
   for (int64_t i = 1; i < v.axis; ++i) {
     const C c = static_cast<C>(x[i * v.inner]);
-    // NaN wins over numbers, as in NumPy.
+    // NaN counts as larger (or smaller) than any number, as in NumPy.
     const bool is_better = (is_max ? c > best : c < best) || (c != c && best == best);
     const bool is_equal = c == best || (c != c && best != best);
     if (is_better || (takes_last && is_equal)) {
@@ -69,13 +69,13 @@ void scan_lane(const T* x, T* y, const AxisView& v, bool is_exclusive, bool is_r
   }
 }
 
-constexpr int64_t kScanColumns = 64;  // lanes side by side, whose totals stay in the first-level cache
+constexpr int64_t kScanColumns = 64;  // adjacent lanes, whose totals stay in the L1 cache
 
 struct ScanKind {
   bool is_exclusive, is_reverse;
 };
 
-/// Lanes [0, n) beside each other, each as scan_lane has it.
+/// Scans adjacent lanes [0, n), each like scan_lane.
 template <class T, bool kProduct>
 void scan_columns(const T* x, T* y, const AxisView& v, int64_t n, const ScanKind& kind) {
   using A = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
@@ -125,9 +125,9 @@ ir::BoundKernel prepare_scan(const ir::NodeView& n) {
   });
 }
 
-/// dx_i = (product of x before i) s_i, s_i = sum over j >= i of dy_j times the product of x between i and j,
-/// by the recurrence s_i = dy_i + x_(i+1) s_(i+1); exclusive products see dy one place later. Zeros in x need
-/// no case of their own. Directions are those of the forward scan.
+/// dx_i = (product of x before i) s_i, where s_i is the sum over j >= i of dy_j times the product of x
+/// between i and j, computed by s_i = dy_i + x_(i+1) s_(i+1); exclusive products use dy one place later.
+/// Zeros in x need no special case. Directions are those of the forward scan.
 struct ProdGrad {
   AxisView v;
   bool is_exclusive, is_reverse;
@@ -159,7 +159,7 @@ ir::BoundKernel prepare_prod_grad(const ir::NodeView& n) {
   return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
     using T = decltype(zero);
     return {[g](const ir::RunArgs& args) {
-              // One thread: the products before each element lie in the workspace.
+              // Runs on one thread, since the workspace has room for the products of one lane.
               for (int64_t i = 0; i < g.v.outer * g.v.inner; ++i) {
                 const int64_t first = i / g.v.inner * g.v.axis * g.v.inner + i % g.v.inner;
                 prod_grad_lane<T>(g, static_cast<const T*>(args.in[0]) + first,

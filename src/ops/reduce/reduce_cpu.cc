@@ -1,4 +1,4 @@
-// Reductions on CPU: every result element is one fixed-order accumulation in double (or 64-bit integers).
+// Reductions on CPU: every result is one accumulation in a fixed order in double (or 64-bit integers).
 #include <cmath>
 #include <limits>
 
@@ -11,12 +11,12 @@
 namespace trireme::ops {
 namespace {
 
-/// Dimensions of x in two groups; adjacent ones of a group are merged.
+/// The dimensions of x in two groups; adjacent ones of a group are merged.
 struct ReducePlan {
   tensor::Dims kept, gone;
-  std::vector<int64_t> kept_steps, gone_steps;  // in x
+  std::vector<int64_t> kept_steps, gone_steps;  // steps in x
   int64_t results = 1, terms = 1;
-  int64_t columns = 1;  // adjacent results whose operands are adjacent too: accumulated together
+  int64_t columns = 1;  // adjacent results with adjacent operands, which are accumulated together
 };
 
 ReducePlan plan_of(const tensor::Dims& dims, const std::vector<bool>& reduced) {
@@ -53,7 +53,7 @@ template <class T>
 using Accumulator = std::conditional_t<std::is_integral_v<T>,
                                        std::conditional_t<std::is_unsigned_v<T>, uint64_t, int64_t>, double>;
 
-/// What one reduction adds up, from which start, and what becomes of the total.
+/// How a reduction starts, joins a term, and finishes its total.
 template <Reduction kKind, class A>
 struct Rule {
   static A start() {
@@ -78,7 +78,7 @@ struct Rule {
   }
   static A finish(A total, A shift, int64_t terms) {
     if constexpr (kKind == Reduction::mean) {
-      // Integers: no terms have no mean; 0 instead of a trap.
+      // The mean of no integers is defined as 0, which avoids a division by zero.
       if constexpr (std::is_integral_v<A>)
         return terms == 0 ? A(0) : static_cast<A>(total / static_cast<A>(terms));
       else
@@ -91,7 +91,7 @@ struct Rule {
       return static_cast<A>(std::log(t) + static_cast<double>(shift));
     return total;
   }
-  /// Integers wrap around.
+  /// Integers are joined as unsigned values, so that they wrap around.
   static auto Wide(A x) {
     if constexpr (std::is_integral_v<A>)
       return static_cast<uint64_t>(x);
@@ -100,11 +100,11 @@ struct Rule {
   }
 };
 
-constexpr int64_t kTile = 64;  // results accumulated together; their totals stay in the first-level cache
-constexpr int64_t kLanes = 4;  // independent totals of one long run of terms
+constexpr int64_t kTile = 64;  // results accumulated together, whose totals stay in the L1 cache
+constexpr int64_t kLanes = 4;  // independent totals of a long run of terms
 
-/// Joins a run of adjacent terms: kLanes interleaved totals, joined in order at the end. The order depends on
-/// n alone.
+/// Joins a run of adjacent terms in kLanes interleaved totals, which are joined in order at the end. The
+/// order depends only on n.
 template <Reduction kKind, class T, class A>
 A join_run(const T* x, int64_t n, A total, A shift) {
   using R = Rule<kKind, A>;
@@ -130,7 +130,7 @@ A join_run(const T* x, int64_t n, A total, A shift) {
   return total;
 }
 
-/// Totals of `n` adjacent results whose terms start at x; all kinds but log_sum_exp have shift 0.
+/// Computes totals of `n` adjacent results whose terms start at x; shift is 0 except for log_sum_exp.
 template <Reduction kKind, class T, class A>
 void join_tile(const ReducePlan& plan, const T* x, int64_t n, A* totals, const A* shift) {
   using R = Rule<kKind, A>;
@@ -138,7 +138,7 @@ void join_tile(const ReducePlan& plan, const T* x, int64_t n, A* totals, const A
   const bool has_runs = !plan.gone.empty() && plan.gone_steps.back() == 1;
   const int64_t run = has_runs ? plan.gone.back() : 1;
   if (plan.terms == 0) return;
-  // All but the last gone dimension (if that is a run) as an odometer over offsets.
+  // Steps through all reduced dimensions except the last one, if that is a run, like an odometer.
   tensor::Dims const& extents = plan.gone;
   const size_t outer = extents.size() - (has_runs ? 1 : 0);
   std::array<int64_t, StridedLoop::kMaxRank> index{};
@@ -171,7 +171,7 @@ void reduce_tile(const ReducePlan& plan, const T* x, T* y, int64_t n) {
     join_tile<Reduction::max, T, A>(plan, x, n, shift, shift);
     for (int64_t j = 0; j < n; ++j) {
       if (!std::isfinite(static_cast<double>(shift[j])))
-        shift[j] = 0;  // empty or infinite: the plain formula is right
+        shift[j] = 0;  // no terms or infinite: no shift is needed
     }
   }
   join_tile<kKind, T, A>(plan, x, n, totals, shift);
@@ -220,7 +220,7 @@ ir::Kernel kernel_of() {
   return k;
 }
 
-/// x as [outer, axis, inner] if the axes that go are neighbours.
+/// Views x as [outer, axis, inner] if the reduced axes are adjacent.
 std::optional<cpu::ReduceArgs> one_axis(const ir::NodeView& n) {
   const tensor::Dims dims = n.in_dims(0);
   const std::vector<bool> reduced = reduced_axes(n);

@@ -1,5 +1,5 @@
-// Reductions and scans along one axis: every kernel against the reference or plain loops, over extents around
-// the vector's and small ones, with NaN and equal values.
+// Reductions and scans along one axis: every kernel against the reference or plain loops, for small extents
+// and those around the vector width, with NaN and equal values.
 #include <cstring>
 #include <limits>
 

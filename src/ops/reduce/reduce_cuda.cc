@@ -1,4 +1,4 @@
-// Reductions, arg_max, arg_min and running sums on NVIDIA GPUs.
+// Reductions, arg_max, arg_min and cumulative sums on NVIDIA GPUs.
 #include "backend/cuda/norm/reduce.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"

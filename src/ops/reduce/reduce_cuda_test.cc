@@ -1,4 +1,4 @@
-// Reductions on the device against the CPU's: all axes, element types, one and two stages.
+// Reductions on the device against the CPU's results: all axes, element types, one and two stages.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 

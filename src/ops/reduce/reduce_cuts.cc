@@ -19,8 +19,8 @@ std::string reduced_letters(const ir::NodeView& n, const std::string& x, const s
   return y;
 }
 
-/// Kept dimensions with a reduced one before them: with fewer elements in them, sums are taken in another
-/// order, so a part's are its own to the last bits.
+/// Kept dimensions after a reduced one: if a part has fewer elements in them, its sums are added in another
+/// order and may differ in the last bits.
 std::string behind_reduced(const std::string& x, const std::vector<bool>& reduced) {
   std::string letters;
   bool is_behind = false;

@@ -1,4 +1,4 @@
-// Gradients of reductions, scans and softmax against central differences; the fused kernels against double.
+// Gradients of reductions, scans and softmax against finite differences; the fused kernels against double.
 #include "ops/test_grad.h"
 
 namespace trireme::ops {

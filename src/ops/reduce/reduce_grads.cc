@@ -5,7 +5,7 @@
 namespace trireme::ops {
 namespace {
 
-/// A reduction backwards: x [dims], y and dy with their reduced dimensions kept as 1.
+/// Values of a reduction's backward pass: x, and y and dy reshaped so that reduced dimensions are 1.
 struct Reduced {
   explicit Reduced(GradBuilder& g) : x(g.in(0)) {
     const std::vector<bool> reduced = reduced_axes(g.view());
@@ -24,16 +24,17 @@ struct Reduced {
   int64_t terms = 1;
 };
 
-/// dy repeated over what was reduced.
+/// Broadcasts dy over the reduced dimensions.
 ValueId spread(GradBuilder& g, ValueId dy) { return g.expand(dy, g.dims(g.in(0))); }
 
-/// Elements that are equal to the extreme share its gradient evenly, as PyTorch's amax has it.
+/// Elements that equal the extreme share its gradient evenly, as in PyTorch's amax.
 ValueId extreme_gradient(GradBuilder& g, const Reduced& r) {
   const ValueId hits = g.op("cast_like", {g.op("equal", {r.x, r.y}), r.x});
   return g.mul(hits, g.div(r.dy, g.reduce_sum(hits, r.axes, true)));
 }
 
-/// Each element gets the product of the others: exclusive products from both sides, so that zeros are right.
+/// The gradient of an element is the product of the others, from exclusive products of both sides: correct
+/// for zeros.
 ValueId product_gradient(GradBuilder& g, const Reduced& r) {
   const tensor::Dims x = g.dims(r.x);
   std::vector<int64_t> perm, inverse(x.size());
@@ -100,7 +101,7 @@ Gradients cum_prod_rule(GradBuilder& g) {
 }
 
 std::vector<ValueId> expand_log_sum_exp(ir::Graph& graph, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   GradBuilder g(graph, node, {});
   const tensor::DType type = g.type(g.in(0)).dtype;
   const bool is_half = type == tensor::DType::f16 || type == tensor::DType::bf16;
@@ -115,7 +116,7 @@ std::vector<ValueId> expand_log_sum_exp(ir::Graph& graph, const ir::Node& given)
   if (axes.empty()) return {g.in(0)};
   const ir::Attrs keep{{"keepdims", int64_t{1}}};
   const ValueId most = g.op("reduce_max", {x, g.ints(axes)}, keep);
-  // Nothing or an infinity at the top: the plain formula is right.
+  // If there are no terms or the largest is infinite, no shift is needed.
   const ValueId shift = g.op("where", {g.op("is_inf", {most}), g.scalar(0, x), most});
   const ValueId sum = g.reduce_sum(g.op("exp", {g.sub(x, shift)}), axes, true);
   const ValueId y = g.reshape(g.add(g.op("log", {sum}), shift), kept);

@@ -18,7 +18,7 @@ struct Row {
   const char* onnx;
   const char* doc;
   Reduction reduction;
-  double flop;  // per operand element
+  double flop;  // per element of the operand
   bool takes_boolean;
   ir::PrecisionRule precision = kSumsMany;
 };

@@ -1,4 +1,4 @@
-// The f32 LSTM on packed products: inputs of all steps at once, the recurrence step by step.
+// The f32 LSTM on packed products: the inputs of all steps at once, the recurrence step by step.
 #include <algorithm>
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -14,7 +14,7 @@ namespace {
 
 using tensor::DType;
 
-/// Packed weights of one direction; the bias is the sum of the input's and the recurrence's.
+/// Packed weights of one direction; the bias is the sum of the input's and the recurrence's biases.
 struct LstmWeights {
   std::shared_ptr<const PackedWeight> w, r;
   std::vector<float> bias;  // [4 * hidden]
@@ -47,7 +47,7 @@ ir::Refusal refuse(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// Direction d of a constant [directions, rows, cols] as a packed right operand of [cols, rows].
+/// Packs direction d of a constant [directions, rows, cols] as the right operand [cols, rows] of a product.
 std::shared_ptr<const PackedWeight> pack_direction(base::SharedCache& packs, const tensor::Tensor& t,
                                                    int64_t d) {
   const tensor::Tensor rows = t.rows(d, d + 1).reshaped({t.dims()[1], t.dims()[2]});
@@ -89,7 +89,7 @@ struct Scratch {
   void* gemm;
 };
 
-/// Gates i, o, f, c of one batch row -> new c and h; `tmp` is the row of gates itself.
+/// Computes new c and h from gates i, o, f, c of one batch row; `gates` is overwritten.
 void update_row(float* gates, float* c, float* h, int64_t n) {
   const size_t count = static_cast<size_t>(n);
   const cpu::UnaryTile sigmoid = cpu::unary_tile(cpu::UnaryOp::sigmoid_),
@@ -103,7 +103,7 @@ void update_row(float* gates, float* c, float* h, int64_t n) {
   for (int64_t j = 0; j < n; ++j) h[j] = o[j] * candidate[j];
 }
 
-/// One step of one direction: gates[t] + h R, then the cells, then result rows.
+/// One step of one direction: gates[t] + h R, then the cells, then the rows of the result.
 void step(const LstmPlan& plan, int64_t d, int64_t t, const Scratch& s, const ir::RunArgs& args) {
   const RecurrentPlan& p = plan.shape;
   const int64_t n = p.hidden, rows = 4 * n;

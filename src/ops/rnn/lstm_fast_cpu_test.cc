@@ -1,4 +1,4 @@
-// lstm: the packed kernel against the reference kernel and both against the recurrence written out.
+// lstm: the packed kernel against the reference kernel, and both against explicit loops of the recurrence.
 #include "tests/run_kernels.h"
 
 namespace trireme::ops {
@@ -9,7 +9,7 @@ using tests::random_tensor;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-/// One forward direction, one batch row after the other; returns y [seq, 1, batch, hidden].
+/// One forward direction, batch row by batch row; returns y [seq, 1, batch, hidden].
 std::vector<double> naive(const Tensor& x, const Tensor& w, const Tensor& r, const Tensor& b, size_t hidden) {
   const size_t seq = size_t(x.dims()[0]), batch = size_t(x.dims()[1]), in = size_t(x.dims()[2]);
   const auto xv = x.to_doubles(), wv = w.to_doubles(), rv = r.to_doubles(), bv = b.to_doubles();

@@ -1,5 +1,5 @@
-// The f32 LSTM with weights that change from run to run, forward and back through time: products over all
-// steps at once where the recurrence allows it, one product a step where not.
+// The f32 LSTM with weights that change in every run, forward and backward through time: one product over all
+// steps where the recurrence allows it, otherwise one per step.
 #include <algorithm>
 #include <array>
 
@@ -37,16 +37,16 @@ ir::Refusal refuse(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// What one direction writes down, in time order: [seq, batch, ...].
+/// The values that one direction saves, in the order of time: [seq, batch, ...].
 struct Tape {
-  float* pre;                // [4 hidden]: arguments of the gates; on the way back their gradients
+  float* pre;                // [4 hidden]: arguments of the gates; in the backward pass their gradients
   float* act;                // [4 hidden]: gates i, o, f and the candidate
   float* h;                  // [hidden]: state before the step
   float* c;                  // [hidden]: cell before the step
-  float* tanh_c;             // [hidden]: of the cell after the step
+  float* tanh_c;             // [hidden]: tanh of the cell after the step
   float *dh, *dh_next, *dc;  // [batch, hidden]
-  float* bias;               // [4 hidden]: the input's and the recurrence's
-  float* dx;                 // [seq, batch, input]: of the first of two directions
+  float* bias;               // [4 hidden]: sum of the input's and the recurrence's bias
+  float* dx;                 // [seq, batch, input]: dx of the first of two directions
   void* gemm;
 };
 
@@ -91,7 +91,7 @@ class Lstm {
   }
   int64_t time(int64_t d, int64_t step) const { return p_.is_reversed(d) ? p_.seq - 1 - step : step; }
 
-  // The products: a [m, k] times b [k, n], with what is not known before the run left out.
+  // The products a [m, k] times b [k, n]; addresses that are set in a run are left out.
   cpu::BlockProduct inputs(const float* x, const float* w) const {
     return {.m = p_.seq * p_.batch,
             .k = p_.input,
@@ -120,7 +120,7 @@ class Lstm {
             .b = {w, p_.input},
             .ldc = p_.input};
   }
-  /// dpre^T times what the weights met: x or the states before.
+  /// dpre^T times the operand of the weights: x or the previous states.
   cpu::BlockProduct weights(const float* dpre, const float* met, int64_t width) const {
     return {.m = rows_,
             .k = p_.seq * p_.batch,
@@ -145,7 +145,7 @@ void copy_or_zero(const float* from, int64_t n, float* to) {
     std::copy_n(from, n, to);
 }
 
-/// Arguments of the gates of one step -> gates, the cell and state after it.
+/// Computes gates, cell and state from the arguments of the gates of one step.
 void Lstm::cells(const ir::RunArgs& args, const Tape& t, int64_t at, float* next_h, float* next_c) const {
   const int64_t n = p_.hidden;
   const size_t count = static_cast<size_t>(n);
@@ -166,7 +166,7 @@ void Lstm::cells(const ir::RunArgs& args, const Tape& t, int64_t at, float* next
   });
 }
 
-/// Leaves the last state and cell in dh and dc.
+/// The last state and cell are left in dh and dc.
 void Lstm::forward(const ir::RunArgs& args, int64_t d, const Tape& t) const {
   base::ThreadPool& pool = cpu::pool_of(args.stream);
   const float *w = in_ptr<float>(args, kW) + d * rows_ * p_.input,
@@ -196,7 +196,7 @@ void Lstm::forward(const ir::RunArgs& args, int64_t d, const Tape& t) const {
   }
 }
 
-/// dh (with dy added) and dc after the step -> gradients of the gates' arguments, dc before it.
+/// From dh (adding dy) and dc after a step: the gradients of the gates' arguments, and dc before the step.
 void Lstm::cells_back(const ir::RunArgs& args, int64_t d, const Tape& t, int64_t at) const {
   const int64_t n = p_.hidden;
   const float* dy = args.in[kDy] == nullptr ? nullptr : in_ptr<float>(args, kDy);
@@ -219,7 +219,7 @@ void Lstm::cells_back(const ir::RunArgs& args, int64_t d, const Tape& t, int64_t
   });
 }
 
-/// After forward: the gradients of direction d.
+/// The gradients of direction d; called after forward.
 void Lstm::back(const ir::RunArgs& args, int64_t d, const Tape& given) const {
   base::ThreadPool& pool = cpu::pool_of(args.stream);
   Tape t = given;
@@ -252,7 +252,7 @@ void Lstm::back(const ir::RunArgs& args, int64_t d, const Tape& given) const {
   cpu::gemm_blocks(dx, t.gemm, pool);
 }
 
-/// Operands that a node leaves out at its end are null here.
+/// Copies the operands; those that a node leaves out at its end become null.
 ir::RunArgs padded(const ir::RunArgs& given, size_t operands, std::array<const void*, kInCount>& in) {
   in.fill(nullptr);
   std::copy_n(given.in, std::min<size_t>(operands, kInCount), in.begin());
@@ -272,7 +272,7 @@ ir::BoundKernel prepare_forward(const ir::KernelInit& init) {
     for (int64_t d = 0; d < p.directions; ++d) {
       lstm->forward(args, d, t);
       for (int64_t s = 0; out(0) != nullptr && s < p.seq; ++s) {
-        // The state after step s is the one before the next.
+        // The state after step s is stored as the state before the next step.
         const int64_t at = p.is_reversed(d) ? p.seq - 1 - s : s, next = p.is_reversed(d) ? at - 1 : at + 1;
         const float* h = s + 1 == p.seq ? t.dh : t.h + next * cells;
         for (int64_t b = 0; b < p.batch; ++b) std::copy_n(h + b * n, n, out(0) + p.y_at(at, d, b));

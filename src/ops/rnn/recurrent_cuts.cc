@@ -1,4 +1,4 @@
-// Cut rules of rnn, gru and lstm: b is the batch; hidden channels all read each other.
+// Cut rules of rnn, gru and lstm: only the batch b can be cut, because hidden channels all read each other.
 #include "ops/rnn/recurrent_cuts.h"
 
 #include "ops/cut_notation.h"
@@ -6,7 +6,7 @@
 namespace trireme::ops {
 namespace {
 
-/// x and y, and states, batch first or second.
+/// Letters of x, y and states; the batch is the first or second dimension.
 struct Layout {
   std::string x, y, state;
 };
@@ -30,8 +30,8 @@ ir::CutRule recurrent_cut(const ir::NodeView& n) {
   return {.notation = notation.text()};
 }
 
-/// Operands of the forward op, gradients of its results; results: gradients of x, w, r, b, initial_h,
-/// initial_c, peepholes.
+/// Operands: those of the forward op, then gradients of its results. Results: gradients of x, w, r, b,
+/// initial_h, initial_c, peepholes.
 ir::CutRule recurrent_grad_cut(const ir::NodeView& n) {
   const Layout l = layout_of(n);
   CutNotation notation(n);

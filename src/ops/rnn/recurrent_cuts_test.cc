@@ -1,4 +1,4 @@
-// The batch of recurrent layers cut, against the whole.
+// Recurrent layers with the batch cut, against the whole.
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"
@@ -32,7 +32,7 @@ TEST(RecurrentCut, Batch) {
     in.resize(8);
     in.insert(in.end(), {values({5, 1, 2, 4}, 6), h, {}});
     EXPECT_EQ(expect_cuts({.op = l.op + "_grad", .in = in, .attrs = attrs, .results = 7}), "b") << l.op;
-    // Batch first.
+    // The layout with the batch first.
     const ir::Attrs first{{"hidden_size", int64_t{4}}, {"layout", int64_t{1}}};
     EXPECT_EQ(
         expect_cuts({.op = l.op, .in = {values({2, 5, 3}, 1), w, r}, .attrs = first, .results = l.results}),

@@ -1,4 +1,4 @@
-// Gradients of rnn, gru and lstm against central differences: all options, lengths and directions.
+// Gradients of rnn, gru and lstm against finite differences: all options, lengths and directions.
 #include "ops/test_grad.h"
 
 namespace trireme::ops {
@@ -60,7 +60,7 @@ TEST(RecurrentGrad, OptionsOfTheCells) {
   check("gru", 3, {.attrs = scaled});
 }
 
-/// f32 kernels for weights that change against the double forms: forward and every gradient.
+/// f32 kernels for changing weights against the kernels in double: forward and every gradient.
 TEST(RecurrentGrad, LstmBlocksAgreeWithDouble) {
   const int64_t seq = 7, batch = 5, input = 9, n = 18;
   for (const char* direction : {"forward", "reverse", "bidirectional"}) {
@@ -84,7 +84,7 @@ TEST(RecurrentGrad, LstmBlocksAgreeWithDouble) {
       };
       const auto agree = [&](const char* op, const std::vector<Tensor>& operands, size_t results) {
         const auto want = run(op, operands, attrs, results), got = run(op, in_f32(operands), attrs, results);
-        for (size_t r = 0; r < std::min<size_t>(results, 6); ++r) {  // no peepholes here
+        for (size_t r = 0; r < std::min<size_t>(results, 6); ++r) {  // there are no peepholes here
           const std::vector<double> w = want[r].to_doubles(), g = got[r].to_doubles();
           for (size_t i = 0; i < w.size(); ++i)
             ASSERT_NEAR(g[i], w[i], 2e-5 * std::max(1.0, std::fabs(w[i])))

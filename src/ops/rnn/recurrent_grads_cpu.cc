@@ -1,5 +1,5 @@
-// Kernels of rnn_grad, gru_grad and lstm_grad on CPU: the forward pass again, then back through time, then
-// the weights' sums.
+// Kernels of rnn_grad, gru_grad and lstm_grad on CPU: they repeat the forward pass, go back through time,
+// then sum the gradients of weights.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 enum In : size_t { kX, kW, kR, kB, kLengths, kH, kC, kPeephole, kDy, kDh, kDc, kInCount };
 enum Out : size_t { kOutX, kOutW, kOutR, kOutB, kOutH, kOutC, kOutPeephole };
 
-/// What one (direction, batch row) keeps between the passes; doubles in the workspace.
+/// The values that one (direction, batch row) saves between the passes, as doubles in the workspace.
 struct Tape {
   Tape(const RecurrentPlan& p, double* at) {
     const int64_t n = p.hidden, rows = p.gates * n;
@@ -35,12 +35,12 @@ struct Tape {
     return p.seq * (2 * p.gates + 2) * p.hidden + 2 * (p.seq + 1) * p.hidden + 3 * p.hidden;
   }
   double* pre;             // [seq, gates * hidden]: arguments of the gates
-  double* h;               // [seq + 1, hidden]: state before each step, after the last
-  double* c;               // the same of the cell
-  double* inner;           // [seq, hidden]: gru's candidate recurrence, before the reset gate scales it
-  double* dpre;            // gradients of pre and
-  double* dinner;          // of the product the candidate's recurrence weights are in
-  double *dh, *dc, *rest;  // [hidden]: of the state after the step at hand; scratch
+  double* h;               // [seq + 1, hidden]: states before each step and after the last
+  double* c;               // the same for the cell
+  double* inner;           // [seq, hidden]: recurrence of gru's candidate before the reset gate scales it
+  double* dpre;            // gradients of pre, and
+  double* dinner;          // of the product with the candidate's recurrence weights
+  double *dh, *dc, *rest;  // [hidden]: gradients of the state after the current step; scratch
 };
 
 template <class T>
@@ -134,14 +134,14 @@ void forward_step(const Layer<T>& l, int64_t s) {
   }
 }
 
-/// The candidate's recurrence of gru backwards: from its gradient in dpre to the reset gate and dh of before.
+/// The backward step of gru's candidate: from its gradient in dpre to the reset gate and the previous state.
 template <class T>
 void gru_reset(const Layer<T>& l, int64_t s, double* before) {
   const RecurrentPlan& p = l.p;
   const int64_t n = p.hidden;
   const double *pre = l.tape.pre + s * 3 * n, *h = l.tape.h + s * n, *inner = l.tape.inner + s * n;
   double *dpre = l.tape.dpre + s * 3 * n, *dinner = l.tape.dinner + s * n;
-  double* q = l.tape.dc;  // gradient of what the candidate's recurrence weights multiply
+  double* q = l.tape.dc;  // gradient of the operand of the candidate's recurrence weights
   std::fill_n(q, n, 0.0);
   for (int64_t j = 0; j < n; ++j) {
     const double scale = p.linear_before_reset ? l.act(0, pre[n + j]) : 1.0;
@@ -241,7 +241,7 @@ void through_time(const Layer<T>& l) {
   }
 }
 
-/// Gradients of one gate row of one direction: w, r, both biases; rows add in the order of batch and time.
+/// Gradients of w, r and both biases of one gate row of one direction; rows are added by batch, then time.
 template <class T>
 void weight_row(const RecurrentPlan& p, const ir::RunArgs& args, int64_t task, double* scratch) {
   const int64_t n = p.hidden, rows = p.gates * n, d = task / rows, row = task % rows;
@@ -270,8 +270,8 @@ void weight_row(const RecurrentPlan& p, const ir::RunArgs& args, int64_t task, d
   out_ptr<T>(args, kOutB)[d * 2 * rows + rows + row] = static_cast<T>(recurrent_bias);
 }
 
-/// Peepholes of one direction and hidden unit, zero where there are none: i and f look at the cell before the
-/// step, o after it.
+/// Peephole gradients of one direction and hidden unit, zero if there are none: i and f read the cell before
+/// the step, o the one after it.
 template <class T>
 void peephole_unit(const RecurrentPlan& p, const ir::RunArgs& args, int64_t task, double* scratch) {
   const int64_t n = p.hidden, d = task / n, j = task % n;
@@ -290,7 +290,7 @@ void peephole_unit(const RecurrentPlan& p, const ir::RunArgs& args, int64_t task
     out_ptr<T>(args, kOutPeephole)[(d * 3 + k) * n + j] = static_cast<T>(sums[k]);
 }
 
-/// dx of one batch row over all directions; zero behind the sequence's end.
+/// dx of one batch row over all directions; zero after the end of its sequence.
 template <class T>
 void input_row(const RecurrentPlan& p, const ir::RunArgs& args, int64_t b, double* scratch) {
   const int64_t rows = p.gates * p.hidden;
@@ -312,7 +312,7 @@ PrepareFn prepare(size_t gates) {
       using T = decltype(t);
       const size_t operands = init.node.in.size();
       const auto run = [plan, operands](const ir::RunArgs& given) {
-        std::array<const void*, kInCount> in{};  // trailing operands may be missing altogether
+        std::array<const void*, kInCount> in{};  // trailing operands may be missing
         std::copy_n(given.in, std::min<size_t>(operands, kInCount), in.begin());
         const ir::RunArgs args{in.data(), given.out, given.workspace, given.stream, given.status};
         const RecurrentPlan& p = *plan;

@@ -1,5 +1,5 @@
-// rnn_grad, gru_grad and lstm_grad on NVIDIA GPUs: forward again with a tape, back step by step, then the
-// gradients of weights and inputs as products over all steps.
+// rnn_grad, gru_grad and lstm_grad on NVIDIA GPUs: they repeat the forward pass with a tape, go back step by
+// step, then compute the gradients of weights and inputs as products over all steps.
 #include "backend/cuda/index/copy.h"
 #include "backend/cuda/norm/reduce.h"
 #include "ops/kernel_forms.h"
@@ -34,7 +34,7 @@ class RecurrentBackward {
   void biases(const ir::RunArgs& args) const;
   void* drec(const ir::RunArgs& args) const { return at(args, has_drec_ ? drec_ : dpre_); }
   int64_t bytes_of(int64_t elements) const { return elements * size_; }
-  /// r with the rows of gates from `gate` on.
+  /// The rows of r from gate `gate` on.
   const void* r_from(const RecurrentOperands& in, int64_t gate) const {
     return static_cast<const std::byte*>(in[kR]) + bytes_of(gate * shape_.hidden * shape_.hidden);
   }
@@ -90,7 +90,7 @@ void RecurrentBackward::make_products(const ir::KernelInit& init) {
   const int64_t n = shape_.hidden, rows = shape_.rows(), all_rows = shape_.directions * rows;
   const bool two = forward_.has_two_phases();
   const auto product = [&](const cuda::GemmShape& s) { return recurrent_product(init, s, gemm_bytes_); };
-  // [batch, k] of a step's gradients by k rows of r, for each direction.
+  // For each direction: gradients [batch, k] of a step times k rows of r.
   const auto to_states = [&](int64_t k) {
     return product({.m = shape_.batch,
                     .n = n,
@@ -103,7 +103,7 @@ void RecurrentBackward::make_products(const ir::KernelInit& init) {
   };
   states_ = to_states(two ? 2 * n : rows);
   if (two) candidate_ = to_states(n);
-  // [m rows, places] by the states before each step, for each direction.
+  // For each direction: gradients [m rows, places] times the states before each step.
   const auto of_states = [&](int64_t m) {
     return product({.m = m,
                     .n = n,
@@ -183,7 +183,7 @@ void RecurrentBackward::back(const ir::RunArgs& args, const RecurrentOperands& i
   cuda::store_recurrent_states(on, states);
 }
 
-/// [directions, 2, rows]: the input's biases, then the recurrence's.
+/// [directions, 2, rows]: the biases of the input, then those of the recurrence.
 void RecurrentBackward::biases(const ir::RunArgs& args) const {
   const int64_t rows = shape_.rows();
   for (const int64_t which : {0, 1}) {

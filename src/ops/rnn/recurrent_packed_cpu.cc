@@ -1,4 +1,4 @@
-// rnn, gru and lstm in f32 on packed products, with all their options: inputs of all steps at once, the
+// rnn, gru and lstm in f32 on packed products, with all their options: the inputs of all steps at once, the
 // recurrence step by step.
 #include "ops/rnn/recurrent_packed.h"
 
@@ -17,12 +17,12 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-/// Packed weights of one direction. Of a gru whose reset gate scales the state, the candidate's part of R is
-/// a product of its own.
+/// Packed weights of one direction. If the reset gate of a gru scales the state, the candidate's part of R is
+/// a separate product.
 struct Direction {
   std::shared_ptr<const PackedWeight> w, r, r_candidate;
-  std::vector<float> bias;            // [gates * hidden], joins the products of the inputs
-  std::vector<float> candidate_bias;  // [hidden], joins h R before the reset gate scales both
+  std::vector<float> bias;            // [gates * hidden], added to the products of the inputs
+  std::vector<float> candidate_bias;  // [hidden], added to h R before the reset gate scales both
   const float* peepholes = nullptr;   // [3, hidden]: i, o, f
   const Gate* gates = nullptr;
 };
@@ -30,7 +30,7 @@ struct Direction {
 struct PackedPlan {
   RecurrentPlan shape;
   std::vector<Direction> directions;
-  Tensor peepholes;  // keeps them alive
+  Tensor peepholes;  // keeps their memory alive
   size_t in_count = 0, out_count = 0;
   int64_t inputs_bytes = 0, sums_bytes = 0, state_bytes = 0, gemm_bytes = 0;
 
@@ -48,7 +48,7 @@ ir::Refusal refuse(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// Rows [first, last) of direction d of a constant [directions, rows, columns] as a packed right operand.
+/// Packs rows [first, last) of direction d of a constant [directions, rows, columns] as a right operand.
 std::shared_ptr<const PackedWeight> pack_rows(base::SharedCache& packs, const Tensor& t, int64_t d,
                                               int64_t first, int64_t last) {
   const Tensor matrix = t.rows(d, d + 1).reshaped({t.dims()[1], t.dims()[2]});
@@ -96,7 +96,7 @@ std::shared_ptr<const PackedPlan> make_plan(const ir::KernelInit& init, size_t g
   return plan;
 }
 
-/// y = gate(clamped y) of n values.
+/// y = gate(clamped y) for n values.
 void activate(const RecurrentPlan& p, const Gate& gate, float* y, int64_t n) {
   if (p.clip > 0) {
     const float most = static_cast<float>(p.clip);
@@ -112,8 +112,8 @@ void activate(const RecurrentPlan& p, const Gate& gate, float* y, int64_t n) {
   }
 }
 
-/// What one batch row reads and writes in one step: x and s are the products of the input and of the state
-/// [gates * hidden], pre is as large and free.
+/// The memory of one batch row in one step: x and s are the products of the input and of the state [gates *
+/// hidden], pre is scratch of the same size.
 struct Row {
   const float* x;
   const float* s;
@@ -129,7 +129,7 @@ void rnn_row(const RecurrentPlan& p, const Direction& d, const Row& r) {
   activate(p, d.gates[0], r.h, p.hidden);
 }
 
-/// Gates z and r of a gru, and r h where the candidate's product takes that.
+/// Gates z and r of a gru, and r h if the candidate's product needs it.
 void gru_gates(const RecurrentPlan& p, const Direction& d, const Row& r) {
   const int64_t n = p.hidden;
   sum(r.x, r.s, r.pre, 2 * n);
@@ -138,7 +138,7 @@ void gru_gates(const RecurrentPlan& p, const Direction& d, const Row& r) {
   for (int64_t j = 0; j < n; ++j) r.reset[j] = r.pre[n + j] * r.h[j];
 }
 
-/// The candidate and the new state; `product` is that of the candidate's part of R.
+/// The candidate and the new state; `product` is the product with the candidate's part of R.
 void gru_state(const RecurrentPlan& p, const Direction& d, const Row& r, const float* product) {
   const int64_t n = p.hidden;
   const float *z = r.pre, *reset = r.pre + n, *bias = d.candidate_bias.data();
@@ -157,7 +157,7 @@ void add_peephole(const Direction& d, int64_t which, const float* c, float* gate
   for (int64_t j = 0; j < n; ++j) gate[j] += d.peepholes[which * n + j] * c[j];
 }
 
-/// Gates i, o, f, c.
+/// The gates are in the order i, o, f, c.
 void lstm_row(const RecurrentPlan& p, const Direction& d, const Row& r) {
   const int64_t n = p.hidden;
   float *i = r.pre, *o = r.pre + n, *f = r.pre + 2 * n, *candidate = r.pre + 3 * n;
@@ -204,14 +204,14 @@ class Walk {
     multiply({in_ptr<float>(args_, 0), p_.seq * p_.batch, p_.input, *d_.w, s_.inputs, d_.bias.data()});
     load(opt_ptr<float>(args_, 5, plan_.in_count), s_.h);
     if (p_.gates == 4) load(opt_ptr<float>(args_, 6, plan_.in_count), s_.c);
-    // A row that is shorter joins a reversed walk late and leaves the other one early.
+    // In a reversed direction, shorter rows start later; in the other one they end earlier.
     for (int64_t i = 0; i < p_.seq; ++i) step(p_.is_reversed(direction_) ? p_.seq - 1 - i : i);
     if (plan_.out_count > 1) store(s_.h, out_ptr<float>(args_, 1));
     if (plan_.out_count > 2 && p_.gates == 4) store(s_.c, out_ptr<float>(args_, 2));
   }
 
  private:
-  /// y [m, columns] = a [m, k] times packed weights; rows of y are those of all gates.
+  /// y [m, columns] = a [m, k] times packed weights; rows of y have room for all gates.
   struct Product {
     const float* a;
     int64_t m, k;
@@ -246,7 +246,7 @@ class Walk {
     }
   }
 
-  /// visit(row, b) for the batch rows that have a step t.
+  /// Calls visit(row, b) for the batch rows that have a step t.
   template <class Visit>
   void for_rows(int64_t t, const Visit& visit) const {
     const int64_t n = p_.hidden, rows = plan_.rows();
@@ -313,7 +313,7 @@ ir::Kernel recurrent_packed_kernel(size_t gates) {
       s.c = take(plan->state_bytes);
       s.reset = take(plan->state_bytes);
       s.gemm = at;
-      // Rows that have ended leave theirs as it is, and products read all rows.
+      // Initialised once, because products read all rows, also those that do not write theirs any more.
       if (plan->splits_candidate()) std::fill_n(s.reset, plan->shape.batch * plan->shape.hidden, 0.0f);
       for (int64_t d = 0; d < plan->shape.directions; ++d) Walk(*plan, d, s, args).run();
     };

@@ -23,7 +23,7 @@ Tensor wide(const Tensor& t) {
   return out;
 }
 
-/// A layer with its operands: x, w, r, b, lengths, initial h, initial c, peepholes.
+/// A layer and its operands: x, w, r, b, lengths, initial h, initial c, peepholes.
 struct Layer {
   std::string op;
   size_t results = 2;
@@ -31,7 +31,7 @@ struct Layer {
   std::vector<Tensor> in;
 };
 
-/// Functions other than the ones by default, with parameters that do not blow up over a few steps.
+/// Functions other than the defaults, with parameters that do not diverge over a few steps.
 std::vector<std::string> functions(std::mt19937& random, size_t count) {
   const std::vector<std::string> all{"Sigmoid",     "Tanh",      "Relu", "Softsign",
                                      "HardSigmoid", "LeakyRelu", "Elu"};
@@ -99,7 +99,7 @@ TEST(RecurrentPacked, AnyOptionIsCloseToTheReferenceInDouble) {
   }
 }
 
-/// A row of the batch has the same bits alone.
+/// A row of the batch has the same bits if it is alone.
 TEST(RecurrentPacked, RowsDoNotSeeEachOther) {
   std::mt19937 random(9);
   for (const char* op : {"rnn", "gru", "lstm"}) {

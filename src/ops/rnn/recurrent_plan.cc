@@ -1,4 +1,4 @@
-// What the attributes of rnn, gru and lstm ask for.
+// Reads the attributes of rnn, gru and lstm.
 #include "ops/rnn/recurrent_plan.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@ using tensor::Dims;
 using K = GateKind;
 
 struct GateRow {
-  std::string_view name;  // lower case
-  Gate gate;              // with ONNX defaults
+  std::string_view name;  // in lower case
+  Gate gate;              // with ONNX's defaults
 };
 
 constexpr std::array<GateRow, 11> kGates{{{"sigmoid", {K::sigmoid, 0, 0}},
@@ -43,8 +43,7 @@ Gate gate_named(std::string name) {
   base::fail_unsupported("recurrent layers have no activation '", name, "'");
 }
 
-/// Names from the attribute or the op's defaults; parameters are consumed in order by the functions that take
-/// them.
+/// Names from the attribute or the op's defaults; functions with parameters consume these in order.
 std::vector<Gate> gates_of(const ir::Attrs& attrs, const RecurrentPlan& p) {
   std::vector<std::string> names = attrs.get_strings("activations");
   if (names.empty()) {

@@ -1,4 +1,4 @@
-// rnn, gru, lstm: recurrent layers over time, one or two directions: types and cost.
+// rnn, gru, lstm: recurrent layers over time in one or two directions: types and cost.
 #include "ops/rnn/recurrent_cuts.h"
 #include "ops/grad.h"
 #include "ops/rnn/recurrent_kernels.h"
@@ -27,7 +27,7 @@ std::vector<TensorType> infer(const ir::NodeView& n, size_t gates) {
   bool all_static = true;
   for (size_t i = 0; i < n.in.size(); ++i)
     all_static = all_static && (!n.present(i) || n.in[i].shape.is_static());
-  if (all_static) plan_recurrent(n, gates);  // for its checks
+  if (all_static) plan_recurrent(n, gates);  // checks the node
   const Shape y = batch_first ? Shape{batch, seq, directions, hidden} : Shape{seq, directions, batch, hidden};
   const Shape last = batch_first ? Shape{batch, directions, hidden} : Shape{directions, batch, hidden};
   return {{type, y}, {type, last}, {type, last}};
@@ -55,15 +55,15 @@ std::vector<ir::AttrSpec> attrs() {
           {"layout", "int", "1: operands and results have the batch first"}};
 }
 
-/// One node walks back through time for all operands: forward operands in their places, then the gradients
-/// of y, of the last state and of the last cell.
+/// A single node computes all gradients: its operands are the forward operands in their places, then the
+/// gradients of y, of the last state and of the last cell.
 Gradients recurrent_rule(GradBuilder& g, const char* name) {
   Gradients out = g.none();
   std::vector<ValueId> in;
   for (size_t i = 0; i < 8; ++i) in.push_back(g.in(i));
   for (size_t r = 0; r < 3; ++r) in.push_back(g.grad(r));
   const std::vector<ValueId> all = g.ops(name, in, g.attrs(), 7);
-  // Results: gradients of x, w, r, b, initial_h, initial_c, peepholes.
+  // The results are gradients of x, w, r, b, initial_h, initial_c, peepholes.
   constexpr size_t kOperand[] = {0, 1, 2, 3, 5, 6, 7};
   for (size_t r = 0; r < 7; ++r) {
     if (kOperand[r] < out.size() && g.has(kOperand[r])) out[kOperand[r]] = all[r];
@@ -101,7 +101,7 @@ ir::OpSchema backward(const char* name, const char* doc, size_t gates) {
     ir::Cost c;
     for (size_t i = 0; i < n.in.size(); ++i) c.bytes += n.present(i) ? double(tensor::bytes_of(n.in[i])) : 0;
     for (const TensorType& t : n.out) c.bytes += double(tensor::bytes_of(t));
-    // The forward pass again, and two products for each of its own.
+    // The cost of the forward pass, and of two products for each of its products.
     const double cells = double(p.seq) * double(p.batch) * double(p.directions) * double(p.hidden);
     c.flop = cells * double(gates) * (6.0 * double(p.input + p.hidden) + 60.0);
     return c;

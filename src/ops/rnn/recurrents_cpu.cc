@@ -1,5 +1,5 @@
-// Reference kernels of rnn, gru and lstm on CPU: every row of the batch walks its own sequence, all options
-// honoured.
+// Reference kernels of rnn, gru and lstm on CPU, with all options: every row of the batch processes its
+// sequence on its own.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@
 namespace trireme::ops {
 namespace {
 
-/// Addresses of one direction of one launch, plus scratch of one (direction, batch row).
+/// Addresses for one direction of one launch, and scratch of one (direction, batch row).
 template <class T>
 struct Cell {
   const T *w, *r, *bias, *peephole;  // bias [2, gates * hidden] and peephole [3, hidden] may be null
@@ -31,7 +31,7 @@ double dot(const T* weights, const V* v, int64_t row, int64_t n) {
   return sum;
 }
 
-/// Input and recurrence biases of a gate row.
+/// The sum of input and recurrence bias of a gate row.
 template <class T>
 double bias_of(const RecurrentPlan& p, const Cell<T>& c, int64_t row, bool input, bool recurrent) {
   if (c.bias == nullptr) return 0;
@@ -54,9 +54,9 @@ void gru_step(const RecurrentPlan& p, const Cell<T>& c, const T* x) {
   const int64_t n = p.hidden;
   for (int64_t j = 0; j < 2 * n; ++j) {
     const double v = dot(c.w, x, j, p.input) + dot(c.r, c.h, j, n) + bias_of(p, c, j, true, true);
-    c.pre[j] = apply(c.gate[0], clamped(p, v));  // z, then r
+    c.pre[j] = apply(c.gate[0], clamped(p, v));  // first z, then r
   }
-  // The last third of `pre` holds what the recurrence of the candidate reads.
+  // The last third of `pre` holds the operand of the candidate's recurrence.
   for (int64_t j = 0; j < n; ++j) c.pre[2 * n + j] = p.linear_before_reset ? c.h[j] : c.pre[n + j] * c.h[j];
   for (int64_t j = 0; j < n; ++j) {
     const int64_t row = 2 * n + j;
@@ -107,7 +107,7 @@ void store_state(const RecurrentPlan& p, const double* state, T* to, int64_t at)
   for (int64_t j = 0; j < p.hidden; ++j) to[at + j] = T(state[j]);
 }
 
-/// One (direction, batch row): walks the valid part of the sequence, zeros after it.
+/// Processes the valid part of one (direction, batch row); what follows it is set to zero.
 template <class T>
 void walk(const RecurrentPlan& p, const ir::RunArgs& args, Counts counts, int64_t task, double* scratch) {
   const int64_t d = task / p.batch, b = task % p.batch, n = p.hidden, rows = p.gates * n;

@@ -1,5 +1,5 @@
-// rnn, gru and lstm on NVIDIA GPUs: the products of the inputs of all steps at once, then a launch or two a
-// step.
+// rnn, gru and lstm on NVIDIA GPUs: the products of the inputs of all steps at once, then one or two launches
+// per step.
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
 #include "ops/rnn/recurrent_cuda.h"
@@ -10,8 +10,8 @@ namespace {
 using cuda::RecurrentPhase;
 using tensor::DType;
 
-/// Up to so many sequences a step's products and cells are one launch; from there on a library's product of
-/// whole tiles pays for the launch it takes.
+/// Up to so many sequences, one launch computes a step's products and cells; for more, the library's product
+/// of whole tiles is worth its additional launch.
 constexpr int64_t kFewSequences = 16;
 
 struct Phases {
@@ -25,7 +25,7 @@ Phases phases_of(const cuda::RecurrentShape& s) {
   return {{RecurrentPhase::gru_gates, RecurrentPhase::gru_candidate}, 2};
 }
 
-/// Gates that a phase multiplies, the first of them and how many.
+/// The first gate that a phase multiplies, and the number of gates.
 std::array<int64_t, 2> rows_of(RecurrentPhase phase) {
   switch (phase) {
     case RecurrentPhase::rnn: return {0, 1};

@@ -1,4 +1,4 @@
-// Recurrent layers and their ways back on the device against the CPU's reference: directions, lengths,
+// Recurrent layers and their gradients on the device against the CPU's reference: directions, lengths,
 // layouts, functions, peepholes; few and many sequences.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
@@ -101,7 +101,7 @@ TEST(RecurrentsCuda, DirectionsLengthsAndLayouts) {
 TEST(RecurrentsCuda, SizesOnBothSidesOfTheProducts) {
   for (const char* op : {"rnn", "gru", "lstm"}) {
     expect_layer({.op = op, .batch = 1, .hidden = 40});
-    expect_layer({.op = op, .batch = 5, .hidden = 7});  // rows that are no whole packs
+    expect_layer({.op = op, .batch = 5, .hidden = 7});  // rows that are not whole packs
     expect_layer({.op = op, .batch = 20, .hidden = 6, .direction = "bidirectional", .has_lengths = true});
     expect_layer({.op = op, .seq = 1, .batch = 2, .has_bias = false, .has_states = false});
   }

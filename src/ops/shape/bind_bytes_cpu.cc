@@ -1,5 +1,4 @@
-// Kernels that move elements without looking at them: binding, and the detour of packed 2- and 4-bit
-// elements.
+// Kernels that move elements without interpreting them: binding, and the unpacking of 2- and 4-bit elements.
 #include <memory>
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -34,7 +33,7 @@ int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 constexpr size_t kMaxAddresses = StridedLoop::kMaxOperands;
 
-/// Layout of the unpacked operands and results of a node in the workspace; -1: not packed, used in place.
+/// Offsets in the workspace of a node's unpacked operands and results; -1: not packed, used in place.
 struct Detour {
   int bits = 8;
   std::vector<int64_t> in_offset, out_offset, in_count, out_count;

@@ -1,4 +1,4 @@
-// CPU kernel of col2im: every column of a block is added where the block lay in the image.
+// CPU kernel of col2im: adds every column of a block at the block's place in the image.
 #include <cstring>
 
 #include "backend/cpu/device/cpu_stream.h"
@@ -31,7 +31,7 @@ Geometry geometry_of(const ir::NodeView& n) {
   return g;
 }
 
-/// Planes of the columns [n, c * block, positions].
+/// The geometry of planes of the columns [n, c * block, positions].
 Geometry column_geometry(const ir::NodeView& n) {
   Geometry g = geometry_of(n);
   const tensor::Dims x = n.in_dims(0);

@@ -12,7 +12,7 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-/// Operands x, extents of the image, extents of the block.
+/// The operands are x, the image's extents and the block's extents.
 cuda::ColumnShape shape_of(const ir::NodeView& n) {
   const std::vector<int64_t> image = *known_ints(n, 1), block = *known_ints(n, 2);
   const size_t rank = image.size();

@@ -1,4 +1,4 @@
-// im2col and col2im on the device against the CPU's.
+// im2col and col2im on the device against the CPU's results.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 

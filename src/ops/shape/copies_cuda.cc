@@ -1,4 +1,4 @@
-// Ops that move elements along steps, on NVIDIA GPUs: the same plans as on the CPU, in units of up to 16
+// Ops that copy elements with strides, on NVIDIA GPUs: the same plans as on the CPU, in units of up to 16
 // bytes.
 #include "backend/cuda/index/copy.h"
 #include "ops/cuda_kernels.h"
@@ -35,7 +35,7 @@ std::vector<Job> jobs_of(const ir::NodeView& n, Plan plan) {
   return jobs;
 }
 
-/// `zeroes`: results are zero where nothing is copied to.
+/// With `zeroes`, results are zero where nothing is copied to.
 ir::Kernel strided(Plan plan, Needs needs = {}, bool zeroes = false) {
   ir::Kernel k{.name = "strided"};
   k.refuse = [plan, needs](const ir::NodeView& n) -> ir::Refusal {

@@ -1,4 +1,4 @@
-// Ops that move elements, on the device against the CPU's: every element size, fast and slow dimensions
+// Ops that move elements, on the device against the CPU's results: every element size, contiguous dimensions
 // anywhere.
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
@@ -21,7 +21,7 @@ Tensor ints(const std::vector<int64_t>& values) {
   return t;
 }
 
-/// Bits are kept.
+/// Expects the same bits.
 void expect(const std::string& op, std::vector<Tensor> in, ir::Attrs attrs = {}, size_t out_count = 1) {
   SCOPED_TRACE(base::concat(op, " ", tensor::to_string(in[0].dims()), " ", name_of(in[0].dtype())));
   tests::expect_as_cpu({.op = op,

@@ -1,4 +1,4 @@
-// Gradient rules of the views and the ops that move elements along steps.
+// Gradient rules of views and of ops that copy elements with strides.
 #include <algorithm>
 
 #include "ops/shape/copy_ops.h"
@@ -24,7 +24,7 @@ Gradients transpose_rule(GradBuilder& g) {
 
 Gradients expand_rule(GradBuilder& g) { return {g.to_operand(g.grad(), 0), std::nullopt}; }
 
-/// dy seen as [repeats, extent] per dimension, summed over the repeats.
+/// Views dy as [repeats, extent] per dimension and sums over the repeats.
 Gradients tile_rule(GradBuilder& g) {
   const tensor::Dims x = g.dims(g.in(0)), y = g.dims(g.grad());
   tensor::Dims split;
@@ -38,7 +38,7 @@ Gradients tile_rule(GradBuilder& g) {
   return {g.reshape(g.reduce_sum(g.reshape(g.grad(), split), axes, false), x), std::nullopt};
 }
 
-/// Each operand has its own slice, so that constants beside trained values cost nothing.
+/// Each operand has a slice of its own, so that constants beside trained values cost nothing.
 Gradients concat_rule(GradBuilder& g) {
   Gradients out = g.none();
   const size_t axis = ir::normal_axis(g.attrs().need_int("axis"), g.dims(g.out()).size());
@@ -55,7 +55,7 @@ Gradients split_rule(GradBuilder& g) {
   Gradients out = g.none();
   tensor::Dims piece = g.dims(g.in(0));
   const size_t axis = ir::normal_axis(g.attrs().get_int("axis", 0), piece.size());
-  // All pieces, those that nothing reads included.
+  // Includes the pieces that nothing reads.
   std::vector<int64_t> sizes;
   if (g.known(1) != nullptr) {
     sizes = g.known(1)->to_ints();

@@ -1,5 +1,5 @@
-// transpose, expand, tile, concat, split, slice, depth_to_space, space_to_depth: ops that move elements along
-// steps.
+// transpose, expand, tile, concat, split, slice, depth_to_space, space_to_depth: ops that copy elements with
+// strides.
 #include "ops/shape/copy_ops.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ Types infer_concat(const NodeView& n) {
   return like(n.in[0], Shape(std::move(out)));
 }
 
-/// Sizes of the pieces: from the operand, or even ones with a smaller last.
+/// Sizes of the pieces: from the operand, or equal ones of which the last may be smaller.
 std::vector<int64_t> split_sizes(const NodeView& n, int64_t extent) {
   if (const auto sizes = known_ints(n, 1)) {
     int64_t total = 0;
@@ -169,7 +169,7 @@ Types infer_slice(const NodeView& n) {
 
 Types infer_slice_grad(const NodeView& n) { return like(n.in[0], Shape::of(n.attrs.get_ints("shape"))); }
 
-/// x [n, c, h, w] with channels times `depth` and space times `space`; the smaller one is a division.
+/// x [n, c, h, w] with channels multiplied by `depth` and space by `space`; one of the factors is a division.
 Types infer_blocks(const NodeView& n, bool to_space) {
   const Shape& x = n.in[0].shape;
   const int64_t b = n.attrs.need_int("blocksize");

@@ -1,11 +1,11 @@
-// Plans of the element-moving ops: extents and steps of each copy.
+// Copy plans of the ops that move elements: extents and steps of each copy.
 #include "ops/shape/copy_ops.h"
 #include "ops/shape/shape_rules.h"
 
 namespace trireme::ops {
 namespace {
 
-/// x viewed as `split` extents (its own row-major order), written to the result in the order `perm` of those.
+/// Views x as `split` extents in row-major order; the result has these in the order `perm`.
 CopyPlan permuted(const tensor::Dims& split, const std::vector<size_t>& perm) {
   const std::vector<int64_t> steps = dense_steps(split);
   CopyPlan plan;
@@ -79,7 +79,8 @@ std::vector<CopyJob> plan_split(const ir::NodeView& node) {
 
 namespace {
 
-/// The elements of x [in] that a slice node of result [out] names: y walks densely, x by the slice's steps.
+/// The elements of x [in] that a slice node with result [out] selects: y is dense, x is read with the slice's
+/// steps.
 CopyPlan sliced(const ir::NodeView& node, const tensor::Dims& in, const tensor::Dims& out) {
   CopyPlan plan{out, dense_steps(in), dense_steps(out)};
   const auto starts = *known_ints(node, 1), ends = *known_ints(node, 2);
@@ -89,7 +90,7 @@ CopyPlan sliced(const ir::NodeView& node, const tensor::Dims& in, const tensor::
     const int64_t step = steps ? (*steps)[i] : 1;
     const SliceRange range = slice_range(starts[i], ends[i], step, in[d]);
     plan.in_base += range.start * plan.in_steps[d];
-    // With fewer than two elements the step is never taken, and INT64_MIN times the extent would overflow.
+    // With fewer than two elements the step is irrelevant, and INT64_MIN times the extent would overflow.
     plan.in_steps[d] = range.count > 1 ? plan.in_steps[d] * step : 0;
   }
   return plan;

@@ -19,21 +19,21 @@ ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
   return k;
 }
 
-/// Several packed elements share a byte.
+/// Packed elements are refused, because several share a byte.
 ir::Refusal refuse_packed(const ir::NodeView& n) {
   if (tensor::bits_of(n.out[0].dtype) < 8)
     return base::concat("elements of ", name_of(n.out[0].dtype), " are packed");
   return std::nullopt;
 }
 
-/// A kernel that writes numbers fixed at compile time.
+/// A kernel that writes numbers which are fixed at compile time.
 ir::BoundKernel write_ints(std::vector<int64_t> values) {
   return {[values = std::move(values)](const ir::RunArgs& args) {
     std::copy(values.begin(), values.end(), static_cast<int64_t*>(args.out[0]));
   }};
 }
 
-/// Repeats the first `unit` bytes of y through all of its `bytes`: what is there is doubled.
+/// Repeats the first `unit` bytes of y through all `bytes` of it, doubling the filled part each time.
 void repeat_front(std::byte* y, int64_t unit, int64_t bytes) {
   for (int64_t done = unit; done < bytes; done += std::min(done, bytes - done)) {
     std::memcpy(y + done, y, static_cast<size_t>(std::min(done, bytes - done)));
@@ -46,7 +46,7 @@ ir::BoundKernel bind_constant(const ir::NodeView& n) {
   const int64_t bytes = tensor::bytes_of(n.out[0]);
   const int bits = tensor::bits_of(value.dtype());
   std::vector<std::byte> pattern(value.raw(), value.raw() + value.bytes());
-  if (bits < 8) {  // the element repeated through a whole byte
+  if (bits < 8) {  // repeats the element through a byte
     unsigned code = static_cast<unsigned>(pattern[0]) & ((1u << bits) - 1), byte = 0;
     for (int at = 0; at < 8; at += bits) byte |= code << at;
     pattern = {static_cast<std::byte>(byte)};
@@ -82,7 +82,7 @@ ir::BoundKernel bind_eye(const ir::NodeView& n) {
     return {[dims, k, bytes](const ir::RunArgs& args) {
       T* y = static_cast<T*>(args.out[0]);
       std::memset(args.out[0], 0, static_cast<size_t>(bytes));
-      if (k <= -dims[0] || k >= dims[1]) return;  // beyond every element
+      if (k <= -dims[0] || k >= dims[1]) return;  // no element is on the diagonal
       for (int64_t i = std::max<int64_t>(0, -k); i < dims[0] && i + k < dims[1]; ++i)
         y[i * dims[1] + i + k] = static_cast<T>(1);
     }};
@@ -105,7 +105,7 @@ ir::BoundKernel bind_trilu(const ir::NodeView& n) {
         const std::byte* x =
             static_cast<const std::byte*>(args.in[0]) + static_cast<size_t>(r * columns) * size;
         std::byte* y = static_cast<std::byte*>(args.out[0]) + static_cast<size_t>(r * columns) * size;
-        // Diagonal k starts the upper part of a row, and ends (inclusive) the lower part.
+        // Diagonal k is where the upper part of a row begins and (inclusive) the lower part ends.
         const int64_t i = r % rows;
         const int64_t cut = k <= -rows     ? 0
                             : k >= columns ? columns
@@ -124,7 +124,7 @@ int64_t index_at(const void* p, int64_t i) {
 }
 using IndexFn = int64_t (*)(const void*, int64_t);
 
-/// x [outer, inner] of indices -> y [outer, depth, inner].
+/// Indices x [outer, inner] -> y [outer, depth, inner].
 ir::BoundKernel bind_one_hot(const ir::NodeView& n) {
   const tensor::Dims out = n.out_dims(0);
   const size_t axis = ir::normal_axis(n.attrs.get_int("axis", -1), out.size());
@@ -144,7 +144,7 @@ ir::BoundKernel bind_one_hot(const ir::NodeView& n) {
       for (int64_t i = 0; i < inner; ++i) {
         int64_t hot = at(args.in[0], o * inner + i);
         hot += hot < 0 ? depth : 0;
-        if (hot < 0 || hot >= depth) continue;  // by definition: all off
+        if (hot < 0 || hot >= depth) continue;  // all are off by definition
         std::memcpy(y + ((o * depth + hot) * inner + i) * size, values + size, static_cast<size_t>(size));
       }
     }

@@ -16,7 +16,7 @@ Gradients pad_rule(GradBuilder& g) {
   const std::string mode = g.attrs().get_string("mode", "constant");
   std::vector<ValueId> in{g.grad(), g.in(1)};
   if (mode == "constant") {
-    // What was added is cut away, what was cropped comes back as zeros.
+    // Padding is cut off, and what was cropped gets zeros.
     std::vector<int64_t> pads = g.known(1)->to_ints();
     for (int64_t& p : pads) p = -p;
     in[1] = g.ints(pads);

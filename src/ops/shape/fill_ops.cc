@@ -1,4 +1,4 @@
-// shape, size, constant_of_shape, range, eye_like, trilu, one_hot: tensors made from shapes and numbers.
+// shape, size, constant_of_shape, range, eye_like, trilu, one_hot: make tensors from shapes and numbers.
 #include "ops/shape/fill_ops.h"
 
 #include <algorithm>
@@ -65,7 +65,7 @@ Types infer_trilu(const NodeView& n) {
   return like(n.in[0], x);
 }
 
-/// The two leading axes are time and batch, in either order; lengths are one per batch entry.
+/// The first two axes are time and batch in either order; there is one length per batch entry.
 Types infer_reverse_sequence(const NodeView& n) {
   const Shape &x = n.in[0].shape, &lengths = n.in[1].shape;
   const int64_t time = n.attrs.get_int("time_axis", 0), batch = n.attrs.get_int("batch_axis", 1);
@@ -160,7 +160,7 @@ Types infer_im2col(const NodeView& n) {
   return like(n.in[0], {dims[0], times(dims[1], per_block), positions});
 }
 
-/// Ops that exist as gradients of others.
+/// An op that exists only as the gradient of another.
 ir::OpDef backward_op(ir::OpSchema s, std::vector<ir::AttrSpec> attrs, std::vector<ir::Kernel> kernels) {
   s.attrs = std::move(attrs);
   s.why_no_grad = "a backward op: second derivatives are not taken";

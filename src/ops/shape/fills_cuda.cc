@@ -1,4 +1,4 @@
-// Ops whose elements follow from their places, on NVIDIA GPUs.
+// Ops whose elements follow from their indices, on NVIDIA GPUs.
 #include "backend/cuda/elementwise/element_program.h"
 #include "backend/cuda/index/fill.h"
 #include "ops/cuda_kernels.h"
@@ -17,7 +17,7 @@ ir::Refusal refuse_result(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-/// Elements of 1, 2, 4 or 8 bytes are moved as they are.
+/// Elements of 1, 2, 4 or 8 bytes are moved without conversion.
 ir::Refusal refuse_units(const ir::NodeView& n, size_t i) {
   const int bits = tensor::bits_of(n.in[i].dtype);
   if (bits < 8 || bits > 64) return "packed or complex elements";
@@ -114,7 +114,7 @@ ir::Kernel reverse_kernel() {
       .name = "flat", .refuse = [](const ir::NodeView& n) { return refuse_units(n, 0); }, .prepare = prepare};
 }
 
-/// x cropped or zero padded around its centre.
+/// Crops x around its centre or pads it there with zeros.
 ir::Kernel crop_kernel() {
   auto refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (n.in_dims(0).size() > cuda::kCopyRank) return "more than 8 dimensions";
@@ -136,7 +136,7 @@ ir::Kernel crop_kernel() {
   return {.name = "elements", .refuse = refuse, .prepare = prepare};
 }
 
-/// One sum along each padded axis, the last axis first; between them in f32.
+/// One sum for each padded axis, from the last axis to the first; intermediates are f32.
 std::vector<cuda::PadGradAxis> pad_grad_axes(const ir::NodeView& n) {
   Dims at = n.in_dims(0);
   const Dims x = n.out_dims(0);
@@ -155,7 +155,7 @@ std::vector<cuda::PadGradAxis> pad_grad_axes(const ir::NodeView& n) {
                                              : cuda::PadMode::reflect});
     at[d] = x[d];
   }
-  if (axes.empty()) {  // nothing was padded
+  if (axes.empty()) {  // without padding
     const int64_t all = tensor::element_count(x);
     axes.push_back({.outer = all, .padded = 1, .n = 1, .mode = cuda::PadMode::edge});
   }
@@ -170,7 +170,7 @@ ir::Kernel pad_grad_kernel() {
   };
   auto prepare = [](const ir::KernelInit& init) {
     const std::vector<cuda::PadGradAxis> axes = pad_grad_axes(init.node);
-    int64_t half = 0;  // bytes of one of two tensors between axes
+    int64_t half = 0;  // bytes of one of the two tensors between axes
     for (size_t i = 0; i + 1 < axes.size(); ++i) {
       const cuda::PadGradAxis& a = axes[i];
       half = std::max(half, align_up(a.outer * a.n * a.inner * static_cast<int64_t>(sizeof(float))));

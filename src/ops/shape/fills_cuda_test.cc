@@ -1,4 +1,4 @@
-// Ranges, triangles, one-hot codes, reversed sequences and sums over padding on the device against the CPU's.
+// Ranges, triangles, one-hot codes, reversed sequences and sums over padding: device against CPU.
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 
@@ -77,7 +77,7 @@ TEST(FillsCuda, ReversedAndCropped) {
 }
 
 TEST(FillsCuda, SumsOverPadding) {
-  // Extents [3, 4, 5] padded by (2, 1), none, (3, 4); and an axis of one element.
+  // Extents [3, 4, 5] padded by (2, 1), (0, 0), (3, 4), and an axis of one element.
   for (const char* mode : {"reflect", "edge", "wrap"}) {
     for (const DType type : kFloats) {
       const double off = tests::half_tolerance(type);

@@ -1,4 +1,4 @@
-// identity on CPU: nothing to run, the compiler aliases the result with the operand.
+// identity on CPU: nothing runs, because the compiler lets the result share the operand's memory.
 #include "ops/table.h"
 
 namespace trireme::ops {

@@ -1,4 +1,4 @@
-// CPU kernels that choose for every result index along each axis where it comes from: pad, crop, reversed
+// CPU kernels that determine for every result index along each axis where it comes from: pad, crop, reversed
 // sequences.
 #include <cstring>
 
@@ -16,7 +16,7 @@ constexpr int64_t kFill = -1;
 /// source[d][i]: index of x along d that result index i copies, or kFill.
 using AxisMaps = std::vector<std::vector<int64_t>>;
 
-/// A run of result elements of one row: consecutive source elements, or the fill value.
+/// A run of result elements in one row: consecutive source elements, or the fill value.
 struct Segment {
   int64_t at, from, count;  // from = kFill: fill
 };
@@ -89,14 +89,14 @@ void run_map(const MapPlan& plan, const std::byte* fill, const ByteArgs& args) {
                       });
 }
 
-/// Index in [0, n) that position i outside it stands for.
+/// The index in [0, n) that stands for position i outside this range.
 int64_t source_index(int64_t i, int64_t n, const std::string& mode) {
   if (i >= 0 && i < n) return i;
   if (mode == "constant" || n == 0) return kFill;
   if (mode == "edge") return i < 0 ? 0 : n - 1;
   if (mode == "wrap") return ((i % n) + n) % n;
   if (n == 1) return 0;
-  const int64_t period = 2 * (n - 1);  // reflect: the edge itself is not repeated
+  const int64_t period = 2 * (n - 1);  // for reflect, which does not repeat the edge
   const int64_t k = ((i % period) + period) % period;
   return k < n ? k : period - k;
 }
@@ -118,7 +118,7 @@ ir::BoundKernel bind_pad(const ir::NodeView& n) {
   });
 }
 
-/// Adds dy to the elements of x it was copied from, in the order of dy; each sum in the arithmetic of T.
+/// Adds dy to the elements of x from which it was copied, in the order of dy; sums have T's arithmetic type.
 template <class T>
 void add_back(const std::vector<std::vector<int64_t>>& offsets, const T* dy, T* dx, int64_t count) {
   std::fill_n(dx, count, static_cast<T>(0));
@@ -163,7 +163,7 @@ ir::BoundKernel bind_crop(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(0), out = n.out_dims(0);
   AxisMaps maps(x.size());
   for (size_t d = 0; d < x.size(); ++d) {
-    // The smaller extent lies in the middle of the larger, the odd element at its end.
+    // The smaller extent is in the middle of the larger; an odd element more is at the end.
     const int64_t shift = x[d] > out[d] ? (x[d] - out[d]) / 2 : -((out[d] - x[d]) / 2);
     for (int64_t i = 0; i < out[d]; ++i) maps[d].push_back(source_index(i + shift, x[d], "constant"));
   }
@@ -175,7 +175,7 @@ ir::BoundKernel bind_crop(const ir::NodeView& n) {
   });
 }
 
-/// The two leading axes are batch and time, in either order.
+/// The first two axes are batch and time in either order.
 ir::BoundKernel bind_reverse(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(0);
   const bool time_first = n.attrs.get_int("time_axis", 0) == 0;
@@ -198,10 +198,10 @@ ir::BoundKernel bind_reverse(const ir::NodeView& n) {
   }};
 }
 
-/// The account's share for the tables of a node, which have an entry for each index of each axis: extents may
-/// come from a request's data. Null for small ones.
+/// Memory reserved for the tables of a node, which have an entry for each index of each axis: extents may
+/// come from the data of a request. Null for small tables.
 std::shared_ptr<const base::MemoryLease> room_for_tables(const ir::NodeView& n) {
-  constexpr int64_t kEntryBytes = 40, kSmall = int64_t{1} << 15;  // maps as they grow, offsets, segments
+  constexpr int64_t kEntryBytes = 40, kSmall = int64_t{1} << 15;  // growing maps, offsets, segments
   int64_t entries = 0;
   for (const tensor::Dims& dims : {n.in_dims(0), n.out_dims(0)}) {
     for (int64_t d : dims) entries = std::max(entries, d);

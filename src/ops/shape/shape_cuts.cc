@@ -1,4 +1,4 @@
-// Cut rules of the ops that move elements. A letter stands for a dimension of the result.
+// Cut rules of the ops that move elements. Each letter stands for a dimension of the result.
 #include "ops/shape/shape_cuts.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using ir::CutRule;
 using ir::NodeView;
 using tensor::Dims;
 
-/// Operands after the first are small and whole.
+/// Notation of the operands after the first, which are small and stay whole.
 std::string whole_operands(const NodeView& n) {
   std::string out;
   for (size_t i = 1; i < n.in.size(); ++i) {
@@ -29,14 +29,13 @@ CutRule one_to_one(const NodeView& n, const std::string& x, const std::string& y
   return {.notation = x + whole_operands(n) + "->" + y, .linear = {0b1}, .uneven = y};
 }
 
-/// A section of `part` elements that `from` elements into `whole` begins: their number, or 0 if the range is
-/// not one of equal sections.
+/// Number of equal sections if [from, from + part) is one of several equal sections of `whole`; otherwise 0.
 int sections_of(int64_t from, int64_t part, int64_t whole) {
   if (part <= 0 || whole % part != 0 || from % part != 0) return 0;
   return static_cast<int>(whole / part);
 }
 
-/// Slices: which dimensions are cut at all, from where.
+/// Of a slice: where it begins in each dimension, and whether its step is 1.
 struct SliceBounds {
   std::vector<int64_t> from;
   std::vector<bool> is_plain;  ///< step 1
@@ -59,7 +58,7 @@ SliceBounds bounds_of(const NodeView& n, const Dims& whole) {
   return b;
 }
 
-/// The rule of slice (whole -> part) and of its gradient (part -> whole).
+/// The common rule of slice (whole -> part) and of its gradient (part -> whole).
 CutRule slices_cut(const NodeView& n, bool is_backward) {
   const Dims part = is_backward ? n.in_dims(0) : n.out_dims(0);
   const Dims whole = is_backward ? n.out_dims(0) : n.in_dims(0);
@@ -161,7 +160,7 @@ CutRule blocks_cut(const NodeView& n) {
 
 namespace {
 
-/// Dimensions [x0, x1) of the operand and [y0, y1) of the result that hold the same elements.
+/// Dimensions [x0, x1) of the operand and [y0, y1) of the result, which hold the same elements.
 struct Run {
   size_t x0, x1, y0, y1;
 };
@@ -173,7 +172,7 @@ std::vector<Run> runs_of(const Dims& x, const Dims& y) {
     Run run{i, i, j, j};
     int64_t in = 1, out = 1;
     do {
-      // The side that holds fewer elements so far takes its next dimension; extents of 1 go along.
+      // The side with fewer elements so far takes its next dimension, which may have an extent of 1.
       const bool takes_x = j == y.size() || (i < x.size() && in <= out);
       if (takes_x)
         in *= x[i++];
@@ -187,7 +186,7 @@ std::vector<Run> runs_of(const Dims& x, const Dims& y) {
   return runs;
 }
 
-/// First dimension of [from, to) with more than one element; `to` if none.
+/// The first dimension of [from, to) with more than one element; `to` if there is none.
 size_t leading(const Dims& dims, size_t from, size_t to) {
   while (from < to && dims[from] == 1) ++from;
   return from;
@@ -198,7 +197,7 @@ struct ViewRule {
   CutRule rule;
 };
 
-/// A run in which the leading dimensions carry the cut.
+/// Cuts a run in its leading dimensions.
 void cut_leading(ViewRule& v, const Run& run, const Dims& x, const Dims& y) {
   const size_t i = leading(x, run.x0, run.x1), j = leading(y, run.y0, run.y1);
   if (i == run.x1 || j == run.y1) return;
@@ -207,8 +206,8 @@ void cut_leading(ViewRule& v, const Run& run, const Dims& x, const Dims& y) {
   if (x[i] != y[j]) v.rule.units.push_back({letter, std::gcd(x[i], y[j])});
 }
 
-/// A run of one dimension against several, cut in the second of these: so many sections as the first one has.
-/// False where there is no such dimension.
+/// For a run of one dimension against several: cuts the second of these, which gives as many sections as the
+/// first one has elements. Returns false if there is no such dimension.
 bool cut_sections(ViewRule& v, const Run& run, const Dims& x, const Dims& y) {
   const size_t i = leading(x, run.x0, run.x1), j = leading(y, run.y0, run.y1);
   if (i == run.x1 || j == run.y1 || x[i] == y[j]) return false;
@@ -228,8 +227,8 @@ bool cut_sections(ViewRule& v, const Run& run, const Dims& x, const Dims& y) {
   return true;
 }
 
-/// Extents of 1 at the same place among the elements are one index, in their order: a micro-batch of one row
-/// is a part of a batch.
+/// Pairs extents of 1 that have the same number of elements before them, in their order: a micro-batch of one
+/// row is a part of a batch.
 void cut_single(ViewRule& v, const Dims& x, const Dims& y) {
   int64_t before_x = 1;
   for (size_t i = 0; i < x.size(); before_x *= x[i++]) {
@@ -300,7 +299,7 @@ CutRule pad_cut(const NodeView& n) {
     for (size_t d = 0; d < whole.size(); ++d) whole[d] = pads.before[d] != 0 || pads.after[d] != 0;
   }
   CutRule rule = same_dims_cut(n, whole);
-  if (!n.present(2)) rule.linear = {0b1};  // else every rank adds the padding value
+  if (!n.present(2)) rule.linear = {0b1};  // otherwise every rank would add the padding value
   return rule;
 }
 

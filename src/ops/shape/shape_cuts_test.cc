@@ -1,4 +1,4 @@
-// Every legal cut of the ops that move elements, of reductions, lookups and elementwise ops against the
+// Every legal cut of the ops that move elements, of reductions, lookups and elementwise ops, against the
 // whole.
 #include <gtest/gtest.h>
 
@@ -23,10 +23,10 @@ TEST(ShapeCut, Views) {
   };
   EXPECT_EQ(reshaped({2, 6, 12}, {2, 6, 4, 3}), "abc");
   EXPECT_EQ(reshaped({2, 6, 4, 3}, {2, 6, 12}), "abc");
-  // Rows that are joined: the batch cuts, or the tokens in as many sections as there are samples.
+  // Merged rows: cuts the batch, or the tokens in as many sections as there are samples.
   EXPECT_EQ(reshaped({2, 6, 4}, {12, 4}), "abb");
   EXPECT_EQ(reshaped({12, 4}, {2, 6, 4}), "aca");
-  // Packed queries, keys, values: three sections.
+  // Packed queries, keys and values are three sections.
   EXPECT_EQ(reshaped({4, 24}, {4, 3, 4, 2}, 4), "ab");
   EXPECT_EQ(reshaped({4, 3, 4, 2}, {4, 24}, 4), "ac");
   EXPECT_EQ(reshaped({1, 6, 4}, {6, 4}), "ab");
@@ -93,7 +93,7 @@ TEST(ShapeCut, Fills) {
   EXPECT_EQ(expect_cuts({.op = "im2col", .in = {values({2, 4, 4, 4}), ints({4, 4}), ints({2, 2})}}), "ab");
 }
 
-// Operators that are elementwise by their notation alone: elementwise_cuts_test.cc tries them all.
+// Elementwise operators whose operands differ in shape or type; elementwise_cuts_test.cc tests the others.
 TEST(ShapeCut, ElementwiseWithOtherOperands) {
   const Tensor x = values({4, 6}), y = values({1, 6}, 2);
   EXPECT_EQ(expect_cuts({.op = "where", .in = {testing::run("less", {x, y})[0], x, values({6}, 4)}}), "ab");

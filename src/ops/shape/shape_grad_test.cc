@@ -1,4 +1,4 @@
-// Gradients of the ops that move elements, against central differences.
+// Gradients of the ops that move elements, against finite differences.
 #include "ops/test_grad.h"
 
 namespace trireme::ops {
@@ -49,7 +49,7 @@ TEST(ShapeGrad, ConcatAndSplit) {
   expect_gradient(
       {.op = "split", .in = {values({7, 2})}, .attrs = {{"num_outputs", int64_t{3}}}, .results = 3});
   expect_gradient({.op = "split", .in = {values({7, 2}), ints({3, 0, 4})}, .results = 3});
-  // A piece that nothing reads gets zeros.
+  // The gradient of a piece that nothing reads is zero.
   expect_gradient({.op = "split", .in = {values({5, 2}), ints({2, 3})}, .results = 1});
 }
 

@@ -43,8 +43,8 @@ std::vector<size_t> normal_axes(const std::vector<int64_t>& axes, size_t rank) {
 
 SliceRange slice_range(int64_t start, int64_t end, int64_t step, int64_t extent) {
   base::require(step != 0, "a slice cannot have a step of 0");
-  // Sentinels such as INT64_MAX and INT64_MIN clamp like any other value; adding the extent cannot overflow
-  // then.
+  // Sentinels such as INT64_MAX and INT64_MIN are clamped like any other value; adding the extent cannot
+  // overflow.
   if (start < 0) start += extent;
   if (end < 0) end += extent;
   if (step > 0) {

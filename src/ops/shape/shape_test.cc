@@ -1,4 +1,4 @@
-// Shape, index, reduce, sort, signal and random ops against index loops in double.
+// Shape, index, reduce, sort, signal and random ops against loops over indices in double.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ size_t flat(const Index& i, const tensor::Dims& dims) {
   return static_cast<size_t>(at);
 }
 
-/// y = op(x) must be x at from(result index).
+/// Expects y = op(x) to equal x at from(result index).
 template <class F>
 void expect_moves(const Tensor& x, const Tensor& y, F&& from, const char* what) {
   const std::vector<double> in = x.to_doubles(), out = y.to_doubles();
@@ -81,7 +81,7 @@ TEST(Shape, SliceWithEveryKindOfStep) {
     for (int64_t end : {-9, -2, 0, 3, 7, 99}) {
       for (int64_t step : {-3, -1, 1, 2, 5}) {
         const Tensor y = run("slice", {x, ints({start}), ints({end}), ints({0}), ints({step})})[0];
-        // Python's definition by walking.
+        // Steps through the range as Python defines it.
         const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? 7 : 6;
         const int64_t a = std::clamp<int64_t>(start < 0 ? start + 7 : start, low, high);
         const int64_t b = std::clamp<int64_t>(end < 0 ? end + 7 : end, low, high);
@@ -402,7 +402,7 @@ TEST(Linalg, EinsumAgainstLoops) {
       ASSERT_NEAR(got[flat(i, y.dims())], sum, 1e-12) << equation;
     });
   }
-  // Without "->" the letters that occur once remain: the batch is summed.
+  // Without "->" the letters that occur once remain, so the batch is summed.
   const Tensor summed = run("einsum", {a, b}, {{"equation", std::string("bij,bjk->ik")}})[0];
   EXPECT_TRUE(run("einsum", {a, b}, {{"equation", std::string("bij,bjk")}})[0].same_as(summed));
   const Tensor square = random_tensor(DType::f64, {3, 3}, -1, 1);
@@ -416,7 +416,7 @@ TEST(Linalg, EinsumAgainstLoops) {
 }
 
 TEST(Linalg, EinsumAsMatrixProduct) {
-  // Letters with distinct extents, so that a wrong order cannot pass by chance.
+  // Letters have distinct extents, so that a wrong order cannot pass by chance.
   const std::map<char, int64_t> extent{{'b', 2}, {'h', 3}, {'i', 4}, {'j', 5}, {'k', 6}, {'l', 7}};
   for (const std::string equation : {"ij,jk->ik", "bij,bjk->bik", "bhij,bhkj->bhik", "bihk,bjhk->bhij",
                                      "ij,kl->ljik", "bhij,bjhk->bihk", "ijk,jkl->il", "i,i->", "i,j->ji"}) {

@@ -1,4 +1,4 @@
-// Views: reshape, flatten, squeeze, unsqueeze give an operand's bytes another shape.
+// Views: reshape, flatten, squeeze, unsqueeze give the bytes of an operand another shape.
 #include <algorithm>
 
 #include "ops/shape/copy_ops.h"
@@ -13,7 +13,7 @@ using ir::NodeView;
 using tensor::Dim;
 using tensor::Shape;
 
-/// Product of the dims in [from, to); symbols survive when everything else is 1.
+/// The product of the dims in [from, to), which may be symbolic if all others are 1.
 Dim product(const Shape& s, size_t from, size_t to) {
   Dim total = 1;
   for (size_t i = from; i < to; ++i) {
@@ -29,8 +29,8 @@ Dim product(const Shape& s, size_t from, size_t to) {
   return total;
 }
 
-/// The extent behind -1: elements of x over the product of the other extents. Symbols cancel where they stand
-/// on both sides.
+/// The extent for -1: the elements of x divided by the product of the other extents. Symbols that occur on
+/// both sides cancel.
 Dim missing_dim(const Shape& x, const DimList& target, size_t hole) {
   if (!x.has_rank()) return Dim::unknown();
   std::vector<std::string> above;

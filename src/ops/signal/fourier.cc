@@ -1,5 +1,5 @@
-// The discrete Fourier transform: iterative radix 2, and Bluestein's algorithm on top of it.
-// Source: Bluestein 1970, "A linear filtering approach to the computation of the discrete Fourier transform".
+// The discrete Fourier transform: iterative radix 2, and for other lengths Bluestein's algorithm on top of it
+// (Bluestein 1970, "A linear filtering approach to the computation of the discrete Fourier transform").
 #include "ops/signal/fourier.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ std::vector<Complex> roots_of(int64_t n) {
   return roots;
 }
 
-// Written out: std::complex's product checks for NaN in every multiplication.
+// Written explicitly, because std::complex checks for NaN in every multiplication.
 Complex mul(Complex a, Complex b) {
   return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
 }
@@ -33,7 +33,7 @@ Fourier::Fourier(int64_t n) : n_(n), is_power_((n & (n - 1)) == 0) {
   while (padded_ < 2 * n - 1) padded_ *= 2;
   roots_ = roots_of(padded_);
   for (int64_t t = 0; t < n; ++t) {
-    // t^2 modulo 2 n keeps the angle small and exact.
+    // t^2 is reduced modulo 2 n, which keeps the angle small and exact.
     const int64_t square = static_cast<int64_t>(static_cast<uint64_t>(t) * static_cast<uint64_t>(t) %
                                                 static_cast<uint64_t>(2 * n));
     chirp_.push_back(
@@ -68,7 +68,7 @@ void Fourier::radix2(Complex* x, int64_t n, const std::vector<Complex>& roots) c
 }
 
 void Fourier::run(Complex* x, Complex* scratch, bool inverse) const {
-  // The inverse transform is the conjugate of the transform of the conjugate.
+  // The inverse transform (without 1 / n) is the conjugate of the transform of the conjugate.
   if (inverse) {
     for (int64_t i = 0; i < n_; ++i) x[i] = std::conj(x[i]);
   }
@@ -79,7 +79,7 @@ void Fourier::run(Complex* x, Complex* scratch, bool inverse) const {
       scratch[i] = i < n_ ? mul(x[i], chirp_[static_cast<size_t>(i)]) : Complex(0);
     }
     radix2(scratch, padded_, roots_);
-    // Product with the chirp's bins, then the inverse transform by conjugation.
+    // Multiplies by the chirp's spectrum, then transforms back by conjugation.
     for (int64_t i = 0; i < padded_; ++i)
       scratch[i] = std::conj(mul(scratch[i], chirp_bins_[static_cast<size_t>(i)]));
     radix2(scratch, padded_, roots_);

@@ -11,14 +11,14 @@
 namespace trireme::ops {
 namespace {
 
-constexpr int64_t kPieces = 16;  // fixed, each with scratch of its own
+constexpr int64_t kPieces = 16;  // fixed; each has its own scratch
 
-/// Lanes of a transform: `given` samples (the rest of `length` is zero), `bins` results, in steps of
+/// Lanes of a transform: `given` samples (the rest of `length` is zero) and `bins` results; steps count
 /// elements.
 struct DftPlan {
-  int64_t outer = 1, inner = 1;  // around the axis, without the parts
+  int64_t outer = 1, inner = 1;  // extents around the axis, without the parts
   int64_t given = 0, axis_in = 0, length = 0, bins = 0;
-  int64_t parts_in = 1, parts_out = 2;  // 1 real, 2 real and imaginary
+  int64_t parts_in = 1, parts_out = 2;  // 1: real; 2: real and imaginary
   bool inverse = false, one_sided = false;
 };
 
@@ -89,14 +89,14 @@ ir::BoundKernel prepare_dft(const ir::KernelInit& init) {
 }
 
 struct StftPlan {
-  int64_t batch, samples, parts, frames, step, length, bins, window;  // window: its extent, 0 if absent
+  int64_t batch, samples, parts, frames, step, length, bins, window;  // window: its extent; 0 if absent
 };
 
 template <class T>
 void stft_frame(const StftPlan& p, const Fourier& f, const ir::RunArgs& args, int64_t i, Complex* line) {
   const T* x =
       static_cast<const T*>(args.in[0]) + (i / p.frames * p.samples + i % p.frames * p.step) * p.parts;
-  // A window shorter than the frame stands in its middle.
+  // A window shorter than the frame is centred in it.
   const int64_t margin = (p.length - p.window) / 2;
   for (int64_t t = 0; t < p.length; ++t) {
     double weight = 1;
@@ -146,7 +146,7 @@ ir::BoundKernel prepare_stft(const ir::KernelInit& init) {
   });
 }
 
-/// Numbers computed at compile time, written in the result's type.
+/// A kernel that writes numbers computed at compile time in the type of the result.
 ir::BoundKernel write_values(const ir::NodeView& n, std::vector<double> values) {
   return tensor::visit_dtype(n.out[0].dtype, [&](auto zero) -> ir::BoundKernel {
     using T = decltype(zero);
@@ -159,8 +159,8 @@ ir::BoundKernel write_values(const ir::NodeView& n, std::vector<double> values) 
 double mel_of(double hertz) { return 2595 * std::log10(1 + hertz / 700); }
 double hertz_of(double mel) { return 700 * (std::pow(10, mel / 2595) - 1); }
 
-/// Band edges are rounded down to spectrum bins; the rising slope leaves its start out, the falling one its
-/// end.
+/// Band edges are rounded down to bins of the spectrum; the rising slope excludes its start, the falling one
+/// its end.
 ir::BoundKernel prepare_mel(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const int64_t bands = n.out_dims(0)[1], bins = n.out_dims(0)[0];

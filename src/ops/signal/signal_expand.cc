@@ -1,5 +1,5 @@
-// dft and stft as products with the matrix of the transform, which is how devices run them: n log n steps of
-// a line are fewer, but products of whole tiles are what a device is built for at the lengths of frames.
+// dft and stft as products with the matrix of the transform, for devices. An FFT takes fewer operations, but
+// at the usual lengths of frames devices are faster with products of whole tiles.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -14,17 +14,18 @@ using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
 
-constexpr int64_t kMostElements = int64_t{1} << 24;  // of the matrix: 64 MiB
+constexpr int64_t kMostElements = int64_t{1} << 24;  // elements of the matrix: 64 MiB
 
-/// What goes in and comes out of a transform of `length`: parts 1 real, 2 real and imaginary.
+/// Input and output of a transform of `length`; parts: 1 real, 2 real and imaginary.
 struct Transform {
   int64_t length = 0, given = 0, bins = 0, parts_in = 1, parts_out = 2;
   bool inverse = false, from_half = false;
 };
 
-/// Real and imaginary part of bin k in sample or bin t's share, by the part of t that is given.
+/// The coefficient with which part `part_in` of sample (or bin) t enters part `part_out` of bin (or sample)
+/// k.
 double entry(const Transform& f, int64_t t, int64_t part_in, int64_t k, int64_t part_out) {
-  // The phase is reduced before it is rounded.
+  // The phase is reduced as an integer, before rounding.
   const double turn =
       2 * std::numbers::pi * static_cast<double>(t * k % f.length) / static_cast<double>(f.length);
   const double c = std::cos(turn), s = f.inverse ? std::sin(turn) : -std::sin(turn);
@@ -37,7 +38,7 @@ double entry(const Transform& f, int64_t t, int64_t part_in, int64_t k, int64_t 
   return part_out == 0 ? (has_twin ? 2 * v : v) : 0;
 }
 
-/// [given * parts_in, bins * parts_out] in the type of the products.
+/// The matrix [given * parts_in, bins * parts_out] in the type of the products.
 Tensor matrix_of(const Transform& f, DType type) {
   std::vector<double> values;
   for (int64_t row = 0; row < f.given * f.parts_in; ++row) {
@@ -59,7 +60,7 @@ ValueId narrowed(GradBuilder& g, ValueId y, ValueId like) {
   return g.type(y).dtype == g.type(like).dtype ? y : g.op("cast_like", {y, like});
 }
 
-/// Rows [..., given * parts_in] -> [..., bins * parts_out].
+/// Multiplies rows [..., given * parts_in] -> [..., bins * parts_out].
 ValueId transformed(GradBuilder& g, ValueId rows, const Transform& f) {
   return g.op("matmul", {rows, g.constant(matrix_of(f, g.type(rows).dtype))});
 }
@@ -68,7 +69,7 @@ bool is_too_long(const Transform& f) {
   return f.given * f.parts_in > kMostElements / std::max<int64_t>(1, f.bins * f.parts_out);
 }
 
-/// The node once more: what is too long for a matrix is left to the kernels that there are.
+/// Repeats the node: transforms too long for a matrix are left to other kernels.
 std::vector<ValueId> as_it_was(GradBuilder& g, const ir::Node& node) {
   return g.ops(node.op_name(), node.in, node.attrs, node.out.size());
 }
@@ -76,7 +77,7 @@ std::vector<ValueId> as_it_was(GradBuilder& g, const ir::Node& node) {
 }  // namespace
 
 std::vector<ValueId> expand_dft(ir::Graph& graph, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   GradBuilder g(graph, node, {});
   const Dims x = g.dims(g.in(0));
   const Tensor *length = g.known(1), *axis_of = g.known(2);
@@ -128,7 +129,7 @@ std::vector<ValueId> expand_stft(ir::Graph& graph, const ir::Node& given) {
   ValueId rows = g.op("gather", {signal, index}, {{"axis", int64_t{1}}});
   if (window > 0) {
     ValueId weight = widened(g, g.in(2));
-    // A window shorter than the frame stands in its middle.
+    // A window shorter than the frame is centred in it.
     const int64_t before = (f.length - window) / 2;
     if (window < f.length) weight = g.op("pad", {weight, g.ints({before, f.length - window - before})});
     rows = g.mul(rows, g.reshape(weight, {f.length, 1}));

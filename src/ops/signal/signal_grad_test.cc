@@ -1,4 +1,4 @@
-// Gradients of dft, stft, einsum and det against central differences.
+// Gradients of dft, stft, einsum and det against finite differences.
 #include "ops/test_grad.h"
 
 namespace trireme::ops {
@@ -60,7 +60,7 @@ TEST(DetGrad, MatchesDifferences) {
   expect_gradient({.op = "det", .in = {values({2, 3, 3})}});
   expect_gradient({.op = "det", .in = {values({1, 1})}});
   expect_gradient({.op = "det", .in = {values({5, 5})}});
-  // Singular: the inverse does not exist, the gradient does.
+  // A singular matrix has no inverse, but its determinant has a gradient.
   expect_gradient({.op = "det", .in = {Tensor::from<double>({2, 2}, std::vector<double>{1, 2, 2, 4})}});
 }
 

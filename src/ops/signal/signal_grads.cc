@@ -4,7 +4,7 @@
 namespace trireme::ops {
 namespace {
 
-/// v cut or filled with zeros to `extent` along `axis`.
+/// v, cut or zero-padded to `extent` along `axis`.
 ValueId fit(GradBuilder& g, ValueId v, size_t axis, int64_t extent) {
   const tensor::Dims dims = g.dims(v);
   if (dims[axis] == extent) return v;
@@ -15,17 +15,17 @@ ValueId fit(GradBuilder& g, ValueId v, size_t axis, int64_t extent) {
 
 ValueId number(GradBuilder& g, int64_t v) { return g.constant(tensor::Tensor::scalar(v)); }
 
-/// The transform of length n along axis, without the division by n of the inverse; real v count as complex.
+/// The transform of length n along axis; the inverse is not divided by n. Real v count as complex.
 ValueId transform(GradBuilder& g, ValueId v, size_t axis, int64_t n, bool inverse) {
   const ir::Attrs attrs{{"inverse", int64_t{inverse}}};
   const ValueId y = g.op("dft", {v, number(g, n), number(g, static_cast<int64_t>(axis))}, attrs);
   return inverse ? g.scaled(y, static_cast<double>(n)) : y;
 }
 
-/// The real part where the operand is real.
+/// Keeps only the real part if the operand is real.
 ValueId parts_of(GradBuilder& g, ValueId v, int64_t parts) { return fit(g, v, g.dims(v).size() - 1, parts); }
 
-/// Weights of the bins of a real signal's half spectrum: inner ones stand for their mirror image too.
+/// Weights of the bins of a half spectrum: inner bins also stand for their mirror images.
 ValueId mirror_weights(GradBuilder& g, size_t rank, size_t axis, int64_t n) {
   tensor::Dims dims(rank, 1);
   dims[axis] = n / 2 + 1;
@@ -61,7 +61,7 @@ Gradients dft_rule(GradBuilder& g) {
   return out;
 }
 
-/// Frames are a gather of the signal: their gradients are summed back where they overlap.
+/// Frames are gathered from the signal, so their gradients are summed where frames overlap.
 Gradients stft_rule(GradBuilder& g) {
   Gradients out = g.none();
   const tensor::Dims x = g.dims(g.in(0)), y = g.dims(g.grad());  // y [batch, frames, bins, 2]
@@ -77,7 +77,7 @@ Gradients stft_rule(GradBuilder& g) {
     const ValueId signal = g.reshape(g.in(0), {x[0], x[1], parts});
     const ValueId framed =
         g.reshape(g.op("gather", {signal, indices}, {{"axis", int64_t{1}}}), {x[0], frames, n, parts});
-    // A window shorter than the frame stands in its middle.
+    // A window shorter than the frame is centred in it.
     const int64_t margin = (n - window) / 2;
     const ValueId sums = g.reshape(g.reduce_to(g.mul(d, framed), {n, 1}), {n});
     out[2] = g.op("slice", {sums, g.ints({margin}), g.ints({margin + window})});

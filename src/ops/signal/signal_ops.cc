@@ -16,7 +16,7 @@ using tensor::DType;
 using tensor::Shape;
 using Types = std::vector<tensor::TensorType>;
 
-/// The number that operand i holds, as an extent. Throws invalid_argument for one below 0.
+/// The extent given by operand i. Throws invalid_argument if it is negative.
 Dim scalar_dim(const NodeView& n, size_t i) {
   if (n.value(i) == nullptr) return Dim::unknown();
   const int64_t extent = n.value(i)->to_ints().at(0);
@@ -36,7 +36,7 @@ void require_parts(const Shape& x) {
                 "the last axis of a signal is 1 (real) or 2 (complex), got ", x.to_string());
 }
 
-/// x [..., extent, ..., 1 or 2] -> [..., bins, ..., 2], or ..., 1 for the inverse of a one-sided spectrum.
+/// x [..., extent, ..., 1 or 2] -> [..., bins, ..., 2], or [..., 1] for the inverse of a one-sided spectrum.
 Types infer_dft(const NodeView& n) {
   require_real(n);
   const Shape& x = n.in[0].shape;
@@ -115,7 +115,7 @@ ir::OpDef window(std::string name, std::string onnx, WindowCoefficients c) {
       window_cpu_kernels(c)};
 }
 
-/// All dimensions but the transformed one and the parts of a number.
+/// Cuts all dimensions but the transformed one and the parts of a number.
 ir::CutRule cut_dft(const NodeView& n) {
   const size_t rank = n.in[0].shape.rank();
   const size_t axis = ir::normal_axis(
@@ -168,7 +168,7 @@ std::vector<ir::OpDef> signal_ops() {
                   .onnx = "MelWeightMatrix"},
                  mel_weight_matrix_cpu_kernels()});
   ops.push_back(window("hann_window", "HannWindow", {0.5, 0.5, 0}));
-  // 25/46 as the specification has it, not the rounded 0.54.
+  // 25/46 as in the ONNX specification, not the rounded 0.54.
   ops.push_back(window("hamming_window", "HammingWindow", {25.0 / 46.0, 21.0 / 46.0, 0}));
   ops.push_back(window("blackman_window", "BlackmanWindow", {0.42, 0.5, 0.08}));
   return ops;

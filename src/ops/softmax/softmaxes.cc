@@ -8,14 +8,14 @@
 namespace trireme::ops {
 namespace {
 
-/// All dimensions but the one that is normalised. `linear`: the gradients are, in dy.
+/// Cuts all dimensions but the normalised one. `linear`: masks of operands in which the op is linear.
 ir::CutFn other_axes_cut(std::vector<uint32_t> linear) {
   return [linear](const ir::NodeView& n) {
     std::string x = cut_letters(n.in[0].shape.rank()), behind;
     if (!x.empty()) {
       const size_t axis = ir::normal_axis(n.attrs.get_int("axis", -1), x.size());
       x[axis] = '.';
-      behind = x.substr(axis + 1);  // with fewer elements there, sums are taken in another order
+      behind = x.substr(axis + 1);  // with fewer elements there, sums are added in another order
     }
     return ir::CutRule{.notation = n.in.size() == 2 ? x + "," + x + "->" + x : x + "->" + x,
                        .own = behind,
@@ -57,9 +57,9 @@ ir::OpSchema backward(std::string name, std::string doc, double flop) {
   return s;
 }
 
-/// The one-hot code of the first maximum.
+/// Expands to the one-hot code of the first maximum.
 std::vector<ValueId> expand_hardmax(ir::Graph& graph, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   GradBuilder g(graph, node, {});
   const tensor::Dims dims = g.dims(g.in(0));
   if (dims.empty()) return {g.plus(g.zeros_like(g.in(0)), 1)};
@@ -72,7 +72,7 @@ std::vector<ValueId> expand_hardmax(ir::Graph& graph, const ir::Node& given) {
   return {g.op("one_hot", {g.op("arg_max", {g.in(0)}, drop), g.ints({classes}), values}, {{"axis", axis}})};
 }
 
-/// For element types that a device has no kernel of.
+/// The expansion for element types without a device kernel.
 ir::ExpandFn expand_softmax(bool is_log) {
   return [is_log](ir::Graph& graph, const ir::Node& given) -> std::vector<ValueId> {
     const ir::Node node = given;

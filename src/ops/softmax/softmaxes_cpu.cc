@@ -10,7 +10,7 @@
 namespace trireme::ops {
 namespace {
 
-/// One line of n values, `step` apart.
+/// Processes one line of n values that are `step` apart.
 template <class T>
 void softmax_line(const T* x, T* y, int64_t n, int64_t step, bool logarithm) {
   T top = x[0];
@@ -65,7 +65,7 @@ ir::Refusal refuse_vector(const ir::NodeView& node) {
   return refuse_dtype(node, 0, {tensor::DType::f32});
 }
 
-/// The CPU's vector kernel: one pass in registers where a row fits.
+/// The CPU's vector kernel, with one pass in registers if a row fits.
 ir::Kernel vector_softmax(bool logarithm) {
   auto prepare = [logarithm](const ir::KernelInit& init) {
     const AxisLoops loops = loops_of(init.node);
@@ -82,7 +82,7 @@ ir::Kernel vector_softmax(bool logarithm) {
   return {.name = "vector", .refuse = refuse_vector, .prepare = prepare, .may_overwrite = 1};
 }
 
-/// One line of the gradient: dx = y (dy - sum dy y), or dy - e^y sum dy of the logarithm.
+/// One line of the gradient: dx = y (dy - sum dy y), or for the logarithm dy - e^y sum dy.
 template <class T>
 void softmax_grad_line(const T* dy, const T* y, T* dx, const AxisLoops& l, bool logarithm) {
   const int64_t step = l.inner;

@@ -27,7 +27,7 @@ ir::Kernel softmax_kernel(bool log) {
   return {.name = "rows", .refuse = refuse_types, .prepare = prepare, .may_overwrite = 1};
 }
 
-/// Operands dy, y.
+/// The operands are dy and y.
 ir::Kernel gradient_kernel(bool log) {
   auto prepare = [log](const ir::KernelInit& init) {
     const AxisLoops loops = loops_of(init.node);

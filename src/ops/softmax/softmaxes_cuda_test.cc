@@ -1,4 +1,4 @@
-// Softmax, its logarithm and their gradients on the device against the CPU's.
+// Softmax, its logarithm and their gradients on the device against the CPU's results.
 #include "tests/half_tensors.h"
 #include "tests/run_on_device.h"
 

@@ -1,4 +1,4 @@
-// The selections behind unique and non_max_suppression, whose result sizes depend on the data.
+// The selections of unique and non_max_suppression, whose result sizes depend on the data.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -9,7 +9,7 @@
 namespace trireme::ops {
 namespace {
 
-/// Slices of a dense tensor along one axis, compared element by element in row-major order.
+/// Slices of a dense tensor along one axis, which compare element by element in row-major order.
 template <class T>
 struct Slices {
   const T* x;
@@ -45,7 +45,7 @@ UniqueResult unique_slices(const Slices<T>& slices, bool is_sorted) {
     r.inverse[static_cast<size_t>(order[i])] = static_cast<int64_t>(r.first.size()) - 1;
   }
   if (is_sorted) return r;
-  // Renumber by first occurrence.
+  // Renumbers by first occurrence.
   std::vector<int64_t> by_first(r.first.size());
   std::iota(by_first.begin(), by_first.end(), 0);
   std::sort(by_first.begin(), by_first.end(), [&](int64_t a, int64_t b) {
@@ -63,7 +63,7 @@ UniqueResult unique_slices(const Slices<T>& slices, bool is_sorted) {
   return out;
 }
 
-/// Corners with y1 <= y2 and x1 <= x2.
+/// A box with ordered corners, y1 <= y2 and x1 <= x2.
 struct Box {
   float y1, x1, y2, x2;
   Box(const float* b, bool is_center) {
@@ -97,7 +97,7 @@ struct Limits {
   bool has_score = false;
 };
 
-/// Indices of the boxes kept for one class.
+/// The indices of the boxes that are kept for one class.
 std::vector<int64_t> keep_boxes(const std::vector<Box>& boxes, const float* scores, const Limits& limits) {
   std::vector<int64_t> order;
   for (size_t i = 0; i < boxes.size(); ++i) {

@@ -20,7 +20,7 @@ struct Lane {
   bool is_largest;
 };
 
-/// The k first of a strict order in which equal values go by index; NaN counts as the largest value.
+/// Selects the first k in a strict order: equal values are ordered by index, NaN is the largest value.
 template <class T>
 void select_lane(const Lane& lane, const T* x, T* y, int64_t* at, int64_t* scratch) {
   using C = Arithmetic<T>;
@@ -39,14 +39,14 @@ void select_lane(const Lane& lane, const T* x, T* y, int64_t* at, int64_t* scrat
   }
 }
 
-/// f32 as an unsigned number of the same order: -0 is 0, NaN is largest.
+/// Maps f32 to an unsigned number with the same order: -0 equals 0, NaN is largest.
 uint32_t order_of(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
   const uint32_t sign = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31);
   return x == x ? bits ^ (sign | 0x80000000u) : UINT32_MAX;
 }
 
-/// Value and index of x[i] in one number: what comes first is largest.
+/// Combines value and index of x[i] in one number; larger ranks come first.
 uint64_t rank_of(float x, int64_t i, bool is_largest) {
   const uint32_t order = is_largest ? order_of(x) : ~order_of(x);
   return static_cast<uint64_t>(order) << 32 | (UINT32_MAX - static_cast<uint32_t>(i));
@@ -54,10 +54,10 @@ uint64_t rank_of(float x, int64_t i, bool is_largest) {
 
 int64_t index_of(uint64_t rank) { return static_cast<int64_t>(UINT32_MAX - static_cast<uint32_t>(rank)); }
 
-/// Behind `bound`, the k-th so far; false for what is not known without its rank.
+/// Whether x comes after `bound`, the k-th value so far; false if only the rank can tell.
 bool is_behind(float x, float bound, bool is_largest) { return is_largest ? x < bound : x > bound; }
 
-/// Ranks kept sorted: for few results, of which most elements are none.
+/// Keeps the k best ranks sorted; for few results, when most elements are rejected.
 void insert_ranks(const Lane& lane, const float* x, uint64_t* ranks) {
   float bound = lane.is_largest ? -HUGE_VALF : HUGE_VALF;
   for (int64_t i = 0; i < lane.count; ++i) {
@@ -73,7 +73,7 @@ void insert_ranks(const Lane& lane, const float* x, uint64_t* ranks) {
   }
 }
 
-/// Ranks above the k-th so far are collected; a full buffer is cut to its k first. Linear in the lane.
+/// Collects ranks above the k-th so far; whenever the buffer is full, keeps the first k. Takes linear time.
 void collect_ranks(const Lane& lane, const float* x, uint64_t* ranks) {
   const int64_t room = std::min(lane.count, 2 * lane.k);
   int64_t n = 0;
@@ -97,9 +97,9 @@ void collect_ranks(const Lane& lane, const float* x, uint64_t* ranks) {
   std::sort(ranks, ranks + lane.k, std::greater<>());
 }
 
-/// Many results of a lane: all ranks are sorted by the bytes of their values, the last first. Equal values
-/// keep their order, which is that of their indices. Returns where they lie: `ranks` or `spare`, [count]
-/// each.
+/// For many results per lane: radix-sorts all ranks by the bytes of their values, in descending order. Equal
+/// values keep the order of their indices. Returns `ranks` or `spare` ([count] each), whichever holds the
+/// result.
 uint64_t* sort_ranks(const Lane& lane, const float* x, uint64_t* ranks, uint64_t* spare) {
   constexpr int kDigits = 4;
   uint32_t places[kDigits][256] = {};
@@ -120,7 +120,7 @@ uint64_t* sort_ranks(const Lane& lane, const float* x, uint64_t* ranks, uint64_t
   return ranks;
 }
 
-/// True where sorting all is less work than finding the k first and sorting them.
+/// Whether sorting everything is less work than selecting the first k and sorting these.
 bool sorts_all(const Lane& lane) { return lane.k > 16 && lane.count >= 64 && 8 * lane.k >= lane.count; }
 
 void select_floats(const Lane& lane, const float* x, float* y, int64_t* at, int64_t* scratch) {
@@ -153,7 +153,7 @@ ir::Refusal refuse_ranks(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-/// kRanks: f32 by ranks; else any type by comparing its values.
+/// With kRanks, f32 by ranks; otherwise any type by comparing values.
 template <bool kRanks>
 ir::BoundKernel prepare_top_k(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
@@ -165,7 +165,7 @@ ir::BoundKernel prepare_top_k(const ir::KernelInit& init) {
   }
   const Lane lane{x[axis], inner, y[axis], n.attrs.get_int("largest", 1) != 0};
   const bool has_indices = n.out.size() > 1;
-  // Lanes run in fixed pieces; each piece has its own index scratch.
+  // Lanes are processed in fixed pieces, each with its own scratch for indices.
   const int64_t lanes = outer * inner, pieces = std::min<int64_t>(lanes, 16);
   const int64_t room = lane.count * (kRanks && sorts_all(lane) ? 2 : 1);
   return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
@@ -197,7 +197,7 @@ void copy_ints(const std::vector<int64_t>& values, const ir::RunArgs& args, size
   }
 }
 
-/// The selection was made when the result's type was inferred; it is made again here, then only copied.
+/// The selection was already made to infer the result's type; it is repeated here and copied.
 ir::BoundKernel prepare_unique(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const tensor::Dims x = n.in_dims(0);

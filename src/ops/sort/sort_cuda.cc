@@ -8,7 +8,7 @@ namespace {
 
 using tensor::DType;
 
-/// Beyond this a sort would be faster than taking one after another.
+/// For more results, sorting is faster than selecting one after another.
 constexpr int64_t kMost = 1024;
 
 cuda::TopKArgs shape_of(const ir::NodeView& n) {
@@ -46,14 +46,14 @@ ir::Kernel top_k() {
   return k;
 }
 
-/// One sort of all rows: n log^2 n exchanges instead of k passes over a row.
+/// Sorts all rows together: n log^2 n exchanges instead of k passes over a row.
 ir::Kernel sorted_top_k() {
   ir::Kernel k{.name = "sorted"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
-    constexpr int64_t kFew = 128;  // passes over a row that a sort takes
+    constexpr int64_t kFew = 128;  // a sort costs about as many passes over a row
     const cuda::TopKArgs shape = shape_of(n);
     if (shape.k <= kFew) return "few are asked for";
-    // Row and place share 32 bits of a key.
+    // Row and index share 32 bits of a key.
     if (shape.outer * shape.inner * 2 * shape.n > INT32_MAX) return "2^30 elements to choose from";
     return refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16, DType::i32});
   };

@@ -1,4 +1,4 @@
-// top_k on the device against the CPU's: ties, NaN, all axes.
+// top_k on the device against the CPU's results: ties, NaN, all axes.
 #include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"

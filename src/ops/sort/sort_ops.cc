@@ -61,7 +61,7 @@ Types infer_non_max_suppression(const NodeView& n) {
   return {{DType::i64, {static_cast<int64_t>(selected_boxes(n).size() / 3), 3}}};
 }
 
-/// The gradient of the values goes back to where they came from.
+/// The gradients of the values are added where the values came from.
 Gradients top_k_rule(GradBuilder& g) {
   if (g.grad() == ir::kNoValue) return g.none();
   const bool has_indices = g.results() > 1 && g.out(1) != ir::kNoValue;
@@ -70,7 +70,7 @@ Gradients top_k_rule(GradBuilder& g) {
   return {g.op("scatter_elements", {g.zeros_like(g.in(0)), indices, g.grad()}, attrs), std::nullopt};
 }
 
-/// All dimensions but the sorted one.
+/// Cuts all dimensions but the sorted one.
 ir::CutRule top_k_cut(const NodeView& n) {
   std::string x = cut_letters(n.in[0].shape.rank());
   x[ir::normal_axis(n.attrs.get_int("axis", -1), x.size())] = '.';

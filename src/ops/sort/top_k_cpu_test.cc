@@ -1,4 +1,4 @@
-// top_k: selection by ranks against comparisons of values, with equal values, zeros of both signs, NaN and
+// top_k: selection by ranks against selection by values, with equal values, zeros of both signs, NaN and
 // infinities.
 #include <cstring>
 #include <limits>

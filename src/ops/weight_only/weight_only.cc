@@ -1,4 +1,4 @@
-// Stored weights: how they are made from floats.
+// Stored weights: their quantization from floats.
 #include "ops/weight_only/weight_only.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-/// One group's scale and zero point, and what its weights become.
+/// Scale and zero point of one group, and the codes of its weights.
 struct Group {
   float scale = 1;
   int zero = 0;
@@ -36,7 +36,7 @@ double squared_error(const float* w, int64_t n, const Group& g, Range r) {
   return sum;
 }
 
-/// Scale and zero point of one group [n].
+/// Computes scale and zero point of one group [n].
 Group group_of(const float* w, int64_t n, const WeightForm& form) {
   const Range r = range_of(form.bits);
   const auto [low, high] = std::minmax_element(w, w + n);
@@ -53,7 +53,8 @@ Group group_of(const float* w, int64_t n, const WeightForm& form) {
     g.scale = std::abs(extreme) / 127;
     return g;
   }
-  // The extreme may be -8 or +7 steps, or a little beyond them: what loses least over the group.
+  // Tries scales that map the extreme to -8 or +7 steps or slightly beyond, and keeps the one with the least
+  // error.
   Group best = g;
   double least = INFINITY;
   for (const float steps : {-8.0f, -8.5f, -9.0f, 7.0f, 7.5f}) {

@@ -30,7 +30,7 @@ ir::BoundKernel prepare_rows(const ir::KernelInit& init) {
   }};
 }
 
-/// Stored weights [n, k] by their definition.
+/// Reads stored weights [n, k] according to their definition.
 struct WeightReader {
   const uint8_t* w;
   const float* scale;
@@ -52,7 +52,7 @@ struct WeightReader {
   }
 };
 
-/// One sum in f64 a result.
+/// Each result is one sum in f64.
 template <class T>
 ir::BoundKernel bind_reference(const ir::NodeView& node) {
   const WeightOnlyExtents e = weight_only_extents(node);

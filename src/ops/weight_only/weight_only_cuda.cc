@@ -1,4 +1,5 @@
-// Kernels of weight_only_linear on NVIDIA GPUs: few rows stream the stored weights, more meet them as floats.
+// Kernels of weight_only_linear on NVIDIA GPUs: few rows stream the stored weights, for more these become
+// floats.
 #include <algorithm>
 
 #include "backend/cuda/dense/gemm.h"
@@ -31,7 +32,7 @@ ir::Refusal refuse_float(const ir::NodeView& n) {
   return refuse_dtype(n, kWoX, {DType::f32, DType::f16, DType::bf16});
 }
 
-/// Up to 16 rows: bound by the bytes of the weights.
+/// For up to 16 rows, where reading the weights takes most of the time.
 ir::Kernel streamed() {
   auto refuse = [](const ir::NodeView& n) -> ir::Refusal {
     const int64_t rows = weight_only_extents(n).rows;
@@ -51,7 +52,7 @@ ir::Kernel streamed() {
   return {.name = "streamed", .refuse = refuse, .prepare = prepare};
 }
 
-/// Panels of weights as floats, then a product each; the bias in a pass behind them.
+/// Converts panels of weights to floats and multiplies by each; the bias is added in a pass afterwards.
 ir::Kernel dequantized() {
   auto prepare = [](const ir::KernelInit& init) {
     constexpr int64_t kPanelBytes = int64_t{64} << 20;

@@ -1,4 +1,4 @@
-// weight_only_linear on CPU and device: every kernel against plain sums of the stored weights.
+// weight_only_linear on CPU and device: every kernel against plain sums with the stored weights.
 #include "backend/cpu/dense/weight_rows.h"
 #include "ops/weight_only/weight_only.h"
 #include "tests/half_tensors.h"
@@ -18,7 +18,7 @@ struct Case {
   WeightForm form;
 };
 
-/// x, weights, scale, zero or none, bias or none.
+/// The operands x, weights, scale, zero (optional), bias (optional).
 std::vector<Tensor> operands(const Case& c, DType type, bool has_bias) {
   const Tensor w = random_tensor({c.n, c.k}, 3);
   WeightError error;
@@ -37,7 +37,7 @@ ir::Attrs attrs_of(const Case& c) {
   return {{"bits", static_cast<int64_t>(c.form.bits)}, {"group", c.form.group}};
 }
 
-/// In double, by the definition.
+/// The product in double, from the definition.
 std::vector<double> plain(const Case& c, const std::vector<Tensor>& in) {
   const std::vector<double> x = in[0].to_doubles(), scale = in[2].to_doubles();
   std::vector<double> zero(scale.size(), default_zero(c.form.bits)), bias(static_cast<size_t>(c.n));

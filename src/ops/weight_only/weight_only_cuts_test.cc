@@ -1,5 +1,5 @@
 // Every legal cut of products with stored weights against the whole: rows of x, rows of weights, whole groups
-// of their columns.
+// of columns.
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"
@@ -22,7 +22,7 @@ TEST(WeightOnlyCut, RowsAndWholeGroups) {
   const ir::Attrs four{{"bits", int64_t{4}}, {"group", int64_t{32}}};
   const Tensor w = values(DType::u8, {8, 64}, 0, 255);
   for (const int parts : {2, 4}) {
-    const std::string rows = parts == 2 ? "ab" : "b";  // of x
+    const std::string rows = parts == 2 ? "ab" : "b";  // rows of x
     EXPECT_EQ(
         expect_cuts({.op = "weight_only_linear", .in = {x, w, scale, zero}, .attrs = four, .parts = parts}),
         rows + "yz");
@@ -31,7 +31,7 @@ TEST(WeightOnlyCut, RowsAndWholeGroups) {
             {.op = "weight_only_linear", .in = {x, w, scale, zero, bias}, .attrs = four, .parts = parts}),
         rows + "yz");
   }
-  // Four groups do not divide by eight, nor by three.
+  // Four groups are divisible neither by eight nor by three.
   EXPECT_EQ(expect_cuts({.op = "weight_only_linear", .in = {x, w, scale, zero}, .attrs = four, .parts = 8}),
             "z");
 }

@@ -1,4 +1,4 @@
-// Weights in 8- and 16-bit floats under products, and what stored weights of every form stand for.
+// Products with weights in 8- and 16-bit floats, and the values of stored weights of every form.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ using tensor::DType;
 using tensor::Tensor;
 using tests::random_tensor;
 
-/// Every code of E4M3 in its turn.
+/// Contains every code of E4M3 in turn.
 Tensor all_codes(int64_t n, int64_t k) {
   Tensor w = Tensor::empty(DType::f8e4m3fn, {n, k});
   for (int64_t i = 0; i < n * k; ++i) w.mutable_raw()[i] = static_cast<std::byte>(i * 7 % 256);
@@ -32,7 +32,7 @@ Tensor numbers(int64_t n, int64_t k) {
   return w;
 }
 
-/// In double, by the definition.
+/// The product in double, from the definition.
 std::vector<double> plain(const Tensor& x, const std::vector<double>& w, const std::vector<double>& bias) {
   const int64_t m = x.dims()[0], k = x.dims()[1], n = static_cast<int64_t>(bias.size());
   const std::vector<double> rows = x.to_doubles();
@@ -49,7 +49,7 @@ std::vector<double> plain(const Tensor& x, const std::vector<double>& w, const s
 }
 
 struct Floats {
-  std::vector<Tensor> in;  ///< w, and scales where there are some
+  std::vector<Tensor> in;  ///< w, and scales if there are any
   std::vector<double> w;
   ir::Attrs attrs;
 };
@@ -69,7 +69,7 @@ Floats floats_of(DType type, int64_t n, int64_t k, int64_t group) {
   return f;
 }
 
-/// Sums of a thousand numbers of up to 448, in f32.
+/// The tolerance for f32 sums of a thousand numbers of up to 448.
 constexpr double kAbsolute = 1e-2;
 
 TEST(WeightOnlyFloats, EveryKernelAndTheExpansion) {
@@ -138,7 +138,7 @@ TEST(DequantizeWeights, EveryForm) {
     tests::expect_close(tests::run_expanded("dequantize_weights", f.attrs, f.in)[0], f.w, 1e-6, 1e-6,
                         "expand");
   }
-  // A place that is no column is the file's error, whoever finds it.
+  // An index that is not a column is an error of the file, whichever check finds it.
   const Tensor wrong = Tensor::from<int32_t>({6}, {5, 0, 4, 1, 3, 6});
   base::ThreadPool pool(1);
   EXPECT_THROW(evaluate(table().need("dequantize_weights"), attrs, {bytes, scale, zero, wrong}, 1, pool),

@@ -59,13 +59,13 @@ ir::ValueId ints(ir::Graph& g, std::vector<int64_t> v) {
   return g.add_constant(tensor::Tensor::from<int64_t>({n}, v));
 }
 
-/// Codes as f32 [n, groups, group].
+/// Unpacks codes to f32 [n, groups, group].
 ir::ValueId unpacked(ir::Graph& g, ir::ValueId w, const WeightForm& form, tensor::Dims dims) {
   const auto ops = [](const char* name) -> const ir::OpDef& { return table().need(name); };
   const int64_t n = dims[0], k = dims[1] * 8 / form.bits;
   const ir::ValueId shape = ints(g, {n, k / form.group, form.group});
   ir::ValueId f = g.add1(ops("cast"), {w}, {{"to", int64_t{1}}});
-  if (form.bits == 8) {  // bytes beyond 127 are negative
+  if (form.bits == 8) {  // bytes above 127 are negative
     const ir::ValueId half = g.add_constant(tensor::Tensor::scalar(127.5f));
     const ir::ValueId wrap = g.add_constant(tensor::Tensor::scalar(256.0f));
     const ir::ValueId below = g.add1(ops("sub"), {f, wrap});
@@ -86,7 +86,7 @@ const ir::OpDef& op(const char* name) { return table().need(name); }
 ir::ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
 ir::ValueId as_f32(ir::Graph& g, ir::ValueId id) { return g.add1(op("cast"), {id}, {{"to", int64_t{1}}}); }
 
-/// The weights as f32 [n, k]; `at`: the operand that holds them, scale and zero behind it.
+/// The weights as f32 [n, k]; operand `at` holds the codes, followed by scale and zero point.
 ir::ValueId as_floats(ir::Graph& g, const ir::Node& node, size_t at) {
   const ir::ValueId w = node.in[at], zeros = operand(node, at + 2);
   const WeightForm form = weight_form(node.attrs, g.type(w).dtype, zeros != ir::kNoValue);
@@ -108,7 +108,7 @@ ir::ValueId as_floats(ir::Graph& g, const ir::Node& node, size_t at) {
 }
 
 std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& given) {
-  const ir::Node node = given;  // adding nodes moves the original
+  const ir::Node node = given;  // a copy, since adding nodes moves the original
   const ir::ValueId w = as_floats(g, node, kWoWeights);
   ir::ValueId x = node.in[kWoX];
   const bool is_f32 = g.type(x).dtype == DType::f32;
@@ -128,13 +128,13 @@ std::vector<ir::ValueId> expand_dequantize(ir::Graph& g, const ir::Node& given) 
   return {g.add1(op("gather"), {w, order}, {{"axis", int64_t{1}}})};
 }
 
-/// Rows of weights, or whole groups of their columns: then a rank has the summands of its part.
+/// Cuts rows of weights, or their columns between groups, which gives each rank a partial sum.
 ir::CutRule rows_cut(const ir::NodeView& n) {
   const std::string rows = letters(n.in[kWoX].shape.rank() - 1);
   CutNotation notation(n);
   notation.in(kWoX, rows + "y").in(kWoWeights, "zy").in(kWoScale, "zy").in(kWoZero, "zy");
   const WeightForm form = weight_form(n.attrs, n.in[kWoWeights].dtype, n.present(kWoZero));
-  constexpr int64_t kLeast = 32;  // columns of weights without groups
+  constexpr int64_t kLeast = 32;  // columns of weights that have no groups
   const int64_t k = n.in_dims(kWoWeights)[1] * 8 / (form.type == DType::u8 ? form.bits : 8);
   return {.notation = notation.in(kWoBias, "z").out(0, rows + "z").text(),
           .sums = "y",

@@ -1,4 +1,4 @@
-// Forms of stored weights that weight_only_linear does not have are errors about the model.
+// Forms of stored weights that weight_only_linear does not support are errors about the model.
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"
@@ -9,7 +9,7 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-/// What is said of a node with these attributes; empty where it is taken.
+/// The error message for a node with these attributes; empty if it is accepted.
 std::string said_of(int64_t bits, int64_t group) {
   const Tensor x = testing::random_tensor(DType::f32, {2, 64}, -1, 1);
   const Tensor w = testing::random_tensor(DType::u8, {6, 64}, 0, 255);
@@ -25,7 +25,7 @@ std::string said_of(int64_t bits, int64_t group) {
 
 TEST(WeightOnlyLinear, OtherBitsAndGroupsAreErrors) {
   EXPECT_EQ(said_of(8, 32), "");
-  // 2^32 is no bits at all where it is cut to 32 of them.
+  // 2^32 would become 0 bits if it were truncated to 32 bits.
   for (const int64_t bits :
        {int64_t{0}, int64_t{-8}, int64_t{1}, int64_t{16}, int64_t{1} << 32, (int64_t{1} << 32) + 8})
     EXPECT_NE(said_of(bits, 32).find("bits"), std::string::npos) << bits << ": " << said_of(bits, 32);
