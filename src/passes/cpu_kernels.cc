@@ -1,4 +1,4 @@
-// Asks the kernels of an operator about a node that is not in the graph yet.
+// Asks an operator's kernels about a node that is not in the graph yet.
 #include "passes/cpu_kernels.h"
 
 #include "ops/table.h"

@@ -1,11 +1,11 @@
-// Patterns by which options name weights, nodes and layers.
+// Patterns with which options select weights, nodes and layers by name.
 #include "passes/name_match.h"
 
 namespace trireme::passes {
 
 bool name_matches(std::string_view pattern, std::string_view text) {
   if (pattern.find('*') == std::string_view::npos) return text.find(pattern) != std::string_view::npos;
-  // Greedy with one place to go back to: the last star and what it has eaten.
+  // Greedy matching that backtracks to the last star only; `eaten`: the characters that it has matched.
   size_t p = 0, t = 0, star = std::string_view::npos, eaten = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

@@ -1,4 +1,4 @@
-// What pattern passes share: looking up producers, single uses and scalar constants; replacing values.
+// Common parts of pattern passes: finds producers, single uses and scalar constants, and replaces values.
 #include "passes/rewriter.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace trireme::passes {
 
-// Only nodes that lead to an output count: what a rewrite left behind must not look like a reader.
+// Counts only nodes that lead to an output: nodes that a rewrite left behind are no readers.
 void Rewriter::count() {
   uses_.assign(graph_.values().size(), 0);
   for (const ir::Node& node : graph_.nodes()) {
@@ -41,7 +41,7 @@ void Rewriter::gain(ir::ValueId first, size_t count) {
 
 void Rewriter::lose_all(ir::ValueId first) {
   std::vector<ir::ValueId> stack{first};
-  std::vector<ir::NodeId> gone;  // a node whose results go together goes once
+  std::vector<ir::NodeId> gone;  // lists a node with several such results once
   uses_[ir::index(first)] = 0;
   while (!stack.empty()) {
     const ir::NodeId id = graph_.value(stack.back()).producer;

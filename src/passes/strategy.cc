@@ -1,4 +1,4 @@
-// The checks and the keys of a strategy.
+// Checks and keys of a strategy.
 #include "passes/strategy.h"
 
 #include <charconv>
@@ -46,7 +46,7 @@ ShardRule parse_shard_rule(std::string_view text) {
     base::fail_invalid("a shard rule is pattern:axis:dim, pattern:axis:dim/sections or pattern:whole, not '",
                        text, "'");
   };
-  // Names of imported weights may hold colons: fields are taken from the end.
+  // Names of imported weights may contain colons, so fields are split off from the end.
   const size_t last = text.rfind(':');
   if (last == std::string_view::npos || last == 0) fail();
   const std::string_view end = text.substr(last + 1);

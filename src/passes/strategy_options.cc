@@ -1,4 +1,4 @@
-// The keys and forms of a strategy's parts.
+// Keys and text forms of the parts of a strategy.
 #include "passes/strategy_options.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// What a strategy refuses, for each purpose, and the forms of its parts.
+// Which strategies are refused for each purpose, and the text forms of a strategy's parts.
 #include "passes/strategy.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr Purpose kPurposes[] = {Purpose::training, Purpose::inference, Purpose::decoding};
 
-/// Why it is refused; empty if it is not.
+/// The error message for a refused strategy; empty if it is accepted.
 std::string refusal(const Strategy& strategy, Purpose purpose) {
   try {
     strategy.check(purpose);
@@ -20,7 +20,7 @@ std::string refusal(const Strategy& strategy, Purpose purpose) {
   }
 }
 
-/// What no purpose allows: numbers that make no mesh.
+/// Numbers that form no mesh are refused for every purpose.
 TEST(Strategy, RefusesNumbersThatMakeNoMesh) {
   for (const Purpose purpose : kPurposes) {
     EXPECT_EQ(refusal({}, purpose), "");
@@ -30,7 +30,7 @@ TEST(Strategy, RefusesNumbersThatMakeNoMesh) {
   }
 }
 
-/// Which purposes a strategy is for: t(raining), i(nference), d(ecoding).
+/// The purposes that accept a strategy: t(raining), i(nference), d(ecoding).
 std::string allowed(const Strategy& strategy) {
   std::string text;
   for (const Purpose purpose : kPurposes) {

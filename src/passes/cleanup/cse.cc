@@ -1,4 +1,4 @@
-// Common subexpressions: nodes of equal op, attributes and operands are computed once.
+// Common subexpression elimination: nodes with equal op, attributes and operands are computed once.
 #include <unordered_map>
 
 #include "passes/cleanup/cleanup.h"
@@ -15,7 +15,7 @@ std::string key_of(const ir::Node& node) {
 }
 
 bool same_results(const ir::Node& a, const ir::Node& b) {
-  // Every result b has must exist in a.
+  // Every result that b has must exist in a.
   for (size_t i = 0; i < b.out.size(); ++i) {
     if (b.out[i] != ir::kNoValue && a.out[i] == ir::kNoValue) return false;
   }

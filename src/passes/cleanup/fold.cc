@@ -1,4 +1,4 @@
-// Constant folding: nodes whose operands are all known are computed now.
+// Constant folding: nodes whose operands are all known are computed at compile time.
 #include "passes/cleanup/fold.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 bool may_fold(const ir::Graph& graph, const ir::Node& node) {
   const ir::OpSchema& op = node.op->schema;
   if (op.is_random || op.is_control || op.is_collective || op.updates_state()) return false;
-  if (ops::reads_stored_weights(op)) return false;  // weights stay as they are stored
+  if (ops::reads_stored_weights(op)) return false;  // weights stay in their stored form
   return std::all_of(node.in.begin(), node.in.end(),
                      [&](ir::ValueId id) { return id == ir::kNoValue || graph.known(id) != nullptr; });
 }
@@ -36,16 +36,16 @@ int64_t operand_bytes(const ir::Graph& graph, const ir::Node& node) {
   return total;
 }
 
-/// What folding may cost in all, so that a small file cannot ask for any amount of memory or time: results
-/// may outgrow their operands by a multiple of the constants the model brought, and work is bounded.
+/// The limits of folding, so that a small file cannot demand any amount of memory or time: results may
+/// outgrow their operands by a multiple of the constants in the model, and the work is bounded.
 struct Budget {
   int64_t growth_bytes = int64_t{256} << 20;
-  double flop = 64e9;  ///< seconds on one thread
+  double flop = 64e9;  ///< seconds of work on one thread
 
   explicit Budget(const ir::Graph& graph) {
     for (const ir::Value& v : graph.values()) growth_bytes += v.data.defined() ? 8 * v.data.bytes() : 0;
   }
-  /// Takes the node's cost if there is enough left.
+  /// Deducts the node's cost if enough of the budget is left.
   bool take(const ir::Graph& graph, const ir::Node& node) {
     const int64_t growth = std::max<int64_t>(0, result_bytes(graph, node) - operand_bytes(graph, node));
     const bool is_sized = std::all_of(node.out.begin(), node.out.end(), [&](ir::ValueId id) {
@@ -59,7 +59,7 @@ struct Budget {
   }
 };
 
-/// Shape and size need only the type of their operand.
+/// shape and size need only the type of their operand.
 bool fold_by_type(ir::Graph& graph, ir::NodeId id) {
   const ir::Node& node = graph.node(id);
   if (node.op_name() != "shape" && node.op_name() != "size") return false;
@@ -69,7 +69,7 @@ bool fold_by_type(ir::Graph& graph, ir::NodeId id) {
   if (node.op_name() == "size") {
     result = tensor::Tensor::scalar<int64_t>(tensor::element_count(dims));
   } else {
-    // start/end clamp to the rank, negatives count from its end (ONNX Shape, opset 15).
+    // start and end are clamped to the rank; negative ones count from its end (ONNX Shape, opset 15).
     const int64_t rank = static_cast<int64_t>(dims.size());
     const auto clamp = [rank](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
     const int64_t start = clamp(node.attrs.get_int("start", 0)), end = clamp(node.attrs.get_int("end", rank));
@@ -96,7 +96,7 @@ bool fold_node(ir::Graph& graph, ir::NodeId id, int64_t max_bytes, base::ThreadP
     out = ops::evaluate(*node.op, node.attrs, in, node.out.size(), pool);
   } catch (const base::Error& e) {
     if (e.code() == base::ErrorCode::unsupported)
-      return false;  // stays a node; the compiler says why it cannot run
+      return false;  // remains a node; the compiler reports why it cannot run
     throw e.with(base::concat("node '", node.from, "' (", node.op_name(), ")"));
   }
   graph.erase(id);

@@ -1,5 +1,5 @@
-// Removes nodes that change nothing: identities, same-type casts, inference dropout, undone transposes and
-// reshapes.
+// Removes nodes that change nothing: identities, casts to the same type, dropout in inference, and transposes
+// and reshapes that undo each other.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -22,7 +22,7 @@ bool is_identity_permutation(const std::vector<int64_t>& perm) {
   return true;
 }
 
-/// The permutation of a transpose; without the attribute it reverses.
+/// The permutation of a transpose; without the attribute it reverses the axes.
 std::vector<int64_t> permutation(const Node& node, const ir::Graph& graph) {
   std::vector<int64_t> perm = node.attrs.get_ints("perm");
   if (!perm.empty() || !graph.type(node.in[0]).shape.has_rank()) return perm;
@@ -41,7 +41,7 @@ bool remove_transpose(Rewriter& rw, const Node& node) {
   const auto before = rw.producer(node.in[0], "transpose");
   if (!before) return false;
   const std::vector<int64_t> inner = permutation(*before, rw.graph());
-  if (inner.size() != outer.size()) return false;  // a reversal of unknown rank
+  if (inner.size() != outer.size()) return false;  // a reversal of axes of unknown rank
   std::vector<int64_t> both;
   for (int64_t axis : outer) both.push_back(inner[static_cast<size_t>(axis)]);
   const ValueId merged = is_identity_permutation(both)
@@ -51,7 +51,7 @@ bool remove_transpose(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Views that change the shape alone, not the element type.
+/// True for views that change only the shape, not the element type.
 bool is_reshaping(const ir::Graph& graph, const Node& node) {
   return node.op->schema.is_view && graph.type(node.in[0]).dtype == graph.type(node.out[0]).dtype;
 }
@@ -77,7 +77,7 @@ bool remove_view(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Whether operands of these extents repeat to `y` together.
+/// Whether operands of these extents broadcast to `y` by themselves.
 bool repeat_to(const std::vector<tensor::Dims>& operands, const tensor::Dims& y) {
   for (size_t from_last = 1; from_last <= y.size(); ++from_last) {
     int64_t most = 1;
@@ -90,8 +90,8 @@ bool repeat_to(const std::vector<tensor::Dims>& operands, const tensor::Dims& y)
   return true;
 }
 
-/// An operand that is repeated to the extents of another one before an elementwise node, which repeats it
-/// too.
+/// Removes an expand before an elementwise node if the node's other operands broadcast the operand to the
+/// same extents anyway.
 bool remove_expand(Rewriter& rw, const Node& node) {
   if (!ir::is_elementwise(node.op->schema) || node.op->schema.is_random || node.out.size() != 1) return false;
   const auto y = rw.dims(node.out[0]);
@@ -127,7 +127,7 @@ bool remove_one(Rewriter& rw, const Node& node) {
   const bool plain_dropout =
       op == "dropout" && (node.in.size() < 3 || node.in[2] == ir::kNoValue || rw.is_scalar(node.in[2], 0)) &&
       (node.out.size() < 2 || node.out[1] == ir::kNoValue || rw.uses(node.out[1]) == 0);
-  // A cast to the type of another tensor reads nothing else of it.
+  // A cast to the type of another tensor depends on that tensor's type only.
   const bool same_cast = ops::is_cast(node.op->schema) &&
                          rw.graph().type(node.in[0]).dtype == rw.graph().type(node.out[0]).dtype;
   if (op == "identity" || plain_dropout || same_cast) {

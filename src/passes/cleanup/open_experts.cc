@@ -1,4 +1,4 @@
-// Products over experts as products over all of them.
+// Rewrites products over chosen experts as products over all experts.
 #include "passes/cleanup/open_experts.h"
 
 #include "passes/rewriter.h"

@@ -1,4 +1,4 @@
-// Room for adapters beside the products of a language model.
+// Adds operands for adapters (LoRA) to the products of a language model.
 #include "passes/decode/adapters.h"
 
 #include <set>
@@ -18,13 +18,13 @@ using tensor::Shape;
 
 constexpr std::string_view kWeight = ".weight";
 
-/// The weight behind what makes numbers of its stored form.
+/// The stored weight that `id` is dequantized from; `id` itself if it is not dequantized.
 ValueId stored_weight(const Rewriter& rw, ValueId id) {
   const Node* maker = rw.graph().producer(id);
   return maker != nullptr && ops::opens_stored_weight(maker->op->schema) ? maker->in[0] : id;
 }
 
-/// The module of a product with a weight of that name; empty: it has none.
+/// The module name of a product, from the name of its weight; empty if the product has none.
 std::string module_of(const Rewriter& rw, const Node& node) {
   const ir::Value& weight = rw.graph().value(stored_weight(rw, node.in[1]));
   if (weight.kind != ir::ValueKind::param || !weight.name.ends_with(kWeight)) return {};
@@ -53,7 +53,7 @@ void add_adapters(DecodeGraph& form, int64_t slots, int64_t rank) {
     const Shape &x = graph.type(node.in[0]).shape, &y = graph.type(node.out[0]).shape;
     const bool is_plain = x.has_rank() && x.rank() == 3 && y.has_rank() && y.rank() == 3 && x[1] == tokens &&
                           x[2].is_static() && y[2].is_static();
-    // Of a token's logits alone there are fewer rows; a weight that two products share has no one input.
+    // Excludes products of only the last tokens (fewer rows), and weights shared by two products.
     if (module.empty() || !is_plain || node.out.size() > 1 || !known.insert(module).second) return false;
     const int64_t in = x[2].value(), out = y[2].value();
     const ValueId ranks = graph.add_state(adapter_ranks(module), {DType::i32, Shape::of({slots})});

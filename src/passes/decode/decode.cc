@@ -1,4 +1,4 @@
-// Rewrites attention over whole sequences into attention over pages, and positions into an operand.
+// Rewrites attention over sequences as attention over cached pages; positions become an operand.
 #include "passes/decode/decode.h"
 
 #include <algorithm>
@@ -56,14 +56,14 @@ class DecodeRewriter {
     graph().value(ids_).type.shape = Shape{Dim(1), tokens};
     positions_ = graph().add_input("positions", {DType::i64, Shape{Dim(1), tokens}});
     slots_ = graph().add_input("slots", {DType::i32, Shape{tokens}});
-    // The extent of a table of positions is known only when all are found; finish() sets the second one.
+    // The second extent of the page table is known once all tables are found; finish() sets it.
     table_ = graph().add_input("table", {DType::i32, Shape{sequences, Dim::symbol("pages")}});
     lengths_ = graph().add_input("lengths", {DType::i32, Shape{sequences}});
     starts_ = graph().add_input("starts", {DType::i32, Shape{Dim::symbol("starts")}});
     graph().add_input("last", {DType::i64, Shape{sequences}});
   }
 
-  /// Extent `dim` of an attention's operand; heads and channels are always known.
+  /// Extent `dim` of an operand of attention; the numbers of heads and channels are always known.
   int64_t extent(const Node& node, size_t operand, size_t dim) {
     const Shape& shape = graph().type(node.in[operand]).shape;
     if (!shape.has_rank() || shape.rank() != 4 || !shape[dim].is_static())
@@ -71,7 +71,7 @@ class DecodeRewriter {
     return shape[dim].value();
   }
 
-  /// [.., heads, dim] as [.., heads * dim]: what a reshape split, or joined anew.
+  /// [.., heads, dim] as [.., heads * dim]: the operand of the reshape that split it, or a new reshape.
   ValueId flat(const Node& node, size_t operand) {
     const int64_t channels = extent(node, operand, 2) * extent(node, operand, 3);
     if (const auto split = rw_.producer(node.in[operand], "reshape")) {
@@ -125,7 +125,7 @@ class DecodeRewriter {
     return true;
   }
 
-  /// Rows of a table from some first one on, one for each position: looked up instead.
+  /// A slice of consecutive rows of a table of positions becomes a lookup with the positions operand.
   bool place(const Node& node) {
     if (!rw_.is_weight(node.in[0])) return false;
     const tensor::Dims table = *rw_.weight_dims(node.in[0]);
@@ -143,8 +143,8 @@ class DecodeRewriter {
     return true;
   }
 
-  /// How values depend on an index that these inputs hold. What a token adds to the pages, and what attention
-  /// takes from them, is its own sequence's alone: so these nodes were made.
+  /// How values depend on an index over these inputs. Pages written and read by attention belong to a token's
+  /// own sequence by construction, so they count as independent.
   std::vector<IndexUse> follow(const std::vector<std::pair<DecodeInput, size_t>>& indexed, bool by_token) {
     IndexedInputs in;
     for (const ValueId id : graph().inputs()) {
@@ -153,7 +153,7 @@ class DecodeRewriter {
         in.shapes.back().push_back(d.is_static() ? d.value() : 1);
       in.dims.emplace_back();
     }
-    in.shapes[kDecodeStarts] = {2};  // of one sequence
+    in.shapes[kDecodeStarts] = {2};  // for one sequence
     for (const auto& [input, dim] : indexed) in.dims[input] = dim;
     for (const Node& node : graph().nodes()) {
       if (node.op == append_) in.given[node.out[0]] = in.given[node.out[1]] = {};
@@ -167,8 +167,8 @@ class DecodeRewriter {
   static constexpr std::pair<DecodeInput, size_t> kTokens[] = {
       {kDecodeIds, 1}, {kDecodePositions, 1}, {kDecodeSlots, 0}};
 
-  /// The operand of `node` that is no weight, if it is the only such and the node treats tokens one by one,
-  /// however many there are.
+  /// The only operand of `node` that is not a weight, if there is exactly one and the node treats each token
+  /// independently of the number of tokens; else kNoValue.
   ValueId only_operand(const Node& node, const std::vector<IndexUse>& uses) {
     const bool has_extents = node.op->schema.is_view || node.op->schema.shape_operand.has_value();
     if (has_extents || node.out.size() != 1 || node.op == attention_) return ir::kNoValue;
@@ -182,8 +182,8 @@ class DecodeRewriter {
     return by_token && uses[ir::index(node.out[0])].is_along(1) ? found : ir::kNoValue;
   }
 
-  /// Behind the last value that several tokens or branches meet in, only the last token of each sequence
-  /// goes on.
+  /// After the last value where tokens or branches meet, the graph continues with only the last token of each
+  /// sequence.
   void keep_last() {
     graph().sort();
     const std::vector<IndexUse> by_token = follow({std::begin(kTokens), std::end(kTokens)}, true);
@@ -213,8 +213,8 @@ class DecodeRewriter {
                              use.why.empty() ? "a value does not hold them" : use.why);
   }
 
-  /// Throws unless the pages take keys and values token by token, attention takes queries so, and the logits
-  /// of a sequence follow from its last token.
+  /// Throws unless the pages take keys and values per token, attention takes queries per token, and a
+  /// sequence's logits follow from its last token.
   void check_tokens() {
     const std::vector<IndexUse> by_token = follow({std::begin(kTokens), std::end(kTokens)}, true);
     for (const Node& node : graph().nodes()) {
@@ -278,7 +278,7 @@ std::vector<size_t> inputs_of(DecodeResult result, bool has_adapters) {
 
 namespace {
 
-/// Logits [sequences, vocabulary] after biases, minus infinity where a token may not come.
+/// Logits [sequences, vocabulary] plus biases, with minus infinity for tokens that are not allowed.
 ValueId edit(ir::Graph& graph, ValueId logits, Dim sequences, int64_t vocabulary) {
   const ValueId allowed =
       graph.add_input("allowed", {DType::i32, Shape{sequences, Dim((vocabulary + 31) / 32)}});
@@ -287,8 +287,8 @@ ValueId edit(ir::Graph& graph, ValueId logits, Dim sequences, int64_t vocabulary
   return graph.add(ops::table().need("edit_logits"), {logits, allowed, ids, biases}, {}, 1, "draw")[0];
 }
 
-/// The likeliest `count` tokens of logits [sequences, vocabulary], the logarithms of their probabilities, and
-/// of those of `wanted` [sequences, 1].
+/// The `count` most likely tokens of logits [sequences, vocabulary], the logarithms of their probabilities,
+/// and of those of the tokens `wanted` [sequences, 1].
 std::vector<ValueId> list(Rewriter& rw, ir::Graph& graph, ValueId logits, Dim sequences, int64_t count) {
   const ValueId wanted = graph.add_input("wanted", {DType::i64, Shape{sequences, Dim(1)}});
   const std::vector<int64_t> counts{count};
@@ -298,7 +298,7 @@ std::vector<ValueId> list(Rewriter& rw, ir::Graph& graph, ValueId logits, Dim se
   return {best[1], best[0], rw.add("gather_elements", {logs, wanted}, {{"axis", int64_t{1}}}, "draw")};
 }
 
-/// Tokens of the step before, where `from` says so, in place of ids.
+/// Replaces input ids by the tokens drawn in the previous step where `from` says so.
 void take_chosen(ir::Graph& graph, int64_t most_sequences) {
   const ValueId ids = graph.inputs()[kDecodeIds];
   const ValueId chosen = graph.add_input("chosen", {DType::i64, Shape{Dim(most_sequences)}});
@@ -313,7 +313,7 @@ void take_chosen(ir::Graph& graph, int64_t most_sequences) {
   }
 }
 
-/// Draws in place of logits. `places`: rows of what is seen.
+/// Draws tokens instead of returning logits. `places`: the rows of the table of seen tokens.
 void draw(ir::Graph& graph, const DecodeGraph& form, DecodeResult result, int64_t places) {
   const ValueId logits = graph.outputs()[0];
   const Dim sequences = Dim::symbol("sequences");

@@ -1,4 +1,4 @@
-// A language model in the form for decoding cut into the stages of a pipeline.
+// Cuts a language model in its decoding form into pipeline stages.
 #include "passes/decode/decode_stages.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 using tensor::Dim;
 
-/// The same nodes with the extents of a step of one token.
+/// The same nodes with the extents of a one-token step.
 ir::Graph of_one_token(const DecodeGraph& form) {
   ir::Graph graph = form.graph;
   for (size_t i = 0; i < graph.inputs().size(); ++i) {

@@ -1,4 +1,4 @@
-// The graphs of a stage's steps.
+// Builds the graphs for the steps of a pipeline stage.
 #include "passes/decode/decode_steps.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ using tensor::Dims;
 
 namespace {
 
-/// Extents of what arrives in a step.
+/// Extents of the inputs of a step.
 Dims dims_of_step(const tensor::Shape& shape, DecodeSteps::Size size) {
   Dims dims;
   for (const tensor::Dim& d : shape.dims()) {

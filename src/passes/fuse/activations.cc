@@ -1,4 +1,4 @@
-// The forms in which exporters write GELU, SiLU and hard-swish, gathered back into one op.
+// Recognizes the forms in which exporters write GELU, SiLU and hard-swish, and replaces each by one op.
 #include <cmath>
 
 #include "passes/rewriter.h"
@@ -10,7 +10,7 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// A product flattened through single-use mul and div-by-scalar nodes: scalar * leaves[0] * leaves[1] * ...
+/// A product flattened through mul and div-by-scalar nodes: scalar * leaves[0] * leaves[1] * ...
 struct Product {
   double scalar = 1;
   std::vector<ValueId> leaves;
@@ -37,7 +37,7 @@ void flatten(const Rewriter& rw, ValueId id, bool root, Product& product) {
 
 bool near(double a, double b, double relative = 1e-3) { return std::abs(a - b) <= relative * std::abs(b); }
 
-/// The operand of add(operand, scalar) when the scalar is `value`.
+/// x of add(x, scalar) if the scalar is `value`.
 std::optional<ValueId> plus_scalar(const Rewriter& rw, ValueId id, double value) {
   const auto add = rw.producer(id, "add");
   if (!add || !rw.single_use(id)) return std::nullopt;

@@ -1,4 +1,4 @@
-// softmax(q k' * scale + mask) v, written out or as ONNX Attention, gathered into attention_bsnd.
+// Replaces softmax(q k' * scale + mask) v, as separate nodes or ONNX Attention, by attention_bsnd.
 #include <algorithm>
 
 #include "passes/rewriter.h"
@@ -10,7 +10,7 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// A value divided or multiplied by constants on its way: scale * value.
+/// A value that was divided or multiplied by constants: scale * value.
 struct Scaled {
   double scale = 1;
   ValueId value;
@@ -34,9 +34,9 @@ Scaled strip_scale(const Rewriter& rw, ValueId id) {
   return s;
 }
 
-/// Heads [batch, heads, rows, channels] (of keys: [batch, heads, channels, rows]) as [batch, rows, heads,
-/// channels]: what a transpose made them of, or a transpose that merge_moves joins with what stands before
-/// it.
+/// Heads [batch, heads, rows, channels] (for keys [batch, heads, channels, rows]) as [batch, rows, heads,
+/// channels]: the operand of the transpose that made them, or a new transpose, which merge_moves joins with
+/// the nodes before it.
 ValueId rows_first(Rewriter& rw, ValueId id, bool keys, const std::string& from) {
   const std::vector<int64_t> made =
       keys ? std::vector<int64_t>{0, 2, 3, 1} : std::vector<int64_t>{0, 2, 1, 3};
@@ -46,7 +46,7 @@ ValueId rows_first(Rewriter& rw, ValueId id, bool keys, const std::string& from)
   return rw.add("transpose", {id}, {{"perm", back}}, from);
 }
 
-/// Added to the scores while they had the extents `at`.
+/// A term that was added to the scores when they had the extents `at`.
 struct Term {
   ValueId value;
   tensor::Dims at;
@@ -55,15 +55,15 @@ struct Term {
 struct Match {
   ValueId q, k, v;
   std::vector<Term> terms;
-  ValueId factor = ir::kNoValue;  // of whole rows of scores, as [heads, 1, 1] is
-  tensor::Dims factor_at;         // the extents of the scores that it multiplied
+  ValueId factor = ir::kNoValue;  // of whole heads or batches of scores, such as [heads, 1, 1]
+  tensor::Dims factor_at;         // the extents of the scores when they were multiplied
   double scale = 1;
 };
 
-/// Views and sums that a pattern has at most between product and softmax.
+/// The most views and sums between product and softmax that are searched.
 constexpr int kMaxSteps = 6;
 
-/// True if `id` is a product under scalings and `steps` views and sums at most that nothing else reads.
+/// True if `id` is a product under scalings and at most `steps` views and sums, each with one reader.
 bool leads_to_product(const Rewriter& rw, ValueId id, int steps = kMaxSteps) {
   id = strip_scale(rw, id).value;
   if (steps < 0 || !rw.single_use(id)) return false;
@@ -75,7 +75,7 @@ bool leads_to_product(const Rewriter& rw, ValueId id, int steps = kMaxSteps) {
          (leads_to_product(rw, joint->in[0], steps - 1) || leads_to_product(rw, joint->in[1], steps - 1));
 }
 
-/// True if `id` broadcasts over the two last axes of scores.
+/// True if `id` is constant over the last two axes of scores, which it broadcasts over.
 bool is_factor(const Rewriter& rw, ValueId id) {
   const auto dims = rw.dims(id);
   if (!dims || dims->size() > 4 || rw.graph().type(id).dtype != tensor::DType::f32) return false;
@@ -83,7 +83,7 @@ bool is_factor(const Rewriter& rw, ValueId id) {
   return (rank < 1 || (*dims)[rank - 1] == 1) && (rank < 2 || (*dims)[rank - 2] == 1);
 }
 
-/// Collects what is added to scores on their way from the product, through views; gives the scaled product.
+/// Collects the terms added between product and softmax, through views; returns the scaled product.
 std::optional<ValueId> product_under(const Rewriter& rw, ValueId id, Match& m) {
   while (leads_to_product(rw, id)) {
     if (const auto view = rw.producer(id, "reshape")) {
@@ -91,7 +91,7 @@ std::optional<ValueId> product_under(const Rewriter& rw, ValueId id, Match& m) {
     } else if (const auto add = rw.producer(id, "add")) {
       const size_t side = leads_to_product(rw, add->in[0]) ? 0 : 1;
       if (rw.dims(add->in[side]) != rw.dims(id) || !rw.dims(id)) return std::nullopt;
-      if (m.factor != ir::kNoValue) return std::nullopt;  // it would have to multiply the term too
+      if (m.factor != ir::kNoValue) return std::nullopt;  // would have to multiply the term
       m.terms.push_back({add->in[1 - side], *rw.dims(id)});
       id = add->in[side];
     } else if (const auto mul = rw.producer(id, "mul"); mul && !rw.scalar_operand(*mul)) {
@@ -108,8 +108,8 @@ std::optional<ValueId> product_under(const Rewriter& rw, ValueId id, Match& m) {
   return std::nullopt;
 }
 
-/// softmax's argument: [scale *] q k' [+ terms]; q [.., rows, channels] and k' [.., channels, keys] as they
-/// stand in the product.
+/// Matches softmax's argument: [scale *] q k' [+ terms]. q [.., rows, channels] and k' [.., channels, keys]
+/// are returned as the product reads them.
 bool match_scores(const Rewriter& rw, ValueId scores, const tensor::Dims& wanted, Match& m) {
   const auto product_scaled = product_under(rw, scores, m);
   if (!product_scaled) return false;
@@ -123,8 +123,8 @@ bool match_scores(const Rewriter& rw, ValueId scores, const tensor::Dims& wanted
   return true;
 }
 
-/// Matrix products broadcast batches and heads; attention takes one batch, and heads shared by all or by
-/// none. q [b, h, rows, d], k' [b, g, d, keys], v [b, g, keys, e].
+/// matmul broadcasts batches and heads; attention requires equal batches, and key heads that are equal in
+/// number to the query heads or divide it. q [b, h, rows, d], k' [b, g, d, keys], v [b, g, keys, e].
 bool heads_fit(const tensor::Dims& q, const tensor::Dims& k, const tensor::Dims& v) {
   return q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[3] == v[2] && (q[1] == k[1] || k[1] == 1);
 }
@@ -141,7 +141,7 @@ ValueId reshaped(Rewriter& rw, ValueId id, const tensor::Dims& dims, const std::
   return rw.add("reshape", {id, shape}, {}, from);
 }
 
-/// Mask of rank up to 4 with leading ones, so that it is [batch, heads, queries, keys].
+/// Reshapes a mask of rank up to 4 to [batch, heads, queries, keys] with leading extents of 1.
 ValueId wide_mask(Rewriter& rw, ValueId mask, const std::string& from) {
   tensor::Dims wide = *rw.dims(mask);
   if (wide.size() == 4) return mask;
@@ -154,8 +154,8 @@ tensor::Dims padded(tensor::Dims dims, size_t rank) {
   return dims;
 }
 
-/// A term as a mask that broadcasts over scores [batch, heads, queries, keys]; nullopt where it does not.
-/// Windows are a batch of their own when a term differs among them: [images, windows, heads, queries, keys].
+/// A term as a mask that broadcasts over scores [batch, heads, queries, keys]; nullopt if it does not. If a
+/// term differs among windows, [images, windows, heads, queries, keys], windows count as the batch.
 std::optional<ValueId> mask_of(Rewriter& rw, const Term& term, const tensor::Dims& scores,
                                const std::string& from) {
   const auto given = rw.dims(term.value);
@@ -174,7 +174,7 @@ std::optional<ValueId> mask_of(Rewriter& rw, const Term& term, const tensor::Dim
   return reshaped(rw, rw.add("expand", {term.value, shape}, {}, from), of_each, from);
 }
 
-/// The sum of all terms; kNoValue for none, nullopt where one is no mask.
+/// The sum of all terms; kNoValue if there are none, nullopt if a term is no mask.
 std::optional<ValueId> mask_of(Rewriter& rw, const Match& m, const tensor::Dims& scores,
                                const std::string& from) {
   ValueId sum = ir::kNoValue;
@@ -185,17 +185,17 @@ std::optional<ValueId> mask_of(Rewriter& rw, const Match& m, const tensor::Dims&
     sum = sum == ir::kNoValue ? *mask : rw.add("add", {*mask, sum}, {}, from);
   }
   if (sum == ir::kNoValue || rw.dims(sum)->back() == scores.back()) return sum;
-  // A mask of fewer keys would hide the others.
+  // A mask over fewer keys would hide the remaining ones, so it is expanded to all keys.
   tensor::Dims every = *rw.dims(sum);
   every.back() = scores.back();
   const ValueId shape = rw.constant(tensor::Tensor::from<int64_t>({4}, std::span<const int64_t>(every)));
   return rw.add("expand", {sum, shape}, {}, from);
 }
 
-/// Channels of a head that attention keeps in registers and cache; wider ones stay matrix products.
+/// The most channels per head that attention keeps in registers and cache; larger heads stay matrix products.
 constexpr int64_t kMaxHeadDim = 256;
 
-/// Why a product over a softmax is not one step of attention; nullopt once it is.
+/// The reason why a product over a softmax was not replaced by attention; nullopt if it was.
 using Miss = std::optional<std::string>;
 
 constexpr const char* kNoProduct =
@@ -217,7 +217,7 @@ Miss done(bool replaced) {
   return "the result has another type";
 }
 
-/// softmax(q k' * scale) v of rank 3: attention with a single head.
+/// softmax(q k' * scale) v of rank 3: attention with one head.
 Miss gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
   Match m{};
   m.v = product.in[1];
@@ -241,7 +241,7 @@ Miss gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
   return done(rw.replace_same(product.out[0], reshaped(rw, y, {q[0], q[1], v[2]}, product.from)));
 }
 
-/// The same of heads [batch, heads, rows, channels].
+/// The same for heads [batch, heads, rows, channels].
 Miss gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   Match m{};
   m.v = product.in[1];
@@ -263,8 +263,8 @@ Miss gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   return done(rw.replace_same(product.out[0], rw.add("transpose", {y}, back, product.from)));
 }
 
-/// The softmax that `id` is, under a view that leaves its last axis alone; or where(is_nan(softmax), 0,
-/// softmax), by which PyTorch gives rows that see no key 0, as attention does.
+/// The softmax that computes `id`, perhaps under a view that keeps the last axis, or within
+/// where(is_nan(softmax), 0, softmax): PyTorch gives 0 to rows without visible keys, as attention does.
 std::optional<Node> softmax_of(const Rewriter& rw, ValueId id) {
   if (const auto view = rw.producer(id, "reshape")) {
     const auto from = rw.dims(view->in[0]), to = rw.dims(id);
@@ -293,8 +293,8 @@ Miss gather_one(Rewriter& rw, const Node& product, const Node& softmax) {
 
 bool is_absent(const Node& node, size_t i) { return i >= node.in.size() || node.in[i] == ir::kNoValue; }
 
-/// True if attention_bsnd has a form of an ONNX attention: no cache, window to the right, key lengths or
-/// second result.
+/// True if attention_bsnd can express an ONNX Attention node: it has no cache, no window to the right, no key
+/// lengths and no second result.
 bool is_plain(const Rewriter& rw, const Node& node) {
   for (size_t i = 1; i < node.out.size(); ++i) {
     if (node.out[i] != ir::kNoValue && rw.uses(node.out[i]) > 0) return false;
@@ -303,7 +303,7 @@ bool is_plain(const Rewriter& rw, const Node& node) {
          node.attrs.get_int("right_window_size", -1) < 0;
 }
 
-/// A mask that attention_bsnd takes, of every key; kNoValue for none, nullopt for another.
+/// The operand as a mask over all keys for attention_bsnd; kNoValue if absent, nullopt if unsupported.
 std::optional<ValueId> plain_mask(Rewriter& rw, const Node& node, int64_t keys) {
   if (is_absent(node, 3)) return ir::kNoValue;
   const auto dims = rw.dims(node.in[3]);
@@ -313,7 +313,7 @@ std::optional<ValueId> plain_mask(Rewriter& rw, const Node& node, int64_t keys) 
   return wide_mask(rw, node.in[3], node.from);
 }
 
-/// ONNX Attention of transposed heads, or of heads side by side, reads and writes them as they lie.
+/// Makes ONNX Attention read and write heads without the transposes or reshapes around it.
 bool gather_op(Rewriter& rw, const Node& node) {
   if (!is_plain(rw, node) || rw.uses(node.out[0]) == 0) return false;
   std::vector<ValueId> in;

@@ -1,4 +1,4 @@
-// Folds batch normalization after a convolution with constant weights into those weights.
+// Folds a batch norm after a convolution with constant weights into these weights.
 #include <cmath>
 
 #include "passes/fuse/batch_norm.h"
@@ -10,8 +10,8 @@ namespace {
 
 using tensor::Tensor;
 
-/// The affine form of a batch norm: y = x * scale + shift per channel. Without content only their number
-/// counts.
+/// The affine form of a batch norm: y = x * scale + shift per channel. Without the contents of its operands
+/// only the number of channels is known.
 struct Affine {
   std::vector<double> scale, shift;
   bool is_absent = false;
@@ -35,7 +35,7 @@ std::optional<Affine> affine_of(const Rewriter& rw, const ir::Node& bn) {
   return a;
 }
 
-/// Scales the leading dimension of an f32 weight.
+/// Multiplies each row (first dimension) of an f32 weight by its channel's scale.
 Tensor scaled_rows(const Tensor& w, const Affine& by) {
   const std::vector<double>& scale = by.scale;
   if (by.is_absent || tensor::is_absent(w)) return tensor::absent(tensor::DType::f32, w.dims());
@@ -51,7 +51,7 @@ Tensor scaled_rows(const Tensor& w, const Affine& by) {
   return out;
 }
 
-/// What the convolution adds: its own bias, or null, through the norm.
+/// The bias after the norm: shift + scale * bias, where the convolution's bias may be null.
 Tensor folded_bias(const Tensor* b, const Affine& a) {
   const auto channels = static_cast<int64_t>(a.scale.size());
   if (a.is_absent || (b != nullptr && tensor::is_absent(*b)))
@@ -62,7 +62,7 @@ Tensor folded_bias(const Tensor* b, const Affine& a) {
   return Tensor::from<float>({channels}, std::span<const float>(bias));
 }
 
-/// True if the norm uses the statistics it was given, and yields nothing but y.
+/// True if the norm uses given statistics and computes nothing but y.
 bool is_plain(const Rewriter& rw, const ir::Node& bn) {
   if (bn.attrs.get_int("training_mode", 0) != 0) return false;
   for (size_t i = 1; i < bn.out.size(); ++i) {
@@ -81,7 +81,7 @@ bool fold_one(Rewriter& rw, const ir::Node& bn) {
   if (w == nullptr || w->dtype() != tensor::DType::f32 || (has_bias && b == nullptr)) return false;
   const std::optional<Affine> a = affine_of(rw, bn);
   if (!a || a->scale.size() != static_cast<size_t>(w->dims()[0])) return false;
-  // Both are read before a value is added, which may move what w and b point to.
+  // Compute both before adding a value, which may move the tensors that w and b point to.
   Tensor scaled = scaled_rows(*w, *a), folded = folded_bias(b, *a);
   const ir::ValueId weight = rw.graph().add_param(rw.graph().value(conv->in[1]).name, std::move(scaled));
   const ir::ValueId shift = rw.graph().add_param(bn.from + ".bias", std::move(folded));

@@ -1,4 +1,4 @@
-// Norms, residuals, gates and attention around products with weights in blocks become parts of those.
+// Fuses norms, residuals, gates and attention into the block-format products next to them.
 #include "passes/fuse/block_steps.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class BlockSteps {
   ir::Graph& graph() { return rw_.graph(); }
   bool is_f32(ValueId id) { return graph().type(id).dtype == tensor::DType::f32; }
 
-  /// The products that a value is a result of, if it is f32.
+  /// The product node that computes `id`, if the value is f32.
   std::optional<Node> products_of(ValueId id) {
     std::optional<Node> node = rw_.producer(id, "block_linears");
     if (!node) node = rw_.producer(id, "block_linear");
@@ -44,7 +44,7 @@ class BlockSteps {
     return static_cast<size_t>(std::find(node.out.begin(), node.out.end(), id) - node.out.begin());
   }
 
-  /// silu(gate) up of two products of one step.
+  /// silu(gate) * up, where both come from the same product node.
   bool take_gate(const Node& node) {
     if (!is_silu_gate(node) || graph().type(node.in[0]) != graph().type(node.in[1])) return false;
     const std::optional<Node> both = products_of(node.in[0]);
@@ -63,7 +63,7 @@ class BlockSteps {
     return true;
   }
 
-  /// A product and what it is added to.
+  /// A product and the residual that is added to it.
   bool take_residual(const Node& node) {
     for (const size_t i : {0, 1}) {
       const ValueId y = node.in[i], other = node.in[1 - i];
@@ -79,7 +79,7 @@ class BlockSteps {
     return false;
   }
 
-  /// A norm that products alone read.
+  /// A norm whose only readers are products.
   bool take_norm(const Node& norm) {
     const size_t rank = graph().type(norm.in[0]).shape.rank();
     const bool is_simple = norm.out.size() == 1 && !norm.attrs.has("rounded") && is_f32(norm.out[0]) &&
@@ -110,7 +110,7 @@ class BlockSteps {
     return 1 + 2 * ops::joined_products(node.attrs, node.out.size());
   }
 
-  /// Attention over pages whose queries, keys and values are the three results of one step.
+  /// Attention over pages whose queries, keys and values are the three results of one product node.
   bool take_attention(const Node& node) {
     const std::optional<DecodeAttention> step = decode_attention_of(rw_, node);
     if (!step || step->y != node.out[0] || !is_f32(step->y)) return false;
@@ -136,7 +136,7 @@ class BlockSteps {
     taken.in.resize(ops::kBaNorm, kNoValue);
     taken.in.insert(taken.in.end(), floats.begin(), floats.end());
     rw_.replace(node.out[0], added("block_attention", taken, 3)[0]);
-    graph().erase(step->append);  // it writes a state, and so would stay
+    graph().erase(step->append);  // it writes a state, so it would not be removed as unread
     return true;
   }
 

@@ -1,4 +1,4 @@
-// The gradient of a bias moves into the gradient of the weights of its convolution.
+// Computes the gradient of a bias within the weight gradient of its convolution.
 #include "passes/fuse/conv_bias_sums.h"
 
 #include "passes/cpu_kernels.h"

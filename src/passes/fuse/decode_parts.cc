@@ -1,4 +1,4 @@
-// Finds what stands around attention over pages: rotations, the append, roundings.
+// Finds the nodes around attention over pages: rotations, the append, and casts.
 #include "passes/fuse/decode_parts.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using ir::kNoValue;
 using ir::Node;
 using ir::ValueId;
 
-/// x, or what is rotated to give it.
+/// A value x and, if a rotation computes it, the rotation's operand and angles.
 struct Rotated {
   ValueId x;
   std::optional<Node> by;
@@ -32,7 +32,7 @@ bool is_same_rotation(const Node& a, const Node& b) {
   return std::equal(a.in.begin() + 1, a.in.end(), b.in.begin() + 1, b.in.end());
 }
 
-/// The f32 value that `id` rounds for attention over 16-bit pages alone; kNoValue if it is none.
+/// The f32 value that `id` is rounded from for 16-bit pages, if attention is its only reader; else kNoValue.
 ValueId unrounded(const Rewriter& rw, ValueId id) {
   const auto cast = rw.producer(id, "cast");
   const bool is_rounding =
@@ -40,7 +40,7 @@ ValueId unrounded(const Rewriter& rw, ValueId id) {
   return is_rounding ? cast->in[0] : kNoValue;
 }
 
-/// What widens attention's result to f32 again, its only reader.
+/// The cast of attention's result to f32, if it is the only reader.
 std::optional<Node> widening(const Rewriter& rw, ValueId y) {
   for (const Node& node : rw.graph().nodes()) {
     const bool is_it = node.op != nullptr && node.op_name() == "cast" && node.in[0] == y &&
@@ -50,7 +50,7 @@ std::optional<Node> widening(const Rewriter& rw, ValueId y) {
   return std::nullopt;
 }
 
-/// Operands and result of attention; between f32 products over 16-bit pages the kernel itself takes f32.
+/// Operands and result of attention: those in f32, without the casts around it, if the kernel takes f32.
 struct Ends {
   ValueId q, k, v, y;
 };
@@ -79,7 +79,7 @@ std::optional<DecodeAttention> decode_attention_of(const Rewriter& rw, const Nod
   const auto append = rw.producer(node.in[1], "kv_append");
   if (!append || append->out.size() != 2 || append->out[0] != node.in[1] || append->out[1] != node.in[2])
     return std::nullopt;
-  // The state that it updates counts as a reader of the first.
+  // The update of the state counts as a second reader of the keys.
   if (rw.uses(node.in[1]) != 2 || rw.uses(node.in[2]) != 1) return std::nullopt;
   const Ends ends = ends_of(rw, node, *append);
   Rotated q = before_rotation(rw, ends.q), k = before_rotation(rw, ends.k);

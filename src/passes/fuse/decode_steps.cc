@@ -1,4 +1,4 @@
-// What stands between the products of a step of decoding, and beside them, moves into few launches.
+// Fuses the nodes between and around the products of a decoding step into a few launches.
 #include "passes/fuse/decode_steps.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using ir::Node;
 using ir::NodeId;
 using ir::ValueId;
 
-/// The results of a new node, or nothing if no kernel of the device takes it.
+/// The results of a new node, or nothing if no kernel of the device runs it.
 std::vector<ValueId> made(ir::Graph& graph, const Node& like, size_t results) {
   const std::vector<ValueId> out = graph.add(*like.op, like.in, like.attrs, results, like.from);
   const NodeId id = graph.value(out[0]).producer;
@@ -33,14 +33,14 @@ bool join_attention(Rewriter& rw, const Node& node) {
   const std::vector<ValueId> out = made(rw.graph(), joined->node, 3);
   if (out.empty()) return false;
   rw.replace(joined->y, out[0]);
-  // It writes a state, and so would stay.
+  // The append writes a state, so it would not be removed as unread.
   rw.graph().erase(joined->append);
   return true;
 }
 
 // --- products ---
 
-/// A product of rows whose weight lies row by row: linear, or weight_only_linear.
+/// A product whose weight is stored row by row: linear, or weight_only_linear.
 struct RowProduct {
   Node node;
   ValueId y;
@@ -88,7 +88,7 @@ class ProductRewriter {
  private:
   ir::Graph& graph() { return rw_.graph(); }
 
-  /// The operands and attributes of products of `x`; residual and activation are those of the first.
+  /// One node for several products of `x`; residual and activation are those of the first.
   Node joined(ValueId x, const std::vector<RowProduct>& products) {
     Node node;
     node.op = &ops::table().need("row_linear");
@@ -108,8 +108,8 @@ class ProductRewriter {
     return node == nullptr || !rw_.single_use(y) ? std::nullopt : row_product(*node);
   }
 
-  /// act(x a') (x b') in one node; the norm before them comes later. `activation`: of the first, where the
-  /// product has none.
+  /// act(x a') * (x b') as one node; a norm before them is fused later. `activation`: that of the first
+  /// product, if the product itself has none.
   bool join_gate(const Node& node, const std::string& activation) {
     if (graph().type(node.in[0]) != graph().type(node.out[0])) return false;
     std::optional<RowProduct> gate = product_of(node.in[0]), up = product_of(node.in[1]);
@@ -128,7 +128,7 @@ class ProductRewriter {
     return true;
   }
 
-  /// What reads a value now, gated pairs made before included.
+  /// The present readers of a value, including gated pairs that were made before.
   std::vector<Node> live_readers(ValueId id) {
     std::vector<Node> nodes;
     for (size_t n = 0; n < graph().nodes().size(); ++n) {
@@ -142,7 +142,7 @@ class ProductRewriter {
     return nodes;
   }
 
-  /// A norm whose readers are products of few rows alone vanishes into one launch of them.
+  /// A norm that is read only by products of few rows is fused into one launch of these products.
   bool join_norm(const Node& norm) {
     const bool is_simple = norm.out.size() == 1 && !norm.attrs.has("rounded");
     const size_t rank = graph().type(norm.in[0]).shape.rank();
@@ -173,13 +173,13 @@ class ProductRewriter {
     return replace(taken, results);
   }
 
-  /// What is left: a product with its residual and activation.
+  /// For the remaining products: one product with its residual and activation.
   bool take_alone(const Node& node) {
     const std::optional<RowProduct> p = row_product(node);
     return p && rw_.uses(p->y) > 0 && replace(joined(node.in[0], {*p}), node.out);
   }
 
-  /// A stored weight's product and what it is added to.
+  /// A product with a stored weight and the value that is added to it.
   bool join_sum(const Node& node) {
     for (const size_t i : {0, 1}) {
       const std::optional<RowProduct> p = product_of(node.in[i]);
@@ -209,7 +209,7 @@ size_t fuse_decode_steps(ir::Graph& graph) {
   const size_t attentions =
       rw.for_each("paged_attention", [&](NodeId, const Node& node) { return join_attention(rw, node); });
   graph.sort();
-  // Other graphs keep their products: there rows are many, or the library's finish is worth more.
+  // Other graphs keep their products: they have many rows, or the library's epilogue is more valuable.
   return attentions == 0 ? 0 : attentions + ProductRewriter(graph).run();
 }
 

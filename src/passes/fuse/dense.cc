@@ -1,4 +1,4 @@
-// Dense products with what follows them: matmul + bias + activation + residual become one op.
+// Fuses matmul, bias, activation and residual into one dense op.
 #include "passes/fuse/dense.h"
 
 #include <algorithm>
@@ -20,13 +20,13 @@ bool is_matrix(const Rewriter& rw, ValueId id) {
   return dims && dims->size() == 2 && is_f32(rw, id) && tensor::element_count(*dims) > 0;
 }
 
-/// A weight matrix as a product reads it: as it is stored, or turned around.
+/// A weight matrix as a product reads it: as stored, or transposed.
 struct WeightMatrix {
   ValueId id;
   bool transposed = false;
 };
 
-/// Weights that change are not transposed ahead: products read them as they are stored.
+/// Weights that change are not transposed in advance; products read them as they are stored.
 std::optional<WeightMatrix> weight_matrix(const Rewriter& rw, ValueId id) {
   if (is_matrix(rw, id)) return WeightMatrix{id};
   const auto turned = rw.producer(id, "transpose");
@@ -65,11 +65,11 @@ bool linear_from_gemm(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// A linear or conv_nhwc that only its reader reads, maybe through a view: converters multiply matrices, and
-/// put the axes back before they add what belongs to the product.
+/// A linear or conv_nhwc node with one reader, perhaps through a view: converters multiply matrices, and
+/// restore the axes before they add the bias or the residual.
 struct Dense {
   Node node;
-  Dims product, seen;  // extents of its result, and of what the reader reads
+  Dims product, seen;  // extents of its result, and as the reader sees it
 };
 
 bool is_view(const Rewriter& rw, const Node& node) {
@@ -110,8 +110,8 @@ void rebuild(Rewriter& rw, const Dense& fused, ValueId old) {
   rw.replace(old, viewed(rw, y, fused.seen, node.from));
 }
 
-/// Whether a weight of extents `bias` repeats along all but the columns of the product: it has the last axes
-/// that the reader sees, and those are the columns.
+/// Whether a weight of extents `bias` varies only along the columns of the product: it covers the last axes
+/// that the reader sees, and these are the columns.
 bool is_along_columns(const Dense& dense, const Dims& bias) {
   const int64_t n = dense.product.back();
   if (tensor::element_count(bias) != n) return false;
@@ -125,7 +125,7 @@ bool is_along_columns(const Dense& dense, const Dims& bias) {
                     bias.end() - static_cast<int64_t>(axes));
 }
 
-/// add(dense, constant over the last axis).
+/// add(dense, weight along the last axis).
 bool fuse_bias(Rewriter& rw, const Node& add) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     auto dense = fusable(rw, add.in[side]);

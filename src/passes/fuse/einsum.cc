@@ -1,4 +1,4 @@
-// Which letters of an einsum are batch, rows, columns and sums.
+// Rewrites an einsum of two operands as a matrix product with batch, rows, columns and sums.
 #include "passes/fuse/einsum.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using ir::Node;
 using ir::ValueId;
 using tensor::Dims;
 
-/// Letters of the operands and of the result, one for each axis, and the extent of each.
+/// The letters of the operands and of the result, one for each axis, and the extent of each letter.
 struct Equation {
   std::string a, b, y;
   std::map<char, int64_t> extents;
@@ -25,7 +25,7 @@ bool repeats(std::string letters) {
   return std::adjacent_find(letters.begin(), letters.end()) != letters.end();
 }
 
-/// What the node computes; nullopt where extents are unknown or an operand's diagonal is read.
+/// The equation of the node; nullopt if extents are unknown or an operand's diagonal is read.
 std::optional<Equation> read_equation(const Rewriter& rw, const Node& node) {
   std::vector<tensor::Shape> shapes;
   for (const ValueId id : node.in) {
@@ -35,7 +35,7 @@ std::optional<Equation> read_equation(const Rewriter& rw, const Node& node) {
   const ops::EinsumPlan plan = ops::parse_einsum(node.attrs.get_string("equation", ""), shapes);
   const auto letters = [](const std::vector<size_t>& ids) {
     std::string text;
-    for (const size_t id : ids) text += static_cast<char>('A' + id);  // at most 52 letters and a rank
+    for (const size_t id : ids) text += static_cast<char>('A' + id);  // at most 52 letters and one rank
     return text;
   };
   Equation e{letters(plan.operands[0]), letters(plan.operands[1]), letters(plan.result), {}};
@@ -49,7 +49,7 @@ std::optional<Equation> read_equation(const Rewriter& rw, const Node& node) {
 
 bool has(const std::string& letters, char c) { return letters.find(c) != std::string::npos; }
 
-/// The letters of `from` for which `wanted` holds.
+/// The letters of `from` that satisfy `wanted`.
 template <class F>
 std::string chosen(const std::string& from, F&& wanted) {
   std::string out;
@@ -57,7 +57,7 @@ std::string chosen(const std::string& from, F&& wanted) {
   return out;
 }
 
-/// An operand or result with a letter for each axis.
+/// An operand or result with one letter per axis.
 struct Lettered {
   ValueId value;
   std::string letters;
@@ -81,7 +81,7 @@ class Opener {
     const std::string sums = chosen(a_.letters, [&](char c) { return has(b_.letters, c) && !has(y_, c); });
     if (sums.empty()) return broadcast_product();
     const std::string batch = chosen(y_, [&](char c) { return has(a_.letters, c) && has(b_.letters, c); });
-    // A weight is the right operand of a product.
+    // Weights become the right operand of the product.
     if (batch.empty() && rw_.is_weight(a_.value) && !rw_.is_weight(b_.value)) std::swap(a_, b_);
     const std::string rows = chosen(a_.letters, [&](char c) { return !has(b_.letters, c); });
     const std::string columns = chosen(b_.letters, [&](char c) { return !has(a_.letters, c); });
@@ -115,7 +115,7 @@ class Opener {
     return rw_.add("transpose", {x.value}, {{"perm", perm}}, node_.from);
   }
 
-  /// `x` without its axes of extent 1 that the other operand repeats it along.
+  /// `x` without its axes of extent 1 along which the other operand repeats it.
   Lettered unrepeated(const Lettered& x, const Lettered& other) {
     const Dims dims = *rw_.dims(x.value);
     Lettered out = x;
@@ -129,7 +129,7 @@ class Opener {
     return out;
   }
 
-  /// `x` summed over what neither the result nor the other operand names.
+  /// `x` summed over letters that neither the result nor the other operand has.
   Lettered own_sums(const Lettered& x, const Lettered& other) {
     Lettered out{x.value, {}};
     std::vector<int64_t> axes;
@@ -147,7 +147,7 @@ class Opener {
     return out;
   }
 
-  /// Nothing is summed over both: a product of elements.
+  /// No letter is summed over in both operands: an elementwise product.
   ValueId broadcast_product() {
     const auto spread = [&](const Lettered& x) {
       Dims to;
@@ -158,15 +158,15 @@ class Opener {
     return rw_.add("mul", {spread(a_), spread(b_)}, {}, node_.from);
   }
 
-  /// [rows apart, sums]: what stands around the product sees the axes that it had.
+  /// [rows apart, sums]: rows keep their separate axes, since nodes around the product see these axes.
   ValueId rows_apart(const std::string& rows, const std::string& sums) {
     Dims to = rows.empty() ? Dims{1} : extents(rows);
     to.push_back(size(sums));
     return reshaped(ordered(a_, rows + sums), to);
   }
 
-  /// [sums, columns]. A matrix that is stored the other way round is turned by a transpose of two axes, which
-  /// products read through.
+  /// [sums, columns]. A matrix that is stored as [columns, sums] gets a transpose of two axes, which products
+  /// absorb.
   ValueId matrix(const std::string& sums, const std::string& columns) {
     if (b_.letters == columns + sums && !sums.empty() && !columns.empty()) {
       const ValueId stored = reshaped(b_.value, {size(columns), size(sums)});
@@ -175,7 +175,7 @@ class Opener {
     return reshaped(ordered(b_, sums + columns), {size(sums), size(columns)});
   }
 
-  /// [batch without its last letter, the last letter, first, second].
+  /// The letters in the order [batch without its last letter, the last one, first, second].
   ValueId joined(const Lettered& x, const std::string& batch, const std::string& first,
                  const std::string& second) {
     return reshaped(

@@ -1,4 +1,4 @@
-// Runs of elementwise nodes become one node that passes over memory once.
+// Fuses groups of elementwise nodes into single nodes, which pass over memory once.
 #include "passes/fuse/elementwise.h"
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-constexpr size_t kMaxSteps = 48;  // long enough for any activation; keeps the search for a group short
+constexpr size_t kMaxSteps = 48;  // enough for any activation; bounds the search for a group
 
-/// What a fused step would compute for `node`; nullopt if it is not elementwise f32 of a fixed, non-empty
-/// shape.
+/// The function that a fused step computes for `node`; nullopt unless it is elementwise over f32 with a
+/// fixed, non-empty shape.
 std::optional<ops::FusedFunction> function_of(const Rewriter& rw, const Node& node) {
   if (node.out.size() != 1 || node.out[0] == ir::kNoValue || rw.uses(node.out[0]) == 0) return std::nullopt;
   const auto dims = rw.dims(node.out[0]);
@@ -30,7 +30,7 @@ std::optional<ops::FusedFunction> function_of(const Rewriter& rw, const Node& no
   return ops::fused_function(node.op_name(), rw.graph().view(node));
 }
 
-/// Nodes of one group by id, which is also an order of execution.
+/// The nodes of a group by id, which is also a valid order of execution.
 using Group = std::set<uint32_t>;
 
 size_t reads_inside(const Rewriter& rw, const Group& group, ValueId id) {
@@ -42,9 +42,9 @@ size_t reads_inside(const Rewriter& rw, const Group& group, ValueId id) {
   return count;
 }
 
-/// Grows a group upward from `last`. An operand joins when it has the shape of the result and all its readers
-/// are in the group; so only the last value leaves the group, and nothing outside can stand between its
-/// members.
+/// Grows a group upward from `last`. An operand joins if it has the shape of the result and all its readers
+/// are in the group. So only the last value leaves the group, and no node outside can depend on one member
+/// while another depends on it.
 Group group_above(const Rewriter& rw, uint32_t last) {
   Group group{last};
   const auto dims = rw.dims(rw.graph().node(ir::NodeId(last)).out[0]);
@@ -65,12 +65,12 @@ Group group_above(const Rewriter& rw, uint32_t last) {
   return group;
 }
 
-/// Writes the steps of a group: operands, constants and registers get their references here.
+/// Writes the steps of a group and numbers its operands, constants and registers.
 class StepWriter {
  public:
   StepWriter(const Rewriter& rw, const Group& group) : rw_(rw), group_(group) {}
 
-  /// False when the group needs more operands or registers than a node has.
+  /// False if the group needs more operands or registers than a fused node has.
   bool write() {
     count_reads();
     for (uint32_t n : group_) {
@@ -95,7 +95,7 @@ class StepWriter {
     ops::FusedStepText step{function.name, "o0", {}};
     for (size_t i = 0; i < function.operands; ++i) step.operands.push_back(reference(node.in[i]));
     if (!is_last) {
-      // Taken before operands give theirs back: a step never writes the register it reads.
+      // Allocated before the operands' registers are freed: a step never overwrites its operands.
       const auto free = std::find(taken_.begin(), taken_.end(), false);
       if (free == taken_.end()) return false;
       *free = true;
@@ -145,7 +145,7 @@ bool fuse_above(Rewriter& rw, uint32_t last) {
   if (!writer.write()) return false;
   const ValueId fused = rw.add("fused_elementwise", writer.operands(), writer.attrs(), node.from);
   const Node& made = *rw.graph().producer(fused);
-  // Broadcasts that no kernel takes in one pass (three different extents) stay single nodes.
+  // Groups that no kernel runs (broadcasts with three different extents) stay single nodes.
   if (ops::choose_kernel(*made.op, rw.graph().view(made), tensor::DeviceKind::cpu) == nullptr) return false;
   return rw.replace_same(node.out[0], fused);
 }
@@ -155,8 +155,8 @@ bool fuse_above(Rewriter& rw, uint32_t last) {
 size_t fuse_elementwise(ir::Graph& graph) {
   Rewriter rw(graph);
   size_t changes = 0;
-  // From the outputs upward, so that a group begins at its last node; a fused node's members have no uses
-  // left.
+  // Nodes are visited from the outputs upward, so a group starts at its last node; members of a fused node
+  // have no uses left.
   for (size_t n = graph.nodes().size(); n-- > 0;) {
     if (graph.nodes()[n].op != nullptr) changes += fuse_above(rw, static_cast<uint32_t>(n));
   }

@@ -1,4 +1,4 @@
-// The forms in which exporters write layer norm, RMS norm and softmax, gathered back into one op.
+// Recognizes the forms in which exporters write layer norm, RMS norm, group norm and softmax.
 #include <algorithm>
 
 #include "passes/rewriter.h"
@@ -10,7 +10,7 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// What a reduction over one axis with kept dimensions reads, and the axis.
+/// The operand of a reduction over one axis with kept dimensions, and the axis.
 struct Reduced {
   ValueId x = ir::kNoValue;
   size_t axis = 0;
@@ -26,7 +26,7 @@ std::optional<Reduced> reduced(const Rewriter& rw, ValueId id, std::string_view 
   return Reduced{reduce->in[0], ir::normal_axis((*axes)[0], dims->size())};
 }
 
-/// A mean over one axis. TensorFlow's converter writes that of the last of three as a pool of lines.
+/// A mean over one axis. TensorFlow's converter writes one over the last of three as a pool over lines.
 std::optional<Reduced> mean_of(const Rewriter& rw, ValueId id) {
   if (const auto pool = rw.producer(id, "global_average_pool")) {
     const auto dims = rw.dims(pool->in[0]);
@@ -73,7 +73,7 @@ std::optional<RootMeanSquare> inverse_root(const Rewriter& rw, ValueId id) {
   return pow && rw.is_scalar(pow->in[1], -0.5) ? mean_square(rw, pow->in[0]) : std::nullopt;
 }
 
-/// The node normalises `value`: value / sqrt(mean(v^2) + eps), as div or as mul by the reciprocal.
+/// The value that the node normalizes: value / sqrt(mean(v^2) + eps), as div or as mul by the reciprocal.
 struct Normalised {
   ValueId value;
   RootMeanSquare rms;
@@ -91,14 +91,14 @@ std::optional<Normalised> normalised(const Rewriter& rw, const Node& node) {
   return std::nullopt;
 }
 
-/// What x is less its mean over `axis`: x of sub(x, mean(x)).
+/// x, if v is sub(x, mean(x)) over the same axis.
 std::optional<ValueId> uncentred(const Rewriter& rw, const Reduced& v) {
   const auto centred = rw.producer(v.x, "sub");
   if (!centred || mean_of(rw, centred->in[1]) != Reduced{centred->in[0], v.axis}) return std::nullopt;
   return centred->in[0];
 }
 
-/// The axis of a tensor that is normalised, as weights for it are written.
+/// The normalized axis and the rank of the tensor, which give the shape of its weights.
 struct NormAxis {
   size_t axis, rank;
   int64_t extent;
@@ -106,7 +106,7 @@ struct NormAxis {
   bool is_last() const { return axis + 1 == rank; }
 };
 
-/// The last axis, or the channels of images: those a norm takes, the latter between layout changes.
+/// The axes that a norm can take: the last one, or the channels of images (which needs layout changes).
 std::optional<NormAxis> norm_axis(const Rewriter& rw, const Reduced& v) {
   const auto dims = rw.dims(v.x);
   if (!dims || rw.graph().type(v.x).dtype != tensor::DType::f32) return std::nullopt;
@@ -114,7 +114,7 @@ std::optional<NormAxis> norm_axis(const Rewriter& rw, const Reduced& v) {
   return n.is_last() || (n.axis == 1 && n.rank == 4) ? std::optional(n) : std::nullopt;
 }
 
-/// `id` as a vector if it is a weight along the axis and of one value elsewhere.
+/// `id` as a vector, if it is a weight that varies along the normalized axis only.
 std::optional<ValueId> vector_along(Rewriter& rw, ValueId id, const NormAxis& n, const std::string& from) {
   const auto w = rw.weight_dims(id);
   const size_t behind = n.rank - 1 - n.axis;
@@ -124,7 +124,7 @@ std::optional<ValueId> vector_along(Rewriter& rw, ValueId id, const NormAxis& n,
   return rw.reshaped_weight(id, {n.extent}, from);
 }
 
-/// The single reader `op` of `id` and its constant operand; nullopt if it is not of that form.
+/// The only reader of `id`, if it is `op` with a constant operand; else nullopt.
 struct AffineStep {
   Node node;
   ValueId vector;
@@ -147,7 +147,7 @@ ValueId ones(Rewriter& rw, int64_t count) {
   return rw.constant(tensor::Tensor::from<float>({count}, std::span<const float>(values)));
 }
 
-/// A norm of `x` with its vectors.
+/// A norm of `x` with its scale and offset.
 struct Norm {
   std::string op;
   ValueId x;
@@ -182,13 +182,13 @@ bool gather_norm(Rewriter& rw, const Node& node) {
   return replace_by_norm(rw, bias ? bias->node.out[0] : scaled, norm, *n, node.from);
 }
 
-/// g and m of m g, where m is a mean; `is_negative` says which sign the whole has.
+/// The factors of mean * g; `is_negative`: whether the product has a minus sign.
 struct ShiftedMean {
   ValueId mean, factor;
   bool is_negative;
 };
 
-/// -mean * g, (-mean) * g or mean * g.
+/// Matches -(mean * g), (-mean) * g or mean * g.
 std::optional<ShiftedMean> shifted_mean(const Rewriter& rw, ValueId id, ValueId factor) {
   if (const auto neg = rw.producer(id, "neg")) {
     auto inner = shifted_mean(rw, neg->in[0], factor);
@@ -202,7 +202,7 @@ std::optional<ShiftedMean> shifted_mean(const Rewriter& rw, ValueId id, ValueId 
   return ShiftedMean{parts->second, factor, false};
 }
 
-/// beta of beta - mean g, written as a sum or a difference; kNoValue where there is none.
+/// beta of beta - mean * g, written as a sum or a difference; kNoValue if there is no beta.
 std::optional<ValueId> offset_of(const Rewriter& rw, ValueId id, ValueId factor, const Reduced& mean) {
   const auto is_mean = [&](ValueId v, bool is_negative) {
     const auto m = shifted_mean(rw, v, factor);
@@ -215,7 +215,7 @@ std::optional<ValueId> offset_of(const Rewriter& rw, ValueId id, ValueId factor,
   return parts ? std::optional(parts->second) : std::nullopt;
 }
 
-/// gamma / sqrt(mean(v^2) + eps); gamma is kNoValue where there is none.
+/// gamma / sqrt(mean(v^2) + eps); gamma is kNoValue if absent.
 struct NormFactor {
   RootMeanSquare rms;
   ValueId gamma = ir::kNoValue;
@@ -231,7 +231,7 @@ std::optional<NormFactor> norm_factor(const Rewriter& rw, ValueId id) {
   return std::nullopt;
 }
 
-/// The sum of x `factor` and `offset`, if it is a norm of x.
+/// Replaces x * factor + offset if it is a norm of x.
 bool gather_shifted(Rewriter& rw, const Node& sum, ValueId x, ValueId factor, ValueId offset) {
   const auto g = norm_factor(rw, factor);
   if (!g || uncentred(rw, g->rms.v) != x) return false;
@@ -247,7 +247,7 @@ bool gather_shifted(Rewriter& rw, const Node& sum, ValueId x, ValueId factor, Va
   return replace_by_norm(rw, sum.out[0], norm, *n, sum.from);
 }
 
-/// x g + (beta - mean g) with g = gamma / sqrt(mean((x - mean)^2) + eps): how TensorFlow computes a norm.
+/// x g + (beta - mean g) with g = gamma / sqrt(mean((x - mean)^2) + eps): TensorFlow's form of a norm.
 bool gather_shifted_norm(Rewriter& rw, const Node& sum) {
   for (const size_t side : {size_t{0}, size_t{1}}) {
     const auto product = rw.producer(sum.in[side], "mul");
@@ -259,16 +259,16 @@ bool gather_shifted_norm(Rewriter& rw, const Node& sum) {
   return false;
 }
 
-/// True if the constant is `value` everywhere.
+/// True if all elements of the constant are `value`.
 bool is_filled(const Rewriter& rw, ValueId id, double value) {
   const tensor::Tensor* t = rw.known(id);
-  constexpr int64_t kMostBytes = 64 << 10;  // of channels in groups
+  constexpr int64_t kMostBytes = 64 << 10;  // limits the constants expanded to groups of channels
   if (t == nullptr || !tensor::is_float(t->dtype()) || t->bytes() > kMostBytes) return false;
   const std::vector<double> all = t->to_doubles();
   return std::all_of(all.begin(), all.end(), [&](double v) { return v == value; });
 }
 
-/// Views of `id` back to what they show.
+/// The value under the views that make `id`.
 ValueId shown(const Rewriter& rw, ValueId id) {
   for (const Node* node = rw.graph().producer(id);
        node != nullptr && node->op->schema.is_view && !node->in.empty(); node = rw.graph().producer(id)) {
@@ -278,8 +278,8 @@ ValueId shown(const Rewriter& rw, ValueId id) {
   return id;
 }
 
-/// An instance norm of x [n, c, ...] seen as [n, groups, ...], seen as x again, with a scale and an offset of
-/// each channel: a group norm.
+/// A group norm: an instance norm of x [n, c, ...] viewed as [n, groups, ...], viewed back as x, with a scale
+/// and an offset for each channel.
 bool gather_group_norm(Rewriter& rw, const Node& norm) {
   const ValueId x = shown(rw, norm.in[0]);
   const auto whole = rw.dims(x), groups = rw.dims(norm.in[0]);

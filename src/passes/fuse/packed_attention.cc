@@ -1,4 +1,4 @@
-// Attention whose queries, keys and values are cut from one projection reads that projection in place.
+// Lets attention read queries, keys and values in place if they are slices of one projection.
 #include "passes/rewriter.h"
 #include "passes/fuse/transformer.h"
 
@@ -8,15 +8,15 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// A part of the last axis of `whole`, viewed as [batch, seq, heads, head_dim].
+/// A slice of the last axis of `whole`, viewed as [batch, seq, heads, head_dim].
 struct Part {
   ValueId whole;
   int64_t offset;
 };
 
-constexpr size_t kMaskEnd = 4;  // operands of attention_bsnd up to its mask
+constexpr size_t kMaskEnd = 4;  // number of operands of attention_bsnd up to the mask
 
-/// Elements of the last axis before result `id` of the split.
+/// The offset of result `id` of the split along the last axis.
 std::optional<int64_t> offset_in(const Rewriter& rw, const Node& split, ValueId id) {
   int64_t offset = 0;
   for (ValueId out : split.out) {
@@ -57,7 +57,7 @@ std::optional<Part> part(const Rewriter& rw, ValueId id) {
 bool pack(Rewriter& rw, const Node& node) {
   const auto q = part(rw, node.in[0]), k = part(rw, node.in[1]), v = part(rw, node.in[2]);
   if (!q || !k || !v || q->whole != k->whole || k->whole != v->whole) return false;
-  if (node.out.size() > 1 || node.in.size() > kMaskEnd) return false;  // sinks have no place there
+  if (node.out.size() > 1 || node.in.size() > kMaskEnd) return false;  // sinks are not supported there
   const tensor::Dims qd = *rw.dims(node.in[0]), kd = *rw.dims(node.in[1]), vd = *rw.dims(node.in[2]);
   const int64_t heads = qd[2], kv_heads = kd[2], d = qd[3];
   const bool in_order = q->offset == 0 && k->offset == heads * d && v->offset == (heads + kv_heads) * d;
@@ -65,7 +65,7 @@ bool pack(Rewriter& rw, const Node& node) {
   if (rw.dims(q->whole)->back() != (heads + 2 * kv_heads) * d) return false;
   std::vector<ValueId> in{q->whole};
   const tensor::Dims flat{qd[0], qd[1], rw.dims(q->whole)->back()};
-  if (rw.dims(q->whole) != flat)  // the same rows under other leading extents
+  if (rw.dims(q->whole) != flat)  // the same rows with other leading extents
     in[0] =
         rw.add("reshape", {q->whole, rw.constant(tensor::Tensor::from<int64_t>({3}, flat))}, {}, node.from);
   if (node.in.size() > 3 && node.in[3] != ir::kNoValue) in.push_back(node.in[3]);

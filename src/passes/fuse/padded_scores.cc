@@ -1,4 +1,4 @@
-// Scores of a vocabulary get as many columns as products of a device like.
+// Pads scores of a vocabulary to a number of columns that products run fast with.
 #include "passes/fuse/padded_scores.h"
 
 #include <algorithm>
@@ -15,11 +15,11 @@ using ir::ValueId;
 using tensor::Tensor;
 
 constexpr int64_t kColumns = 64;        // 128 bytes of 16-bit scores
-constexpr int64_t kLeastClasses = 256;  // below it the product takes no time
+constexpr int64_t kLeastClasses = 256;  // with fewer, the product takes no time
 
 bool is_loss(std::string_view op) { return op == "cross_entropy" || op == "cross_entropy_part"; }
 
-/// One product of scores, and all that is done with them and their gradient.
+/// One product of scores and all nodes that read the scores or their gradient.
 class Scores {
  public:
   Scores(Rewriter& rw, const std::vector<std::vector<ir::NodeId>>& uses, const std::set<ValueId>& outputs)
@@ -39,7 +39,7 @@ class Scores {
   ir::Graph& graph() { return rw_.graph(); }
   int64_t last_extent(ValueId id) const { return rw_.graph().type(id).shape.to_dims().back(); }
 
-  /// A product by a matrix, perhaps with a bias, and nothing behind it.
+  /// A product with a matrix, perhaps with a bias, but without activation or residual.
   bool is_plain(const Node& linear) const {
     const bool has_residual = linear.in.size() > 3 && linear.in[3] != ir::kNoValue;
     return !has_residual && linear.out.size() == 1 &&
@@ -47,14 +47,14 @@ class Scores {
            linear.attrs.get_int("float8", 0) == 0 && rw_.graph().type(linear.out[0]).shape.is_static();
   }
 
-  /// Casts and views that keep the last axis.
+  /// True for casts, and for views that keep the last axis.
   bool carries(const Node& node) const {
     if (node.op_name() == "cast") return true;
     return node.op_name() == "reshape" && last_extent(node.out[0]) == classes_;
   }
 
   /// Collects the readers of scores, or of their gradient, in the order of the graph; false if one of them
-  /// may not see more columns.
+  /// cannot take more columns.
   bool follow(ValueId id, bool is_gradient) {
     if (outputs_.count(id) > 0) return false;
     for (const ir::NodeId reader : uses_[ir::index(id)]) {
@@ -81,7 +81,7 @@ class Scores {
     return rw_.constant(Tensor::from<int64_t>({count}, std::span<const int64_t>(values)));
   }
 
-  /// A matrix with zeros behind the last of its classes; one for all products that read it.
+  /// The matrix with rows or columns of zeros after its last class, made once for all products that read it.
   ValueId padded(ValueId weight, bool by_rows, const std::string& from) {
     ValueId& made = padded_.try_emplace(weight, ir::kNoValue).first->second;
     if (made != ir::kNoValue) return made;
@@ -99,7 +99,7 @@ class Scores {
       if (i < in.size() && in[i] != ir::kNoValue) in[i] = padded(in[i], by_rows(linear), linear.from);
     }
     now_[linear.out[0]] = rw_.add("linear", in, linear.attrs, linear.from);
-    // In the order in which the graph is sorted: operands are replaced before their readers.
+    // In the order of the sorted graph: operands are replaced before their readers.
     for (const ir::NodeId reader : seen_) widen_reader(Node(graph().node(reader)));
   }
 
@@ -127,13 +127,13 @@ class Scores {
     }
   }
 
-  /// True if the first result has the columns of the scores.
+  /// True if the first result has the columns of scores.
   static bool carries_columns(const Node& node) {
     const std::string_view op = node.op_name();
     return op == "cast" || op == "reshape" || op == "cross_entropy_grad";
   }
 
-  /// The gradient of the weight, or of the bias, without the rows that are no classes.
+  /// The gradient of the weight or of the bias without the padding.
   ValueId own_part(const Node& product, ValueId gradient, bool is_matrix) {
     const int64_t axis = is_matrix && !by_rows(product) ? 1 : 0;
     return rw_.add("slice", {gradient, ints({0}), ints({classes_}), ints({axis})}, {}, product.from);

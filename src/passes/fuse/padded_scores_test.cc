@@ -1,4 +1,4 @@
-// Scores of a vocabulary with more columns than classes: what the step becomes, and that no value changes.
+// Scores of a vocabulary with padded columns: the resulting step, and that no value changes.
 #include "passes/fuse/padded_scores.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct Form {
   const char* loss = "cross_entropy";
 };
 
-/// A head over rows [6, 8] with its loss and the gradients of all it reads; outputs in that order.
+/// A head over rows [6, 8]; the outputs are its loss and the gradients of all its operands.
 ir::Graph step_of(const Form& form) {
   ir::Graph g;
   const auto op = [&](const char* name, std::vector<ValueId> in, ir::Attrs attrs = {}) {

@@ -1,4 +1,4 @@
-// First layers of convolution networks get as many input channels as tensor cores like.
+// Pads the input channels of first layers of convolutional networks to a number that suits tensor cores.
 #include "passes/fuse/padded_stems.h"
 
 #include <map>
@@ -43,7 +43,7 @@ class Stems {
  private:
   const tensor::TensorType& type(ValueId id) const { return rw_.graph().type(id); }
 
-  /// Channels of an operand [n, ..., c] in 16 bits that has too few of them, else 0.
+  /// The number of channels of a 16-bit operand [n, ..., c] if it is below kChannels, else 0.
   int64_t few_channels(const Node& node) const {
     const DType dtype = type(node.in[0]).dtype;
     const bool is_plain = node.attrs.get_int("group", 1) == 1 &&
@@ -59,7 +59,7 @@ class Stems {
     return rw_.constant(Tensor::from<int64_t>({count}, std::span<const int64_t>(values)));
   }
 
-  /// A tensor with zeros behind the last of its channels; one for all that read it.
+  /// The tensor with zeros after its last channel, made once for all its readers.
   ValueId padded(ValueId id, size_t axis, const std::string& from) {
     ValueId& made = padded_.try_emplace(id, ir::kNoValue).first->second;
     if (made != ir::kNoValue) return made;

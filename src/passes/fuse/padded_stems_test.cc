@@ -1,4 +1,4 @@
-// First convolutions with more channels than images have: what the step becomes.
+// First convolutions with more channels than their images have: the resulting step.
 #include "passes/fuse/padded_stems.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ struct Form {
   int64_t channels = 3, group = 1;
 };
 
-/// A convolution over images [2, 9, 9, channels] and the gradients of weight and images, if those are wanted.
+/// A convolution of images [2, 9, 9, channels] with the gradients of weight and (optionally) images.
 ir::Graph step_of(const Form& form, bool wants_images = false) {
   ir::Graph g;
   const ValueId x = g.add_input("x", {form.type, {2, 9, 9, form.channels}});
@@ -62,7 +62,7 @@ TEST(PadStems, GivesConvolutionsEightChannels) {
           if (node.op_name() == "conv_nhwc_grad_x") continue;
           if (!node.op_name().starts_with("conv_nhwc")) continue;
           EXPECT_EQ(after.type(node.in[0]).shape.to_dims().back(), 8) << node.op_name();
-          // The weight, or the gradient of the result.
+          // Operand 1 is the weight, or the gradient of the result.
           const tensor::Dims second = after.type(node.in[1]).shape.to_dims();
           EXPECT_EQ(second[1], node.op_name() == "conv_nhwc" ? 8 : 7);
         }

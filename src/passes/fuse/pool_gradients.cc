@@ -1,4 +1,4 @@
-// The gradient of a rectifier moves into the gradient of the pooling behind it.
+// Fuses the gradient of a ReLU into the gradient of the pooling after it.
 #include "passes/fuse/pool_gradients.h"
 
 #include "passes/rewriter.h"

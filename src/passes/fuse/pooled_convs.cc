@@ -1,4 +1,4 @@
-// Finds the six nodes around the image between a convolution and a maximum, and makes two of them.
+// Finds the six nodes around the image between a convolution and a max pool; makes two of them.
 #include "passes/fuse/pooled_convs.h"
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// What stands around one convolution. Readers of the image's gradient may be missing.
+/// The nodes around one convolution. Readers of the image's gradient may be missing.
 struct Place {
   Node conv, pool;                      // y = conv(x, w, b), p = pool(y)
-  std::optional<Node> to_x, to_w, sum;  // of the gradient of y
-  std::optional<Node> rectifier;        // behind to_x
+  std::optional<Node> to_x, to_w, sum;  // read the gradient of y
+  std::optional<Node> rectifier;        // the ReLU gradient after to_x
 };
 
-/// 2 x 2 windows that lie side by side from the first pixel on.
+/// Windows of 2 x 2 with stride 2 and without padding.
 bool is_two_by_two(const Node& pool, const tensor::Dims& y) {
   const ops::Window w = ops::make_window(pool.attrs, pool.attrs.get_ints("kernel_shape"), {y[1], y[2]});
   return std::all_of(w.axes.begin() + 1, w.axes.end(), [](const ops::WindowAxis& a) {
@@ -29,7 +29,7 @@ bool is_two_by_two(const Node& pool, const tensor::Dims& y) {
   });
 }
 
-/// A convolution whose only epilogue is a bias, and a rectifier if the pool's gradient looks at one.
+/// A convolution with only a bias, and a ReLU if the pool's gradient includes one.
 bool is_plain(const Node& conv, bool rectified) {
   const bool has_residual = conv.in.size() > 3 && conv.in[3] != ir::kNoValue;
   return !has_residual && conv.attrs.get_int("group", 1) == 1 &&
@@ -42,7 +42,7 @@ bool sums_all_pixels(const Rewriter& rw, const Node& sum) {
          rw.ints(sum.in[1]) == std::vector<int64_t>{0, 1, 2};
 }
 
-/// Takes the readers of the image's gradient; false if there are others.
+/// Takes the readers of the image's gradient into `place`; false if there are others.
 bool take_readers(const Rewriter& rw, ValueId dy, Place& place) {
   size_t found = 0;
   const auto take = [&](std::optional<Node>& to, const Node& node) {

@@ -1,4 +1,4 @@
-// The fusion of maxima into the convolutions before them: what it takes, what it leaves, equal numbers.
+// Max pools fused into the convolutions before them: what is fused, what is not, and equal results.
 #include "passes/fuse/pooled_convs.h"
 
 #include <cstring>
@@ -14,7 +14,7 @@ using tensor::DType;
 using tensor::Tensor;
 using Ints = std::vector<int64_t>;
 
-/// A convolution with its pool and all gradients, as the passes before leave them.
+/// A convolution with its pool and all gradients, as earlier passes leave them.
 struct Step {
   ir::Graph g;
   ValueId x = g.add_input("x", {DType::f32, {2, 10, 12, 16}});
@@ -129,7 +129,7 @@ TEST(PooledConvs, ConvolutionsThatNoKernelTakesStay) {
 }
 
 TEST(ConvBiasSums, OneNodeGivesBothGradients) {
-  for (const int64_t channels : {1, 16}) {  // Winograd's kernel, for sixteen channels, does not sum
+  for (const int64_t channels : {1, 16}) {  // the Winograd kernel, used for 16 channels, does not sum
     ir::Graph g;
     const ValueId x = g.add_input("x", {DType::f32, {2, 9, 10, channels}});
     const ValueId dy = g.add_input("dy", {DType::f32, {2, 7, 8, 24}});

@@ -1,4 +1,4 @@
-// Activations of training steps, and their slopes, at the end of the products before them.
+// Fuses activations of training steps and their gradients into the products before them.
 #include "passes/fuse/product_epilogues.h"
 
 #include "ops/table.h"
@@ -14,7 +14,7 @@ bool is_tanh_form(const Node& node) { return node.attrs.get_string("approximate"
 
 ir::Attrs with_gelu(ir::Attrs attrs) { return attrs.set("activation", std::string("gelu_tanh")); }
 
-/// True if the device runs a node of `op` as it stands; it is erased where not.
+/// True if the device has a kernel for the node of `result`; otherwise the node is erased.
 bool runs_there(ir::Graph& graph, ValueId result) {
   const Node& made = *graph.producer(result);
   if (ops::choose_kernel(*made.op, graph.view(made), tensor::DeviceKind::cuda) != nullptr) return true;

@@ -1,4 +1,4 @@
-// Queries, keys and values of one input become one product, which attention then reads in place.
+// Joins the projections of queries, keys and values into one product, which attention reads in place.
 #include <array>
 
 #include "passes/fuse/transformer.h"
@@ -11,10 +11,10 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// x W + bias, seen by attention alone, as [batch, seq, heads, head_dim].
+/// x W + bias, read only by attention, as [batch, seq, heads, head_dim].
 struct Projection {
   Node linear;
-  Node view;      ///< the reshape between them
+  Node view;      ///< the reshape between the two
   int64_t width;  ///< columns of W
 
   ValueId x() const { return linear.in[0]; }
@@ -22,7 +22,7 @@ struct Projection {
   bool is_transposed() const { return linear.attrs.get_int("transposed", 0) != 0; }
 };
 
-/// A weight whose content is here and is worth copying: one that repeats a block would lose that.
+/// A weight with known content that may be copied: a weight with repeated blocks would lose its compact form.
 bool is_constant(const Rewriter& rw, ValueId id, size_t rank) {
   const tensor::Tensor* known = rw.known(id);
   return known != nullptr && known->dtype() == tensor::DType::f32 && known->rank() == rank &&
@@ -47,7 +47,7 @@ std::optional<Projection> projection(const Rewriter& rw, ValueId id) {
 
 using Three = std::array<Projection, 3>;
 
-/// The product of all three: x [.., k] by [k, q + k + v columns], plus the biases where there are any.
+/// The joint product: x [.., k] by [k, q + k + v columns], plus the biases if there are any.
 ValueId joined(Rewriter& rw, const Three& parts) {
   const Node& first = parts[0].linear;
   std::vector<ValueId> weights, biases;
@@ -70,13 +70,13 @@ ValueId joined(Rewriter& rw, const Three& parts) {
 
 bool join(Rewriter& rw, const Node& node) {
   constexpr size_t kMaskEnd =
-      4;  // operands of attention_bsnd up to its mask; packed_attention takes no others
+      4;  // number of operands of attention_bsnd up to the mask; packed_attention takes no others
   if (node.out.size() > 1 || node.in.size() > kMaskEnd) return false;
   const auto q = projection(rw, node.in[0]), k = projection(rw, node.in[1]), v = projection(rw, node.in[2]);
   if (!q || !k || !v || q->x() != k->x() || k->x() != v->x()) return false;
   if (q->is_transposed() != k->is_transposed() || k->is_transposed() != v->is_transposed()) return false;
   const tensor::Dims qd = *rw.dims(node.in[0]), kd = *rw.dims(node.in[1]), vd = *rw.dims(node.in[2]);
-  // What packed_attention asks for: heads of one size, as many of keys as of values.
+  // packed_attention requires heads of one size, and as many value heads as key heads.
   if (qd[3] != kd[3] || kd[3] != vd[3] || kd[2] != vd[2]) return false;
   const Three parts{*q, *k, *v};
   const ValueId whole = joined(rw, parts);

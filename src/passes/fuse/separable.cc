@@ -1,4 +1,4 @@
-// Gathers pointwise, depthwise and pointwise convolutions into one node whose middle never leaves the cache.
+// Fuses pointwise, depthwise and pointwise convolutions into one node that works within the cache.
 #include "ops/conv/separable_conv.h"
 #include "passes/fuse/separable.h"
 #include "passes/rewriter.h"
@@ -18,13 +18,13 @@ bool all_equal(const Node& node, const char* name, int64_t value) {
   return std::all_of(list.begin(), list.end(), [&](int64_t v) { return v == value; });
 }
 
-/// The f32 weights of a convolution of images, known now; else null.
+/// The f32 weights of a 2-D convolution if they are constant, else null.
 const tensor::Tensor* image_weights(const Rewriter& rw, const Node& node) {
   const tensor::Tensor* w = rw.known(node.in[1]);
   return w != nullptr && w->dtype() == tensor::DType::f32 && w->dims().size() == 4 ? w : nullptr;
 }
 
-/// A channels-last convolution of kernel 1 x 1 with nothing special about it.
+/// A channels-last 1 x 1 convolution without strides, padding or groups.
 bool is_pointwise(const Rewriter& rw, const Node& node) {
   const tensor::Tensor* w = image_weights(rw, node);
   if (w == nullptr || node.attrs.get_int("group", 1) != 1) return false;
@@ -32,7 +32,7 @@ bool is_pointwise(const Rewriter& rw, const Node& node) {
          all_equal(node, "pads", 0) && node.attrs.get_string("input_layout", "nhwc") == "nhwc";
 }
 
-/// One filter for each channel, undilated.
+/// One filter per channel, without dilation.
 bool is_depthwise(const Rewriter& rw, const Node& node) {
   const tensor::Tensor* w = image_weights(rw, node);
   if (w == nullptr || has(node, 3)) return false;

@@ -1,4 +1,4 @@
-// Fuses rectifiers and residual sums into the norms of a training graph.
+// Fuses ReLUs and residual sums into the batch norms of a training graph.
 #include "passes/fuse/train_norms.h"
 
 #include "passes/rewriter.h"
@@ -9,7 +9,7 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// The batch norm that computes `id`, if only one node reads that result.
+/// The batch norm that computes `id`, if `id` has one reader only.
 std::optional<Node> sole_norm(const Rewriter& rw, ValueId id) {
   const std::optional<Node> norm = rw.producer(id, "batch_norm_train");
   return norm && norm->out[0] == id && rw.single_use(id) ? norm : std::nullopt;
@@ -18,7 +18,7 @@ std::optional<Node> sole_norm(const Rewriter& rw, ValueId id) {
 bool has_activation(const Node& norm) { return norm.attrs.get_string("activation", "none") != "none"; }
 bool has_residual(const Node& norm) { return norm.in.size() > 3 && norm.in[3] != ir::kNoValue; }
 
-/// Puts `norm` in place of `last`, whose result it computes now.
+/// Replaces `last` by `norm`, which now computes its result.
 void replace_by(Rewriter& rw, const Node& norm, ValueId last) {
   const std::vector<ValueId> results = rw.add_all(norm.op_name(), norm, norm.out.size());
   rw.replace(last, results[0]);
@@ -27,7 +27,7 @@ void replace_by(Rewriter& rw, const Node& norm, ValueId last) {
   }
 }
 
-/// A sum of a plain batch norm and a value of the same shape, as the norm with that residual.
+/// A sum of a plain batch norm and a value of the same shape, as a norm with that value as its residual.
 std::optional<Node> with_residual(const Rewriter& rw, const Node& sum) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     std::optional<Node> norm = sole_norm(rw, sum.in[side]);
@@ -55,7 +55,7 @@ bool fuse_relu(Rewriter& rw, const Node& relu) {
 }
 
 bool fuse_sum(Rewriter& rw, const Node& sum) {
-  // The sums that went into rectified norms still stand in the list of nodes.
+  // Sums that were fused into norms with ReLU are still in the list of nodes.
   if (rw.uses(sum.out[0]) == 0) return false;
   const std::optional<Node> norm = with_residual(rw, sum);
   if (norm) replace_by(rw, *norm, sum.out[0]);
@@ -78,8 +78,8 @@ bool fuse_gradient_sum(Rewriter& rw, const Node& sum) {
   return false;
 }
 
-/// The gradient of a rectified sum is written out behind its rectifier: two parts of dy are then read once
-/// each, by the pass that adds them.
+/// Lets the backward norm read the two summands of dy itself, if dy is a ReLU gradient of a sum: each summand
+/// is then read once, by the pass that adds them.
 bool take_two_parts(Rewriter& rw, const Node& norm) {
   constexpr size_t kResidual = 3, kSecondPart = 7;
   if (norm.out.size() <= kResidual || norm.in.size() > kSecondPart || !rw.single_use(norm.in[0]))

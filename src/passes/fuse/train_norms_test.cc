@@ -1,5 +1,4 @@
-// The fusion of rectifiers and residuals into training batch norms: what it takes, what it leaves, equal
-// numbers.
+// ReLUs and residuals fused into training batch norms: what is fused, what is not, and equal results.
 #include "passes/fuse/train_norms.h"
 
 #include "ops/test_grad.h"
@@ -13,7 +12,7 @@ using tensor::Tensor;
 
 constexpr int64_t kChannels = 5;
 
-/// Adds bn(x) with constants of its own; returns its first result. The variance becomes an output.
+/// Adds bn(x) with new constants; returns its first result. The variance becomes an output.
 ValueId norm(ir::Graph& g, ValueId x, uint64_t seed) {
   const ValueId scale = g.add_constant(ops::testing::random_tensor(DType::f64, {kChannels}, 0.5, 2, seed));
   const ValueId bias = g.add_constant(ops::testing::random_tensor(DType::f64, {kChannels}, -1, 1, seed + 1));
@@ -32,7 +31,7 @@ size_t count(const ir::Graph& g, std::string_view name) {
   return n;
 }
 
-/// Outputs of the graph and the gradient of the sum of its last output with respect to its inputs.
+/// The outputs of the graph, and the gradient of the sum of its last output with respect to its inputs.
 std::vector<Tensor> with_gradients(ir::Graph g, const std::vector<Tensor>& inputs) {
   std::vector<char> wanted(g.values().size(), 0);
   for (ValueId id : g.inputs()) wanted[ir::index(id)] = 1;

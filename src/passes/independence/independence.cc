@@ -1,5 +1,5 @@
-// Follows an index through a graph: binds it with a number of entries that no other extent has to do with,
-// types node by node, and asks each node's cut rule where the index goes.
+// Follows an index through a graph: gives it an extent unrelated to all others, infers types node by node,
+// and asks each node's cut rule along which dimensions its results have the index.
 #include "passes/independence/independence.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ using ops::Count;
 using ops::Counts;
 using Kind = IndexUse::Kind;
 
-/// Divisible by what extents are divided by, so that such divisions come out, and by a prime that is in none
-/// of them: an extent that this number divides holds the index.
+/// A number that is divisible by common divisors, so that divisions of extents are exact, and by a prime that
+/// divides no extent of the graph: an extent that this number divides belongs to the index.
 int64_t entries_for(const ir::Graph& graph, const IndexedInputs& inputs) {
   std::vector<int64_t> extents;
   for (const tensor::Dims& dims : inputs.shapes) extents.insert(extents.end(), dims.begin(), dims.end());
@@ -55,7 +55,7 @@ class IndexWalk {
   }
 
  private:
-  /// Constants made on the way up to this size are computed: they are shapes.
+  /// Constants up to this size are computed along the way: they are shapes.
   static constexpr int64_t kMaxBytes = 4096;
 
   void bind() {
@@ -99,7 +99,7 @@ class IndexWalk {
       counts_[id] = counts;
   }
 
-  /// The constants that take the place of folded results are what these were.
+  /// The new constants depend on the index as the results that they replace.
   void fold(NodeId id, const Node& node) {
     size_t next = graph_.values().size();
     if (!fold_node(graph_, id, kMaxBytes, pool_)) return;
@@ -112,7 +112,7 @@ class IndexWalk {
     }
   }
 
-  /// What draws has no rule: a part does not know which of the numbers are its own.
+  /// Nodes that draw random numbers have no rule: a part does not know which of the numbers are its own.
   bool draws(const Node& node) {
     const ir::NodeView view = graph_.view(node);
     const auto is_open = [](const tensor::TensorType& t) { return !t.shape.is_static(); };
@@ -166,7 +166,7 @@ class IndexWalk {
     return has_numbers ? by_numbers(node) : by_rule(node);
   }
 
-  /// Results over numbers of rows depend on them too, unless each row looks up what is its own.
+  /// Results that depend on row numbers depend on the index, unless each row looks up its own entries.
   std::vector<IndexUse> by_numbers(const Node& node) {
     if (const auto own = numbers_.looks_up_own(node)) return all(node, {Kind::along, *own});
     const auto numbered = std::find_if(node.in.begin(), node.in.end(), [&](ValueId id) {
@@ -179,7 +179,7 @@ class IndexWalk {
     return out;
   }
 
-  /// Of the node's results, those that are counts.
+  /// The results of the node that are numbers of entries.
   std::vector<Counts> counts_of(const Node& node, const std::vector<IndexUse>& results) {
     std::vector<Counts> none(node.out.size());
     if (results.empty() || results[0].kind != Kind::counts) return none;
@@ -218,7 +218,7 @@ class IndexWalk {
     return known == nullptr || known->bytes() > kMaxBytes ? Counts{} : ops::plain_counts(*known);
   }
 
-  /// Operands small enough to compute with, and results too.
+  /// True if the operands are known and small enough to compute with, and the results are small.
   bool are_known(const Node& node) {
     const auto is_small = [&](ValueId id) {
       const tensor::Tensor* known = graph_.known(id);
@@ -231,7 +231,7 @@ class IndexWalk {
     });
   }
 
-  /// Counts may be read where they are extents of the result, and nowhere else.
+  /// Counts may be read only as extents of the result.
   std::vector<IndexUse> by_rule(const Node& node) {
     IndexRuleInput in{.schema = node.op->schema, .node = graph_.view(node), .entries = n_};
     for (size_t i = 0; i < node.in.size(); ++i) {

@@ -1,5 +1,5 @@
-// Which graphs keep rows apart, and what is said of those that do not: every rule that a proof leans on, and
-// the ways in which a number of rows gets into a graph.
+// Which graphs treat rows independently, and the reason for those that do not: tests every rule used by the
+// proof, and the ways in which the number of rows enters a graph.
 #include "passes/independence/independence.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace trireme::passes {
 namespace {
 
-/// The reason over one input x f32[n, 4, 6] and a constant c f32[4, 6]; empty: rows are apart.
+/// The reason for input x f32[n, 4, 6] and a constant c f32[4, 6]; empty if rows are independent.
 std::string reason(const std::string& body, tensor::Dims shape = {1, 4, 6}) {
   std::string dims = "n";
   for (size_t d = 1; d < shape.size(); ++d) dims += "," + std::to_string(shape[d]);
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
              "  %6 = where(%4, %5, %2)\n  %7 = expand(%1, %6)\n  %8 = add(%7, %0)\n  return %8 \"y\"\n"},
         Case{"ones_of_the_rows",
              "  %2 = shape(%0)\n  %3 = constant_of_shape(%2)\n  %4 = add(%3, %0)\n  return %4 \"y\"\n"},
-        // The mask of attention as PyTorch's exporters write it: mask[batch_number, key], by torch.export.
+        // The mask of attention as torch.export writes it: mask[batch_number, key].
         Case{"looks_its_own_entries_up",
              "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
              "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
              "  %14 = expand(%10, %12)\n  %15 = const : i64[1]{-1}\n  %16 = unsqueeze(%13, %15)\n"
              "  %17 = unsqueeze(%14, %15)\n  %18 = concat(%16, %17) {axis=-1}\n"
              "  %19 = gather_nd(%0, %18)\n  return %19 \"y\"\n"},
-        // The same by the older exporter: flat places.
+        // The same as PyTorch's older exporter writes it, with flat indices.
         Case{"looks_its_own_flat_places_up",
              "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
              "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
              "  %11 = mul(%9, %10)\n  %12 = const : i64[4]{0, 1, 2, 3}\n  %13 = add(%12, %11)\n"
              "  %14 = const : i64[2]{-1, 6}\n  %15 = reshape(%0, %14)\n  %16 = gather(%15, %13) {axis=0}\n"
              "  return %16 \"y\"\n"},
-        // The last token of each sequence, found by its content.
+        // The last token of each sequence, found from its content.
         Case{"looks_up_where_its_content_says",
              "  %2 = shape(%0)\n  %3 = const : i64[]{0}\n  %4 = gather(%2, %3) {axis=0}\n"
              "  %5 = const : i64[]{0}\n  %6 = const : i64[]{1}\n  %7 = range(%5, %4, %6)\n"
@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Case{"softmax_over_rows", "  %2 = softmax(%0) {axis=0}\n  return %2 \"y\"\n"},
         Case{"swapped", "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  return %2 \"y\"\n"},
-        // Rows behind the axis of a sum: how many there are decides in which order the kernels add.
+        // Rows after the summed axis: their number decides the order in which kernels add.
         Case{"softmax_before_the_rows",
              "  %2 = transpose(%0) {perm=[2, 1, 0]}\n  %3 = softmax(%2) {axis=1}\n"
              "  %4 = transpose(%3) {perm=[2, 1, 0]}\n  return %4 \"y\"\n"},
@@ -186,7 +186,7 @@ INSTANTIATE_TEST_SUITE_P(
              "  %8 = const : i64[]{2}\n  %9 = mul(%7, %8)\n"
              "  %10 = const : i64[2]{-1, 6}\n  %11 = reshape(%0, %10)\n  %12 = gather(%11, %9) {axis=0}\n"
              "  return %12 \"y\"\n"},
-        // As many rows as before, and almost the same scale: each row but the first is the one before it.
+        // As many rows as before and nearly the same scale: each row but the first moves by one.
         Case{"resized_by_almost_one",
              "  %2 = const : f32[3]{1.00000012, 1, 1}\n"
              "  %3 = resize(%0, _, %2) {coordinate_transformation_mode=\"asymmetric\", "
@@ -241,7 +241,7 @@ TEST(Independence, NamesTheNodeAndWhatItDoes) {
   EXPECT_NE(why.find("dimension 0"), std::string::npos) << why;
 }
 
-// The constant fits batches of eight (and, repeated, single rows): no statement about all batches.
+// The constant fits batches of eight (or one row, which it repeats), so nothing holds for all batches.
 TEST(Independence, AConstantWithRowsFixesTheirNumber) {
   EXPECT_THROW(reason("  %2 = const : f32[8,4,6]#zeros\n  %3 = add(%0, %2)\n  return %3 \"y\"\n"),
                base::Error);

@@ -1,4 +1,4 @@
-// Reads cut rules as statements about single entries: stricter than for ranks, whose parts may add up later.
+// Reads cut rules for single entries: stricter than for ranks, which may add up partial results.
 #include "passes/independence/index_rule.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ int64_t product(const tensor::Dims& dims, size_t from, size_t to) {
   return p;
 }
 
-/// A view leaves every element where it is: the index has as many elements before it as in the operand.
+/// A view keeps the order of elements: as many of them precede the index in the result as in the operand.
 IndexRuleResult through_view(const IndexRuleInput& in) {
   if (!in.places[0]) return refuse("its extents follow the number of rows, its operand does not");
   const tensor::Dims x = in.node.in_dims(0), y = in.node.out_dims(0);
@@ -37,7 +37,7 @@ IndexRuleResult through_view(const IndexRuleInput& in) {
 
 bool has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
 
-/// One rule of the node, along one of its letters.
+/// Checks one rule of the node along one of its letters.
 class LetterFit {
  public:
   LetterFit(const IndexRuleInput& in, const ir::CutRule& rule) : in_(in), rule_(rule), cut_(rule, in.node) {}
@@ -54,7 +54,7 @@ class LetterFit {
     return false;
   }
 
-  /// The letter that stands where the first operand holds the index, or where the asked extents do.
+  /// The letter of the index in the first operand that has it, or in the requested extents.
   bool find_letter() {
     for (size_t i = 0; i < in_.places.size(); ++i) {
       if (!in_.places[i]) continue;
@@ -77,7 +77,7 @@ class LetterFit {
     return letter_ != '.' || no("its extents follow the number of rows");
   }
 
-  /// Entries of the letter do not meet, in whichever order their results are taken.
+  /// True if entries of the letter do not interact, in any order of the results.
   bool letter_is_free() {
     if (has(rule_.sums, letter_) || has(rule_.maxes, letter_)) return no(over("a sum or maximum"));
     if (has(rule_.own, letter_)) return no(over("statistics"));
@@ -97,7 +97,7 @@ class LetterFit {
 
   int64_t extent() const { return place_.outer * in_.entries * place_.inner; }
 
-  /// Whole units (heads) of the letter lie inside one entry.
+  /// True if units of the letter (such as heads) lie within one entry.
   bool keeps_units(int64_t whole) {
     for (const ir::CutRule::Units& u : rule_.units) {
       if (u.letter != letter_) continue;
@@ -107,7 +107,7 @@ class LetterFit {
     return true;
   }
 
-  /// Every operand has the letter where it holds the index, and nowhere else.
+  /// True if every operand has the letter exactly at the dimension that has the index.
   bool operands_agree() {
     for (size_t i = 0; i < in_.node.in.size(); ++i) {
       const size_t rank = in_.node.present(i) ? in_.node.in[i].shape.rank() : 0;
@@ -129,7 +129,7 @@ class LetterFit {
                    : base::concat(at, " meets the rows and is not by row");
   }
 
-  /// A node whose attributes a part of it must change speaks of places or extents along the letter.
+  /// A node that must change its attributes for a part refers to positions or extents along the letter.
   bool parts_are_alike() {
     if (!in_.schema.localise) return true;
     ir::Attrs attrs = in_.node.attrs;
@@ -141,7 +141,7 @@ class LetterFit {
       for (size_t d = 0; d < dims.back().size(); ++d) {
         if (letter_of(d) != letter_ || dims.back()[d] % in_.entries != 0) continue;
         dims.back()[d] /= in_.entries;
-        begin.back()[d] = dims.back()[d];  // the second part: the first one begins at 0 in any case
+        begin.back()[d] = dims.back()[d];  // the second part, since the first one always begins at 0
       }
     };
     for (size_t i = 0; i < in_.node.in.size(); ++i)
@@ -172,7 +172,7 @@ class LetterFit {
     return agrees_with_extents(found) ? found : refuse(why_);
   }
 
-  /// Extents that are asked for follow the number of entries at the index alone, and as it does.
+  /// Requested extents may depend on the number of entries only along the index, and must follow it there.
   bool agrees_with_extents(const IndexRuleResult& found) {
     const size_t rank = in_.node.out[0].shape.rank(), count = in_.extents.size();
     for (size_t k = 0; k < count; ++k) {

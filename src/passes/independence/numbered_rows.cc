@@ -1,4 +1,4 @@
-// Follows intervals through whole-number arithmetic, and checks lookups against where the rows lie.
+// Interval arithmetic on integers, and the check that lookups stay within their own rows.
 #include "passes/independence/numbered_rows.h"
 
 #include <algorithm>
@@ -6,9 +6,9 @@
 namespace trireme::passes {
 namespace {
 
-/// Tuples of more places than this are no places in a tensor.
+/// Longer index tuples are not followed.
 constexpr int64_t kMostPlaces = 16;
-/// Constants above this size are not read: they are weights.
+/// Larger constants are not read: they are weights.
 constexpr int64_t kMostBytes = 1 << 20;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Channels-last networks: which ops change layout, and how a convolution absorbs the first change.
+// Channels-last networks: which ops change layout; convolutions absorb the first layout change.
 #include "passes/layout/layout.h"
 
 #include <algorithm>
@@ -15,15 +15,15 @@ using ir::Node;
 using ir::ValueId;
 using tensor::Dims;
 
-/// Spatial axes of f32 activations [n, c, spatial...] of known extents; 0 for anything else.
+/// The number of spatial axes of f32 activations [n, c, spatial...] with known extents; 0 for other values.
 size_t spatial_axes(const Rewriter& rw, ValueId id) {
   const auto dims = rw.dims(id);
   if (!dims || tensor::element_count(*dims) == 0 || rw.graph().type(id).dtype != tensor::DType::f32) return 0;
   return dims->size() >= 3 && dims->size() <= 5 ? dims->size() - 2 : 0;
 }
 
-/// Up to so many channels a convolution copies its input anyway, line by line, so that a row of taps is one
-/// run of memory; wider inputs are transposed faster by a step of their own.
+/// With up to this many channels a convolution copies its input anyway, line by line, so that a row of taps
+/// is contiguous. For more channels a separate transpose is faster.
 constexpr int64_t kGatheredChannels = 15;
 
 ValueId to_last(Rewriter& rw, ValueId x, const std::string& from) {
@@ -53,12 +53,12 @@ ValueId reshaped(Rewriter& rw, ValueId x, const Dims& to, const std::string& fro
   return rw.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, from);
 }
 
-/// Padding behind an axis under which no window is cut off: what rounding up leaves out is padding.
+/// The end padding with which the last window is complete, so that rounding up needs no cut-off window.
 int64_t whole_pad_end(const ops::WindowAxis& a) {
   return std::max(a.pad_end, (a.out - 1) * a.stride + a.reach() - a.in - a.pad_begin);
 }
 
-/// Two axes of `node`'s windows as a channels-last pool of the same kind over images x [n,h,w,c].
+/// Two axes of the windows of `node` as a channels-last pool of the same kind over images x [n,h,w,c].
 ValueId pool_images(Rewriter& rw, const Node& node, ValueId x, const ops::WindowAxis& h,
                     const ops::WindowAxis& w) {
   using Ints = std::vector<int64_t>;
@@ -72,8 +72,8 @@ ValueId pool_images(Rewriter& rw, const Node& node, ValueId x, const ops::Window
   return rw.add(ops::channels_last_form(node.op_name()), {x}, std::move(attrs), node.from);
 }
 
-/// Pools of lines are those of images of height 1. Maxima and means of blocks are those in depth of those in
-/// planes: a window is a product of intervals, and so is what is counted of it.
+/// Pools over lines are pools over images of height 1. Pools over blocks become a pool over planes followed
+/// by one along the depth: a window is a product of intervals, and so are the elements that it counts.
 bool convert_pool(Rewriter& rw, const Node& node) {
   const Dims x = *rw.dims(node.in[0]);
   const size_t axes = x.size() - 2;
@@ -119,7 +119,7 @@ bool convert_global_pool(Rewriter& rw, const Node& node) {
 
 size_t use_channels_last(ir::Graph& graph) {
   Rewriter rw(graph);
-  std::array<bool, 4> has_conv{};  // by spatial axes
+  std::array<bool, 4> has_conv{};  // by the number of spatial axes
   size_t changes = rw.for_each("conv", [&](ir::NodeId, const Node& node) {
     const size_t axes = spatial_axes(rw, node.in[0]);
     const bool converted = convert_conv(rw, node);
@@ -130,7 +130,7 @@ size_t use_channels_last(ir::Graph& graph) {
     if (ops::channels_last_form(node.op_name()).empty()) return false;
     const bool whole = node.op_name() == "global_average_pool";
     const size_t axes = spatial_axes(rw, node.in[0]);
-    // Lines and blocks of other networks than those of convolutions lie well as they are.
+    // Lines and blocks keep their layout in networks without convolutions over them.
     if (axes == 0 || node.out.size() > 1 || (axes != 2 && !has_conv[axes])) return false;
     return whole ? convert_global_pool(rw, node) : convert_pool(rw, node);
   });

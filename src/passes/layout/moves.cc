@@ -1,4 +1,4 @@
-// Follows the parts of axes through a chain of transposes and reshapes.
+// Merges a chain of transposes and reshapes by tracking the parts of its axes.
 #include "passes/layout/moves.h"
 
 #include <algorithm>
@@ -14,16 +14,16 @@ using ir::Node;
 using ir::ValueId;
 using tensor::Dims;
 
-/// A part of an axis that moves as a whole. Parts stand in a list in the order of the source; one that came
-/// with an extent of 1 that no axis of the source has lies after them.
+/// A part of an axis that moves as a whole. Parts are numbered in the order of the source; parts of extent 1
+/// that belong to no axis of the source come last.
 using Part = size_t;
 
-/// Where the parts of the source are after some steps of a chain: axis i consists of axes[i], outermost
-/// first.
+/// The positions of the source's parts after some steps of a chain: axis i consists of the parts axes[i],
+/// outermost first.
 struct Places {
   Dims extents;                         // of each part
-  std::vector<Part> order;              // parts of the source, outermost first
-  std::vector<std::vector<Part>> axes;  // of the value that the chain has come to
+  std::vector<Part> order;              // all parts in the order of the source, outermost first
+  std::vector<std::vector<Part>> axes;  // of the present value in the chain
 
   explicit Places(const Dims& source) : extents(source), order(source.size()) {
     std::iota(order.begin(), order.end(), size_t{0});
@@ -42,8 +42,8 @@ struct Places {
     return extents.size() - 1;
   }
 
-  /// Splits `part` into an outer piece of extent `outer`, which keeps its number, and the rest; gives the
-  /// rest.
+  /// Splits `part` into an outer part of extent `outer`, which keeps its number, and an inner one; returns
+  /// the inner one.
   Part split(Part part, int64_t outer) {
     const int64_t inner = extents[part] / outer;
     extents[part] = outer;
@@ -55,7 +55,7 @@ struct Places {
     return rest;
   }
 
-  /// Distributes the parts over the extents `to`; false where an extent cuts through a part.
+  /// Distributes the parts over the extents `to`; false if an extent would cut through a part unevenly.
   bool reshape(const Dims& to) {
     std::vector<Part> left;  // innermost first
     for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis)
@@ -84,7 +84,7 @@ struct Places {
       }
       made.push_back(std::move(axis));
     }
-    for (; !left.empty(); left.pop_back()) {  // extents of 1 that have no axis of their own
+    for (; !left.empty(); left.pop_back()) {  // extents of 1 without an axis of their own
       if (made.empty()) return false;
       made.back().push_back(left.back());
     }
@@ -102,10 +102,10 @@ const Node* move(const ir::Graph& graph, ValueId id) {
   return node != nullptr && (node->op_name() == "transpose" || is_view(graph, *node)) ? node : nullptr;
 }
 
-/// Nodes that are looked at together; exporters write fewer than ten.
+/// The most nodes of a chain; exporters write fewer than ten.
 constexpr size_t kLongestChain = 64;
 
-/// The source of the chain that ends in `y`, and its nodes, first to last.
+/// The source of the chain that ends in `y`, and the chain's nodes from first to last.
 struct Chain {
   ValueId source;
   std::vector<Node> nodes;
@@ -147,13 +147,13 @@ ValueId reshaped(Rewriter& rw, ValueId x, const Dims& to, const std::string& fro
   return rw.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, from);
 }
 
-/// What a chain has to end in.
+/// The shape and name that a chain has to produce.
 struct Result {
   Dims dims;
   std::string from;
 };
 
-/// True if the parts are where they were: extents of 1 may stand anywhere.
+/// True if the order of the parts has not changed, ignoring extents of 1.
 bool moves_nothing(const Places& places) {
   std::vector<Part> moved, still;
   for (const std::vector<Part>& axis : places.axes) moved.insert(moved.end(), axis.begin(), axis.end());
@@ -163,8 +163,8 @@ bool moves_nothing(const Places& places) {
   return moved == still;
 }
 
-/// What the chain does in at most one transpose. Parts that lie side by side in the source and in one axis of
-/// the result move together.
+/// Builds the chain anew with at most one transpose. Parts that are adjacent in the source and within one
+/// axis of the result move together.
 ValueId rebuild(Rewriter& rw, ValueId source, const Places& places, const Result& result) {
   if (moves_nothing(places)) return reshaped(rw, source, result.dims, result.from);
   std::vector<size_t> position(places.extents.size());
@@ -195,7 +195,7 @@ ValueId rebuild(Rewriter& rw, ValueId source, const Places& places, const Result
   return reshaped(rw, y, result.dims, result.from);
 }
 
-/// True if rebuild() ends in a transpose: every axis of the result is one run of the source.
+/// True if rebuild() ends with a transpose: every axis of the result is one contiguous run of the source.
 bool ends_in_transpose(const Places& places) {
   return std::all_of(places.axes.begin(), places.axes.end(), [&](const std::vector<Part>& axis) {
     for (size_t i = 1; i < axis.size(); ++i) {
@@ -220,8 +220,8 @@ std::vector<std::vector<Part>> parts_of_source(const Places& places, const Dims&
   return parts;
 }
 
-/// A chain from a channels-last image that ends channels-first and moves channels among themselves alone (a
-/// shuffle): moved channels-last, and the layout's transpose last, so that sinking finds it.
+/// A chain from a channels-last image to channels-first that only permutes channels (a shuffle): the shuffle
+/// becomes channels-last and the layout's transpose comes last, so that sinking finds it.
 bool shuffle_channels_last(Rewriter& rw, const Chain& chain, const Places& places, const Result& result) {
   const Dims source = *rw.dims(chain.source);
   const size_t rank = source.size();
@@ -253,14 +253,14 @@ bool merge(Rewriter& rw, const Node& last, bool lifts_views) {
   if (!places) return false;
   if (lifts_views && transposes > 1 && shuffle_channels_last(rw, chain, *places, {*y, last.from}))
     return true;
-  // Between convolutions a transpose that moves no bytes still tells sink_transposes which layout follows.
+  // Between convolutions even a transpose that moves no bytes tells sink_transposes the next layout.
   const bool is_view = !lifts_views && moves_nothing(*places);
   if (transposes == 1 && !is_view && !(lifts && ends_in_transpose(*places))) return false;
   return rw.replace_same(last.out[0], rebuild(rw, chain.source, *places, {*y, last.from}));
 }
 
-/// The axis of `source` that begins with `part`, and the extents of the other parts of it together; nullopt
-/// where the part stands further inside.
+/// The axis of `source` that begins with `part`, and the product of the extents of its other parts; nullopt
+/// if the part is not the outermost of its axis.
 struct Outermost {
   size_t axis;
   int64_t rest;
@@ -279,8 +279,8 @@ std::optional<Outermost> outermost(const Places& places, Part part, const Dims& 
   return std::nullopt;
 }
 
-/// gather(moves(x), i) of one index on one axis -> moves(slice(x)): queries, keys and values that one
-/// projection made.
+/// gather(moves(x), i) with one index on one axis becomes moves(slice(x)): selects queries, keys or values
+/// from a joint projection.
 bool select_before(Rewriter& rw, const Node& gather) {
   const auto index = rw.known(gather.in[1]) != nullptr ? rw.ints(gather.in[1]) : std::nullopt;
   const auto from = rw.dims(gather.in[0]), y = rw.dims(gather.out[0]);
@@ -312,7 +312,7 @@ bool select_before(Rewriter& rw, const Node& gather) {
 
 namespace {
 
-/// Values that something else than a move reads: where chains end.
+/// Values that are read by a node that is no move: the ends of chains.
 std::vector<char> ends_of_chains(const ir::Graph& graph) {
   std::vector<char> ends(graph.values().size(), 0);
   for (const ValueId id : graph.outputs()) ends[ir::index(id)] = 1;

@@ -1,5 +1,5 @@
-// Random chains of transposes, views and ops that name axes, before and after the layout passes: the same
-// values, and no more transposes than one chain needs.
+// Random chains of transposes, views and ops with axes, before and after the layout passes: equal values, and
+// no more transposes than one chain needs.
 #include "passes/layout/moves.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ ValueId add(ir::Graph& g, const std::string& op, std::vector<ValueId> in, ir::At
 
 Dims dims_of(const ir::Graph& g, ValueId id) { return g.type(id).shape.to_dims(); }
 
-/// What the sorted graph computes.
+/// Computes the sorted graph.
 std::vector<Tensor> run(const ir::Graph& g, const Tensor& x) {
   base::ThreadPool pool(2);
   std::vector<Tensor> value(g.values().size());
@@ -66,7 +66,7 @@ ValueId transposed(ir::Graph& g, ValueId x, std::mt19937& random) {
   return add(g, "transpose", {x}, {{"perm", perm}});
 }
 
-/// Joins two neighbours, splits an axis by a factor of its extent, or adds an axis of extent 1.
+/// Joins two adjacent axes, splits an axis by a factor of its extent, or adds an axis of extent 1.
 ValueId reshaped(ir::Graph& g, ValueId x, std::mt19937& random) {
   Dims dims = dims_of(g, x);
   const size_t at = static_cast<size_t>(draw(random, 0, static_cast<int64_t>(dims.size()) - 1));
@@ -87,7 +87,7 @@ ValueId reshaped(ir::Graph& g, ValueId x, std::mt19937& random) {
   return add(g, "reshape", {x, ints(g, Ints(dims.begin(), dims.end()))});
 }
 
-/// `rounds`: sums of another layout may be taken in another order.
+/// `rounds`: results may differ by rounding, since another layout may sum in another order.
 void expect_same(const ir::Graph& before, const ir::Graph& after, const Tensor& x, bool rounds = false) {
   const std::vector<Tensor> want = run(before, x), got = run(after, x);
   ASSERT_EQ(got.size(), want.size());
@@ -117,7 +117,7 @@ TEST(Moves, RandomChainsTransposeOnce) {
     const size_t changes = merge_moves(after);
     after.sort();
     ir::verify(after);
-    // 6 and 10 split by factors that cross only where an earlier split cannot be met.
+    // 6 and 10 are split by factors that may conflict with an earlier split.
     if (changes > 0) {
       EXPECT_LE(count(after, "transpose"), 1u);
       merged += transposes > 1;
@@ -141,7 +141,7 @@ TEST(Moves, SequencesAndImagesAreOneMemory) {
   expect_same(g, after, tests::random_tensor(first, 7));
 }
 
-/// A random op that names axes, over x of rank 4.
+/// A random op with axes as attributes or operands, over x of rank 4.
 ValueId with_axes(ir::Graph& g, ValueId x, std::mt19937& random) {
   const Dims d = dims_of(g, x);
   const int64_t axis = draw(random, 0, 3);
@@ -186,7 +186,7 @@ TEST(Moves, TransposesSinkPastOpsThatNameAxes) {
     sunk += count(after, "transpose") == 0;
     expect_same(g, after, tests::random_tensor(first, 7), true);
   }
-  EXPECT_GE(sunk, 190u);  // what reduces all of an image leaves a view
+  EXPECT_GE(sunk, 190u);  // a reduction over the whole image leaves only a view
 }
 
 }  // namespace

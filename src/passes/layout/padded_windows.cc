@@ -1,4 +1,4 @@
-// A pad of zeros is what the windows behind it would read outside anyway.
+// Removes a pad of zeros by adding it to the padding of the convolution or pool after it.
 #include "passes/layout/padded_windows.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ using ir::Node;
 using ir::ValueId;
 using Ints = std::vector<int64_t>;
 
-/// A pad of zeros with known amounts for each axis, none below 0.
+/// A pad of zeros with known, nonnegative amounts for each axis.
 struct Padding {
   ValueId x;
   Ints begin, end;
@@ -50,8 +50,8 @@ bool is_empty(const Padding& p) {
   return std::all_of(p.begin.begin(), p.begin.end(), none) && std::all_of(p.end.begin(), p.end.end(), none);
 }
 
-/// The window's own padding with that before it; nullopt where it is found by another rule, or batch or
-/// channels are padded.
+/// The window's own padding plus the pad before it; nullopt if auto_pad computes the window's padding, or if
+/// batch or channels are padded.
 std::optional<Ints> joined_pads(const Node& node, const Padding& p) {
   const std::string rule = node.attrs.get_string("auto_pad", "NOTSET");
   if (!rule.empty() && rule != "NOTSET" && rule != "VALID") return std::nullopt;
@@ -68,7 +68,7 @@ std::optional<Ints> joined_pads(const Node& node, const Padding& p) {
   return pads;
 }
 
-/// Means over padding that is counted. Padding of a pool's own that is not counted would be.
+/// Means that count padding. Not with ceil_mode, or with own padding that would become counted.
 bool counts_padding(const Node& pool) {
   if (pool.attrs.get_int("ceil_mode", 0) != 0) return false;
   const Ints pads = pool.attrs.get_ints("pads");
@@ -102,7 +102,7 @@ size_t absorb_padding(ir::Graph& graph) {
   });
   changes += rw.for_each([&](ir::NodeId, const Node& seen) {
     if (seen.op_name() != "conv" && seen.op_name() != "average_pool") return false;
-    const Node* now = rw.graph().producer(seen.out[0]);  // its operand may have been replaced
+    const Node* now = rw.graph().producer(seen.out[0]);  // the operand may have been replaced
     return now != nullptr && rw.uses(seen.out[0]) > 0 && absorb(rw, Node(*now));
   });
   return changes;

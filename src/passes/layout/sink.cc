@@ -1,4 +1,4 @@
-// Moves layout transposes down through ops that do not care, until they meet and cancel.
+// Moves layout transposes down through ops that work in either layout, until they meet and cancel.
 #include <algorithm>
 
 #include "ir/notation.h"
@@ -21,14 +21,14 @@ Permutation inverse(const Permutation& perm) {
   return inv;
 }
 
-/// The permutation of `id` if it is a transpose, else empty.
+/// The permutation of `id` if a transpose computes it, else empty.
 Permutation permutation_of(const Rewriter& rw, ValueId id) {
   const auto t = rw.producer(id, "transpose");
   return t ? t->attrs.get_ints("perm") : Permutation{};
 }
 
-/// A constant of [1,c,1,1], [c,1,1] or one element under the layout before the transpose; nullopt for other
-/// shapes.
+/// A constant of shape [1,c,1,1], [c,1,1] or one element in the layout before the transpose; nullopt for
+/// other shapes.
 std::optional<ValueId> constant_before(Rewriter& rw, ValueId id, const Permutation& perm) {
   const auto weight = rw.weight_dims(id);
   if (!weight) return std::nullopt;
@@ -39,13 +39,13 @@ std::optional<ValueId> constant_before(Rewriter& rw, ValueId id, const Permutati
   const auto wide = std::count_if(dims.begin(), dims.end(), [](int64_t d) { return d != 1; });
   if (wide != 1) return std::nullopt;
   tensor::Dims before(dims.size());
-  // One extent above 1: its bytes stand in the same order under every permutation.
+  // With one extent above 1 the order of the bytes is the same under every permutation.
   for (size_t i = 0; i < perm.size(); ++i) before[static_cast<size_t>(perm[i])] = dims[i];
   return rw.reshaped_weight(id, before, "");
 }
 
-/// A computed value as it was before the transpose, where that moves none of its bytes: gates of channels,
-/// rows and columns that something else than a convolution made.
+/// A computed value in the layout before the transpose, if the transpose moves none of its bytes: gates along
+/// channels, rows or columns that are not made by a convolution.
 std::optional<ValueId> view_before(Rewriter& rw, ValueId id, const Permutation& perm) {
   const auto shape = rw.dims(id);
   if (!shape || shape->size() > perm.size()) return std::nullopt;
@@ -65,7 +65,7 @@ std::optional<ValueId> view_before(Rewriter& rw, ValueId id, const Permutation& 
   return rw.add("reshape", {id, to}, {{"allowzero", int64_t{1}}}, "");
 }
 
-/// Operands that are read whole (bounds, a type, the state of random numbers) stay as they are.
+/// Operands that are read as a whole (bounds, a type, a random state) stay as they are.
 bool sink_elementwise(Rewriter& rw, const Node& node) {
   const auto spreads = [&](size_t i) { return ir::spreads_over_results(node.op->schema, i); };
   Permutation perm;
@@ -93,7 +93,7 @@ bool sink_elementwise(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Quantization with one scale for the whole tensor does not care about the order of the axes.
+/// Quantization with one scale for the whole tensor does not depend on the order of axes.
 bool has_one_scale(const Rewriter& rw, const Node& node) {
   const tensor::Tensor* scale = rw.known(node.in[1]);
   return scale != nullptr && scale->elements() == 1;
@@ -120,13 +120,13 @@ bool sink_quantized_add(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Statistics per channel do not care where the channel axis stands.
+/// Statistics per channel do not depend on the position of the channel axis.
 bool sink_batch_norm(Rewriter& rw, const Node& node) {
   const Permutation perm = permutation_of(rw, node.in[0]);
   if (perm.empty()) return false;
   Node sunk = node;
   sunk.in[0] = rw.producer(node.in[0], "transpose")->in[0];
-  if (node.in.size() > 3 && node.in[3] != ir::kNoValue) {  // the residual that is added before the rectifier
+  if (node.in.size() > 3 && node.in[3] != ir::kNoValue) {  // the residual that is added before the ReLU
     if (permutation_of(rw, node.in[3]) != perm) return false;
     sunk.in[3] = rw.producer(node.in[3], "transpose")->in[0];
   }
@@ -140,7 +140,7 @@ bool sink_batch_norm(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Statistics of groups of channels of channels-last images; each channel of an instance norm is a group.
+/// Statistics over groups of channels of channels-last images; in an instance norm each channel is a group.
 bool sink_group_norm(Rewriter& rw, const Node& node) {
   const Permutation perm = permutation_of(rw, node.in[0]);
   if (perm.size() < 3 || perm != ops::channels_first(perm.size())) return false;
@@ -169,7 +169,7 @@ bool sink_concat(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Pads of a 4-D tensor: [begins, ends] per axis, permuted with the axes.
+/// The pads of a 4-D tensor, [begins, ends] per axis, are permuted with the axes.
 bool sink_pad(Rewriter& rw, const Node& node) {
   const Permutation perm = permutation_of(rw, node.in[0]);
   const auto pads = node.in.size() > 1 ? rw.ints(node.in[1]) : std::nullopt;
@@ -190,7 +190,7 @@ bool sink_pad(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// A mean over height and width of a channels-last image under its transpose is the pooled vector.
+/// A mean over height and width of a transposed channels-last image is the pooled vector itself.
 bool sink_spatial_mean(Rewriter& rw, const Node& node) {
   const Permutation perm = permutation_of(rw, node.in[0]);
   const auto axes = node.in.size() > 1 ? rw.ints(node.in[1]) : std::nullopt;
@@ -201,7 +201,7 @@ bool sink_spatial_mean(Rewriter& rw, const Node& node) {
   if (normal != std::vector<size_t>{2, 3} || rw.graph().type(x).dtype != tensor::DType::f32) return false;
   const ValueId pooled = rw.add("global_average_pool_nhwc", {x}, {}, node.from);
   const tensor::Dims to = *rw.dims(node.out[0]);
-  if (to.size() == perm.size()) {  // what follows may run channels-last too, as gates of channels do
+  if (to.size() == perm.size()) {  // gates of channels may run channels-last too, like the image
     rw.replace(node.out[0], rw.add("transpose", {pooled}, {{"perm", perm}}, node.from));
     return true;
   }
@@ -211,7 +211,7 @@ bool sink_spatial_mean(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// A transpose that keeps the order of all extents above 1 moves no bytes.
+/// A transpose that keeps the order of all extents above 1 moves no bytes, so it becomes a view.
 bool make_view(Rewriter& rw, const Node& node) {
   const auto from = rw.dims(node.in[0]), to = rw.dims(node.out[0]);
   const Permutation perm = node.attrs.get_ints("perm");
@@ -234,7 +234,7 @@ bool cancel(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// `makes_views`: transposes that move no bytes become views, which nothing sinks past.
+/// `makes_views`: transposes that move no bytes become views, which cannot be sunk any more.
 bool sink_one(Rewriter& rw, const Node& node, bool makes_views) {
   const std::string_view op = node.op_name();
   if (node.out.empty() || node.in.empty() || !rw.dims(node.out[0])) return false;
@@ -247,7 +247,7 @@ bool sink_one(Rewriter& rw, const Node& node, bool makes_views) {
   if (op == "pad") return sink_pad(rw, node);
   if (op == "reduce_mean" && sink_spatial_mean(rw, node)) return true;
   if (sink_past_axes(rw, node)) return true;
-  // What draws in the order of the elements would draw others.
+  // Ops that draw one random number per element in order would assign them differently.
   const ir::OpSchema& s = node.op->schema;
   return ir::is_elementwise(s) && !s.is_random && sink_elementwise(rw, node);
 }
@@ -256,13 +256,13 @@ bool sink_one(Rewriter& rw, const Node& node, bool makes_views) {
 
 namespace {
 
-/// Moves transposes past every op they can pass; a walk sees what the one before made.
+/// Moves transposes past every op that allows it, repeating until nothing changes.
 size_t sink_all(ir::Graph& graph, bool makes_views) {
   size_t total = 0;
   for (size_t changes = 1; changes > 0;) {
     Rewriter rw(graph);
     changes = rw.for_each([&](ir::NodeId, const Node& seen) {
-      // Operands may have been replaced since the walk began.
+      // Read anew, since operands may have been replaced since the walk began.
       const Node* now = rw.graph().producer(seen.out[0]);
       return now != nullptr && sink_one(rw, Node(*now), makes_views);
     });
@@ -272,8 +272,8 @@ size_t sink_all(ir::Graph& graph, bool makes_views) {
   return total;
 }
 
-/// A block that joins what a shuffle of channels left apart sinks only after the shuffle has: one round for
-/// each such block in a row.
+/// A block after a channel shuffle can sink only after the shuffle has sunk, so consecutive blocks of this
+/// kind need one round each.
 constexpr int kMaxRounds = 32;
 
 }  // namespace

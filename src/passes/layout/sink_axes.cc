@@ -1,4 +1,4 @@
-// How axes that an op names change when a transpose moves from before it to behind it.
+// Renumbers the axes that an op names when a transpose moves from before the op to after it.
 #include "passes/layout/sink_axes.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ using ir::Node;
 using ir::ValueId;
 using Permutation = std::vector<int64_t>;
 
-/// The transpose before operand 0: its source and permutation.
+/// The source and the permutation of the transpose before operand 0.
 struct Before {
   ValueId x;
   Permutation perm;
@@ -27,7 +27,7 @@ std::optional<Before> transpose_before(const Rewriter& rw, const Node& node) {
 
 bool has(const Node& node, size_t i) { return i < node.in.size() && node.in[i] != ir::kNoValue; }
 
-/// The node over the transpose's source, and the transpose over each of its results.
+/// Applies the node to the transpose's source, and the transpose to each of its results.
 bool finish(Rewriter& rw, const Node& node, Node sunk, const Before& before) {
   sunk.in[0] = before.x;
   const std::vector<ValueId> results = rw.add_all(node.op_name(), sunk, node.out.size());
@@ -49,8 +49,8 @@ std::vector<int64_t> moved_axes(const std::vector<int64_t>& axes, const Permutat
   return moved;
 }
 
-/// A constant of `groups` lists with a number for each axis, in the order of the axes before the transpose;
-/// nullopt where it is not known.
+/// A constant that consists of `groups` lists with one number per axis, permuted to the axes before the
+/// transpose; nullopt if its content is unknown.
 std::optional<ValueId> moved_lists(Rewriter& rw, ValueId id, const Permutation& perm, size_t groups) {
   const tensor::Tensor* lists = rw.known(id);
   const size_t rank = perm.size();
@@ -73,8 +73,8 @@ bool sink_resize(Rewriter& rw, const Node& node, const Before& before) {
   for (size_t i = 1; i < node.in.size(); ++i) {
     if (!has(node, i)) continue;
     const tensor::Tensor* value = rw.known(node.in[i]);
-    if (value != nullptr && value->elements() == 0) continue;  // absent in another way
-    // roi lists where it begins and where it ends on each axis; scales and sizes are one list.
+    if (value != nullptr && value->elements() == 0) continue;  // an empty tensor also means absent
+    // roi has two lists, the begins and the ends; scales and sizes have one.
     const auto moved = moved_lists(rw, node.in[i], before.perm, i == 1 ? 2 : 1);
     if (!moved) return false;
     sunk.in[i] = *moved;
@@ -82,7 +82,7 @@ bool sink_resize(Rewriter& rw, const Node& node, const Before& before) {
   return finish(rw, node, std::move(sunk), before);
 }
 
-/// Operands x, starts, ends, axes, steps; without axes the first ones are meant.
+/// The operands are x, starts, ends, axes, steps; without axes they refer to the first axes.
 bool sink_slice(Rewriter& rw, const Node& node, const Before& before) {
   const auto starts = has(node, 1) ? rw.ints(node.in[1]) : std::nullopt;
   if (!starts) return false;
@@ -107,8 +107,8 @@ bool sink_axis_attribute(Rewriter& rw, const Node& node, const Before& before, i
   return finish(rw, node, std::move(sunk), before);
 }
 
-/// Reductions over known axes that stay as extents of 1; or that vanish, where the axes that are left stand
-/// in one order before and after the transpose.
+/// Reductions over known axes that keep them as extents of 1, or that remove them if the remaining axes have
+/// the same order before and after the transpose.
 bool sink_reduction(Rewriter& rw, const Node& node, const Before& before) {
   const auto axes = has(node, 1) ? rw.ints(node.in[1]) : std::nullopt;
   if (!axes || axes->empty()) return false;
@@ -125,7 +125,7 @@ bool sink_reduction(Rewriter& rw, const Node& node, const Before& before) {
   return true;
 }
 
-/// Operands x and axes, which may stay as extents of 1.
+/// True for reductions with operands x and axes and the attribute keepdims.
 bool is_reduction(const ir::OpSchema& schema) {
   const auto keeps = [](const ir::AttrSpec& attr) { return attr.name == "keepdims"; };
   return schema.max_in == 2 && std::any_of(schema.attrs.begin(), schema.attrs.end(), keeps);

@@ -9,7 +9,7 @@
 namespace trireme::passes {
 namespace {
 
-/// Checks `dims` against the declared shape and that one symbol has one value across all inputs.
+/// Checks `dims` against the declared shape, and that each symbol has the same value in all inputs.
 void check_declared(const ir::Value& input, const tensor::Dims& dims,
                     std::unordered_map<std::string, int64_t>& symbols) {
   const tensor::Shape& declared = input.type.shape;
@@ -35,9 +35,9 @@ void check_declared(const ir::Value& input, const tensor::Dims& dims,
 
 namespace {
 
-/// Integers, and numbers in a row (scales): what shape arithmetic consists of. Larger floats are left to the
-/// program, or one row's, which are few enough to be computed here, would come from other kernels than a
-/// batch's.
+/// Integers, and floats of rank up to 1 (scales): the values of shape arithmetic. Larger floats are left to
+/// the program: those of a single row would be small enough to be computed here, by other kernels than those
+/// that compute a batch.
 bool is_shape_arithmetic(const ir::Graph& graph, const ir::Node& node) {
   return std::all_of(node.out.begin(), node.out.end(), [&](ir::ValueId id) {
     if (id == ir::kNoValue || !tensor::is_float(graph.type(id).dtype)) return true;
@@ -48,8 +48,8 @@ bool is_shape_arithmetic(const ir::Graph& graph, const ir::Node& node) {
 }  // namespace
 
 ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes) {
-  // A constant computed here exists once per bucket, so only the small integer ones of shape arithmetic are
-  // worth it.
+  // A constant that is computed here exists once per bucket, so only the small integers of shape arithmetic
+  // are worth computing.
   constexpr int64_t kMaxBytes = 4096;
   base::require(shapes.size() == graph.inputs().size(), "the model takes ", graph.inputs().size(),
                 " inputs, got ", shapes.size());

@@ -1,4 +1,4 @@
-// The ordered lists of passes, and the loop that runs, times and verifies them.
+// The ordered lists of passes, and the loop that runs, times and verifies the passes.
 #include "passes/lists/lists.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Subgraphs as PyTorch's exporters write them, through all passes of a bucket: found, and of the same value.
+// Subgraphs as PyTorch's exporters write them, through all passes of a bucket: they are recognized, and
+// compute the same values.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -18,7 +19,7 @@ using tensor::DType;
 using tensor::Tensor;
 using Ints = std::vector<int64_t>;
 
-/// A graph under construction, in the words of the exporters.
+/// A graph under construction, with the ops that exporters use.
 struct Pattern {
   ir::Graph graph;
   std::vector<Tensor> inputs;
@@ -68,7 +69,7 @@ size_t count(const ir::Graph& g, std::string_view op) {
   }));
 }
 
-/// The graph after all passes of a bucket, which computes what it did before.
+/// The graph after all passes of a bucket; checks that it computes the same results as before.
 ir::Graph optimized(const Pattern& p) {
   ir::Graph after = p.graph;
   run_passes(bucket_passes(), after, {.verify = true});
@@ -81,7 +82,7 @@ ir::Graph optimized(const Pattern& p) {
   return after;
 }
 
-/// How an exporter writes one attention.
+/// A way in which an exporter writes attention.
 struct Form {
   int64_t batch, heads, rows, channels;
   int heads_by;  // 0: transpose of heads; 1: keys through joined heads (torch.export); 2: one stacked
@@ -96,7 +97,7 @@ struct Form {
 };
 
 struct Heads {
-  ValueId q, k, v;  // [batch, heads, rows, channels]; k transposed
+  ValueId q, k, v;  // [batch, heads, rows, channels]; k is transposed
 };
 
 Heads projected(Pattern& p, const Form& f) {
@@ -187,7 +188,7 @@ TEST(Patterns, AttentionAsExportersWriteIt) {
     const ir::Graph after = optimized(attention(f));
     EXPECT_EQ(count(after, "attention_qkv") + count(after, "attention_bsnd"), 1u);
     EXPECT_EQ(count(after, "softmax"), 0u);
-    // One projection that is not changed on its way is read in place.
+    // A single projection that reaches attention unchanged is read in place.
     if (f.heads_by == 2 && f.scale_at == 2 && !f.factor) {
       EXPECT_EQ(count(after, "attention_qkv"), 1u);
       EXPECT_EQ(count(after, "transpose"), 0u);
@@ -195,7 +196,7 @@ TEST(Patterns, AttentionAsExportersWriteIt) {
   }
 }
 
-/// Products over a softmax that are no attention say which part does not fit.
+/// Products over a softmax that are not replaced by attention report which part does not fit.
 TEST(Patterns, NearMissesSayWhy) {
   const auto misses = [](const std::function<void(Pattern&, ValueId, ValueId)>& build) {
     Pattern p;
@@ -224,7 +225,7 @@ TEST(Patterns, NearMissesSayWhy) {
             std::string::npos);
 }
 
-/// A factor for each window, multiplied while windows were an axis of their own.
+/// A factor for each window that is applied while windows are a separate axis.
 TEST(Patterns, FactorsOfWindowsKeepTheirPlace) {
   Pattern p;
   const ValueId scores = p.op("matmul", {p.input({4, 3, 5, 8}), p.input({4, 3, 8, 5})});
@@ -236,7 +237,7 @@ TEST(Patterns, FactorsOfWindowsKeepTheirPlace) {
 
 TEST(Patterns, AttentionOfEinsums) {
   for (const int64_t batch : {1, 2}) {
-    Pattern p;  // MaxViT's partitions: [images, windows, heads, rows, channels]
+    Pattern p;  // as MaxViT partitions: [images, windows, heads, rows, channels]
     const auto heads = [&] {
       const ValueId x = p.reshape(p.op("matmul", {p.input({batch, 3, 9, 16}), p.weight({16, 16}, 0.3f)}),
                                   {batch, 3, 9, 2, 8});
@@ -253,8 +254,8 @@ TEST(Patterns, AttentionOfEinsums) {
   }
 }
 
-/// A random einsum of two operands: every letter in one or both, in the result or summed, some repeated along
-/// an extent of 1, some under an ellipsis; operands are inputs or weights.
+/// A random einsum of two operands: every letter is in one or both of them, and in the result or summed; some
+/// have extent 1 in one operand, some are under an ellipsis. Operands are inputs or weights.
 struct EinsumForm {
   std::string equation;
   Dims at[2];
@@ -266,7 +267,7 @@ EinsumForm einsum_form(std::mt19937& random) {
   EinsumForm f;
   std::string a, b, y;
   for (const char c : std::string("abcdef")) {
-    // in both and the result, in both and summed, in one and the result, in one alone, in none
+    // In both operands and the result, in both and summed, in one and the result, in one alone, or in none.
     const int side = draw(8);
     const int64_t extent = 1 + draw(3);
     const bool repeated = draw(5) == 0;
@@ -300,17 +301,17 @@ TEST(Patterns, EinsumsOfAnyLettersAreProducts) {
   }
 }
 
-/// How an exporter writes one norm over the last axis, or over the channels of images.
+/// A way in which an exporter writes a norm over the last axis, or over the channels of images.
 struct NormForm {
   Dims x;
-  bool images;   // over axis 1 of four
+  bool images;   // over axis 1 of 4
   bool centred;  // layer norm; else RMS norm
   bool scale, shift;
   int inverse;  // 0: div by sqrt; 1: reciprocal; 2: 1 / sqrt; 3: pow of -1/2
   int shifted;  // 0: (x - mean) g; as TensorFlow: 1: beta + (-mean) g; 2: beta - mean g; 3: beta + -(mean g)
-  bool pooled;  // means of the last of three axes as a pool
+  bool pooled;  // means over the last of three axes as a pool
   bool square;  // mul(v, v) instead of pow(v, 2)
-  bool turned;  // operands of sums and products the other way round
+  bool turned;  // operands of sums and products are swapped
 };
 
 ValueId norm_of(Pattern& p, const NormForm& f, ValueId x) {
@@ -358,7 +359,7 @@ TEST(Patterns, NormsInAllWordsAreOneStep) {
     f.pooled = !f.images && draw(2) == 0;
     const size_t rank = f.images ? 4 : f.pooled ? 3 : static_cast<size_t>(2 + draw(2));
     for (size_t i = 0; i < rank; ++i) f.x.push_back(2 + draw(5));
-    if (f.shifted == 2 && !f.shift) continue;  // x g - mean g: written by nobody
+    if (f.shifted == 2 && !f.shift) continue;  // x g - mean g: no exporter writes this
     Pattern p;
     p.graph.add_output(p.op("tanh", {norm_of(p, f, p.input(f.x))}), "y");
     const ir::Graph after = optimized(p);
@@ -387,12 +388,12 @@ TEST(Patterns, SqueezeAndExciteStaysChannelsLast) {
     const ValueId gate =
         p.op(hard ? "hard_sigmoid" : "sigmoid", {pointwise(p, p.op("relu", {pointwise(p, mean, 4)}), 16)});
     p.graph.add_output(conv(p, p.op("mul", {gate, x}), 8), "y");
-    EXPECT_LE(count(optimized(p), "transpose"), 1u);  // of the result
+    EXPECT_LE(count(optimized(p), "transpose"), 1u);  // that of the result
   }
 }
 
 TEST(Patterns, SequencesBetweenConvolutionsStayInPlace) {
-  Pattern p;  // Segformer's mixed feed-forward and its head
+  Pattern p;  // Segformer's mixed feed-forward block and its head
   const ValueId x = p.input({2, 30, 16});
   const ValueId image =
       p.reshape(p.transpose(p.op("matmul", {x, p.weight({16, 24}, 0.2f)}), {0, 2, 1}), {2, 24, 5, 6});
@@ -405,7 +406,7 @@ TEST(Patterns, SequencesBetweenConvolutionsStayInPlace) {
            {{"mode", std::string("linear")}});
   const ValueId both = p.op("concat", {up, p.op("relu", {up})}, {{"axis", int64_t{1}}});
   p.graph.add_output(pointwise(p, both, 5), "y");
-  EXPECT_LE(count(optimized(p), "transpose"), 1u);  // of the result
+  EXPECT_LE(count(optimized(p), "transpose"), 1u);  // that of the result
 }
 
 TEST(Patterns, ShuffledChannelsAndDenseBlocks) {
@@ -421,22 +422,22 @@ TEST(Patterns, ShuffledChannelsAndDenseBlocks) {
   p.graph.add_output(conv(p, p.op("relu", {norm}), 8), "y");
   const ir::Graph after = optimized(p);
   EXPECT_EQ(count(after, "batch_norm"), 0u);
-  EXPECT_LE(count(after, "transpose"), 2u);  // the shuffle, and that of the result
+  EXPECT_LE(count(after, "transpose"), 2u);  // the shuffle, and the one of the result
 }
 
 TEST(Patterns, ConvolutionsOfLines) {
-  Pattern p;  // two layers of a sound's front end: only the result is channels-first
+  Pattern p;  // two layers of an audio front end: only the result is channels-first
   const ValueId x = p.input({2, 20, 50});
   const ValueId first =
       p.op("gelu", {p.op("conv", {x, p.weight({24, 20, 3}, 0.2f)}, {{"strides", Ints{2}}})});
   p.graph.add_output(p.op("conv", {first, p.weight({16, 24, 2}, 0.2f)}), "y");
   const ir::Graph after = optimized(p);
   EXPECT_EQ(count(after, "conv_nhwc"), 2u);
-  EXPECT_LE(count(after, "transpose"), 2u);  // of the operand and of the result
+  EXPECT_LE(count(after, "transpose"), 2u);  // of the operand, and of the result
 }
 
-/// A product of matrices between views, as converters write that of the last axis of more (or as an einsum
-/// over heads): what is added and applied behind the view is part of the product.
+/// A matrix product between views, as converters write a product over the last of more than two axes (or an
+/// einsum over heads): biases and activations after the view are fused into the product.
 TEST(Patterns, ProductsEndBehindViews) {
   std::mt19937 random(7);
   const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
@@ -458,13 +459,13 @@ TEST(Patterns, ProductsEndBehindViews) {
     EXPECT_EQ(count(after, "linear"), 1u);
     EXPECT_EQ(count(after, "add") + count(after, "gelu") + count(after, "fused_elementwise"), 0u) << trial;
   }
-  Pattern p;  // a weight along rows that stand last behind the view is no bias
+  Pattern p;  // a weight that varies along rows, which the view puts last, is no bias
   const ValueId y = p.reshape(p.op("matmul", {p.input({6, 4}), p.weight({4, 6})}), {6, 2, 3});
   p.graph.add_output(p.op("add", {y, p.weight({6, 1, 1})}), "y");
   EXPECT_EQ(count(optimized(p), "add"), 1u);
 }
 
-/// Pools behind convolutions of lines, images and blocks lie channels-last, whatever their windows.
+/// Pools after convolutions of lines, images and blocks are channels-last, whatever their windows.
 TEST(Patterns, PoolsOfAnyAxesAreChannelsLast) {
   std::mt19937 random(19);
   const auto draw = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
@@ -495,7 +496,7 @@ TEST(Patterns, PoolsOfAnyAxesAreChannelsLast) {
   EXPECT_LE(plain, 15u);  // means whose last window is cut off by rounding up
 }
 
-/// Gates of channels, rows or columns that a product makes do not keep images from lying channels-last.
+/// Gates along channels, rows or columns that a product computes do not prevent channels-last layout.
 TEST(Patterns, GatesOfProductsStayChannelsLast) {
   for (const Dims& gate :
        {Dims{2, 16, 1, 1}, Dims{2, 1, 9, 1}, Dims{2, 1, 1, 8}, Dims{16, 1, 1}, Dims{9, 8}}) {
@@ -504,14 +505,14 @@ TEST(Patterns, GatesOfProductsStayChannelsLast) {
     const int64_t size = tensor::element_count(gate);
     const ValueId made = p.op("sigmoid", {p.op("matmul", {p.input({1, 5}), p.weight({5, size})})});
     p.graph.add_output(conv(p, p.op("mul", {x, p.reshape(made, gate)}), 8), "y");
-    // That of the result; channels and points of one gate change places, so that it stops the layout.
+    // The transpose of the result; one gate swaps channels and points, and so ends the layout.
     const bool moves = std::count_if(gate.begin(), gate.end(), [](int64_t n) { return n == 16; }) > 0 &&
                        tensor::element_count(gate) > 32;
     EXPECT_LE(count(optimized(p), "transpose"), moves ? 3u : 1u) << tensor::to_string(gate);
   }
 }
 
-/// The largest value over points or channels, as networks over clouds of points end: no transpose before it.
+/// A maximum over points or channels, as in networks over point clouds, needs no transpose before it.
 TEST(Patterns, ReductionsThatDropTheirAxesAreChannelsLast) {
   for (const bool line : {false, true}) {
     for (const Ints& axes :
@@ -527,7 +528,7 @@ TEST(Patterns, ReductionsThatDropTheirAxesAreChannelsLast) {
   }
 }
 
-/// Group norm as the exporters write it, between convolutions: one step, channels-last.
+/// Group norms as exporters write them between convolutions become one channels-last node.
 TEST(Patterns, GroupNormsStayChannelsLast) {
   std::mt19937 random(31);
   const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
@@ -563,11 +564,11 @@ TEST(Patterns, GroupNormsStayChannelsLast) {
                        "y");
     const ir::Graph after = optimized(p);
     EXPECT_EQ(count(after, "group_norm_nhwc"), 1u) << trial;
-    EXPECT_LE(count(after, "transpose"), 2u) << trial;  // of the operand and of the result
+    EXPECT_LE(count(after, "transpose"), 2u) << trial;  // of the operand, and of the result
   }
 }
 
-/// Pointwise, depthwise and pointwise layers of any axes; only those of images have a kernel of their own.
+/// Pointwise, depthwise and pointwise layers over 1 to 3 axes; only 2 axes have a kernel of their own.
 TEST(Patterns, SeparableLayersOfAnyAxesRun) {
   for (const size_t axes : {1, 2, 3}) {
     Dims x{2, 6}, one{16, 6}, deep{16, 1}, last{5, 16};
@@ -581,7 +582,7 @@ TEST(Patterns, SeparableLayersOfAnyAxesRun) {
   }
 }
 
-/// Zeros that a node of its own puts around what windows read.
+/// A separate pad of zeros before a convolution or pool.
 TEST(Patterns, PaddingIsPartOfTheWindow) {
   std::mt19937 random(41);
   const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
@@ -616,7 +617,7 @@ TEST(Patterns, PaddingIsPartOfTheWindow) {
   EXPECT_GE(absorbed, 40u);
 }
 
-/// Gates that exporters repeat to the image before they multiply by them: the product repeats them by itself.
+/// Gates that exporters expand to the image's extents before a product, which broadcasts them itself.
 TEST(Patterns, RepeatedOperandsAreNotCopied) {
   std::mt19937 random(43);
   const auto draw = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };

@@ -1,4 +1,5 @@
-// The sharding types of the ops that convert placements (training contract C1): what each takes and makes.
+// The sharding rules of ops that convert placements (training contract C1): the placements that each takes
+// and returns.
 #include "passes/partition/collective_types.h"
 
 #include <algorithm>
@@ -13,13 +14,13 @@ using tensor::Placement;
 using tensor::PlacementKind;
 using tensor::Shard;
 
-/// One operand of a converting node on one axis.
+/// One operand of a converting op, considered on one mesh axis.
 struct Operand {
   const ir::Graph& graph;
   const ir::Node& node;
   const Shard& shard;
   size_t axis, position;
-  bool joins;  ///< the node runs over this axis
+  bool joins;  ///< the node communicates over this axis
 
   Placement here() const { return shard.on(axis); }
   std::string name() const {
@@ -29,7 +30,7 @@ struct Operand {
   int ranks() const { return graph.mesh.axes()[axis].extent; }
 };
 
-/// What becomes of one operand: its placement on the axis, or why not.
+/// The operand's placement on the axis after the node, or the reason for a refusal.
 struct Step {
   Placement out = {};
   std::string refusal = {};
@@ -48,7 +49,7 @@ std::vector<size_t> joined_axes(const Operand& o) {
   return o.graph.mesh.indices_of(o.node.attrs.get_string("axes", ""));
 }
 
-/// A dimension that another axis splits too is joined or cut by the inner axes first: the last mesh axis cuts
+/// If other axes split the same dimension, the inner axes must gather or split first: the last mesh axis cuts
 /// outermost.
 Step keep_split(const Operand& o, const std::vector<int>& moved_dims) {
   const Placement p = o.here();
@@ -87,7 +88,7 @@ Step reduced(const Operand& o, bool is_max, Placement to) {
     return refuse(base::concat(o.name(), is_max ? " is a partial sum, reduced by a maximum"
                                                 : " awaits a maximum, reduced by a sum"));
   }
-  return {to};  // partial, or the ranks' own values, whose sum or maximum is common to all
+  return {to};  // partial, or the ranks' own values, whose sum or maximum is the same everywhere
 }
 
 Step gathered(const Operand& o) {
@@ -143,7 +144,7 @@ Step step_of(const Operand& o) {
   if (op == "reduce_scatter") return scattered(o);
   if (op == "shard_slice") return sliced(o);
   if (op == "all_to_all") return swapped(o);
-  return {o.here()};  // gradient_sum: x as it is
+  return {o.here()};  // gradient_sum leaves x as it is
 }
 
 }  // namespace
@@ -158,7 +159,7 @@ AxisTypes convert_placements(const ir::Graph& graph, const ir::Node& node, const
   for (size_t i = 0; i < node.in.size(); ++i) {
     const Operand operand{graph, node, in[i], axis, i, joins};
     if (node.op_name() == "gather_into") {
-      if (i % 2 == 0) continue;  // the state: held against the result with every other update
+      if (i % 2 == 0) continue;  // the state, which is checked against the result as in any update
       const Step step = gathered(operand);
       if (!step.refusal.empty()) return {.refusal = step.refusal};
       types.out.push_back(step.out);

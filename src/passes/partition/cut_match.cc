@@ -1,4 +1,4 @@
-// Reads cut rules: notation to letters, letters to placements, placements to results.
+// Interprets cut rules: notation as letters, letters as placements, placements as results.
 #include "passes/partition/cut_match.h"
 
 #include <algorithm>
@@ -24,15 +24,15 @@ std::vector<std::string> split_parts(const std::string& text) {
 
 bool contains(const std::string& set, char letter) { return set.find(letter) != std::string::npos; }
 
-/// Letters of the dimensions that "..." of index notation stands for: from the right A, B, C, …
+/// The letters for the dimensions that "..." stands for in index notation: A, B, C, … from the right.
 std::string ellipsis_letters(size_t count) {
   std::string out;
   for (size_t i = count; i-- > 0;) out += static_cast<char>('A' + i);
   return out;
 }
 
-/// One part of index notation with its "..." written out for a tensor of this shape. A dimension of 1 that is
-/// repeated along the others is never cut: `extents` holds the extent of each ellipsis letter.
+/// One part of index notation with its "..." replaced by letters for a tensor of this shape. Dimensions of
+/// extent 1 that broadcast are never cut; `extents` holds the extent of each ellipsis letter.
 std::string spell(const std::string& part, const tensor::TensorType& type, const std::string& whole) {
   std::string named = part;
   if (part.rfind("...", 0) == 0) {
@@ -64,7 +64,7 @@ ir::CutRule rule_from_notation(const ir::OpSchema& op, const ir::NodeView& node)
   return rule;
 }
 
-/// Collectives along other axes: everything but the dimensions that they divide or join passes.
+/// Collectives over other axes may pass all dimensions but those that they split or gather.
 ir::CutRule rule_of_collective(const ir::OpSchema& op, const ir::NodeView& node) {
   ir::CutRule rule;
   std::vector<std::string> out;
@@ -89,8 +89,8 @@ ir::CutRule rule_of_collective(const ir::OpSchema& op, const ir::NodeView& node)
   return rule;
 }
 
-/// Extents of 1 that broadcast have no letter, so a letter's dimensions have one extent or, joined and split
-/// by views, a multiple of the rule's units.
+/// Broadcast extents of 1 have no letter, so the dimensions of a letter have the same extent or, if views
+/// join and split them, a multiple of the rule's units.
 bool divides(int64_t extent, int ranks, int sections) {
   return extent % (static_cast<int64_t>(ranks) * sections) == 0;
 }
@@ -126,7 +126,7 @@ CutMatcher::CutMatcher(const ir::CutRule& rule, const ir::NodeView& node) : rule
   in_.resize(std::max(in_.size(), node.in.size()));
   out_.resize(std::max(out_.size(), node.out.size()));
   const auto take = [&](std::string& part, const tensor::TensorType& type) {
-    if (type.shape.rank() == 0) part.clear();  // absent, or nothing to cut
+    if (type.shape.rank() == 0) part.clear();  // absent, or without dimensions to cut
     base::check(part.empty() || part.size() == type.shape.rank(), "cut rule '", rule.notation,
                 "' does not fit ", type.to_string(), " (", node.name, ")");
     for (char c : part) {
@@ -269,7 +269,7 @@ CutMatcher::Result CutMatcher::match_split(std::span<const Placement> in) const 
                                     "whole: an all_gather is missing")};
   const std::optional<CutFit> fit = cut(letter, has_fixed_sections(letter) ? 1 : p.sections);
   for (size_t i = 0; i < in.size(); ++i) {
-    // Own statistics go with the rank's part of what they were taken from.
+    // A rank's own statistics match its part of the values that they were computed from.
     const bool own = in[i].kind == PlacementKind::own && contains(rule_.own, letter);
     if (in[i] == fit->in[i] || !node_.present(i) || (own && fit->in[i].is_replicated())) continue;
     if (in[i].is_partial())
@@ -286,11 +286,11 @@ CutMatcher::Result CutMatcher::match(std::span<const Placement> in) const {
   const auto any = [&](PlacementKind kind) {
     return std::any_of(in.begin(), in.end(), [&](const Placement& p) { return p.kind == kind; });
   };
-  // Next to a split operand only what is added to a partial result may be partial: match_split looks.
+  // match_split checks which operands beside a split one may be partial: only those that are added.
   if (any(PlacementKind::split)) return match_split(in);
   if (any(PlacementKind::partial)) return match_partial(in);
   std::vector<Placement> out(node_.out.size());
-  // A value made of ranks' own values is the rank's own, whatever common ones it is made with.
+  // A result is the rank's own if any operand is, even if the others are common to all ranks.
   if (any(PlacementKind::own)) std::fill(out.begin(), out.end(), Placement::own());
   return {.out = std::move(out)};
 }

@@ -1,4 +1,4 @@
-// Data parallelism and ZeRO on a rank's step graph.
+// Data parallelism and ZeRO for a rank's step graph.
 #include "passes/partition/data_parallel.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ ValueId add(Graph& graph, std::string_view op, std::vector<ValueId> in, ir::Attr
 
 bool has_ranks(const Graph& graph) { return graph.mesh.extent(kAxis) > 1; }
 
-/// `shard` with another placement over dp.
+/// `shard` with its placement along dp replaced.
 tensor::Shard placed(const Graph& graph, tensor::Shard shard, int dim) {
   if (graph.mesh.has(kAxis))
     shard.set(graph.mesh.index_of(kAxis), dim < 0 ? Placement{} : Placement::split(dim));
@@ -37,9 +37,9 @@ ir::Attrs split_attrs(const Graph& graph, const std::vector<int>& coordinates, i
   return ops::group_attrs(graph.mesh, coordinates, kAxis).set("dim", int64_t{dim});
 }
 
-/// Runs of items whose bytes together are about `limit` and which `together` lets share a bucket. However
-/// small the model, a bucket is a small share of all: there is something to overlap, and little waits at a
-/// time.
+/// Consecutive items in buckets of about `limit` bytes each, where `together` tells which items may share a
+/// bucket. Even in small models a bucket is a small fraction of all bytes, so that communication overlaps
+/// with computation and little of it is left at the end.
 template <class Bytes, class Together>
 std::vector<std::vector<size_t>> in_buckets(size_t count, int64_t limit, Bytes bytes, Together together) {
   constexpr int64_t kShares = 8;
@@ -57,7 +57,7 @@ std::vector<std::vector<size_t>> in_buckets(size_t count, int64_t limit, Bytes b
   return buckets;
 }
 
-/// The layer that a value was computed for, for messages.
+/// The layer for which a value was computed, for messages.
 std::string source(const Graph& graph, ValueId id) {
   const Node* node = graph.producer(id);
   return node == nullptr ? graph.value(id).name : node->from;
@@ -65,7 +65,7 @@ std::string source(const Graph& graph, ValueId id) {
 
 std::string sum_name(const std::string& name, size_t level) { return base::concat(name, ".sum", level); }
 
-/// Sums of the step as one graph makes them.
+/// Computes the sums of a step whose micro-batches are all in one graph.
 class StepSummer {
  public:
   StepSummer(Graph& graph, std::vector<StepSum>& sums, const StepSums& how)
@@ -73,7 +73,7 @@ class StepSummer {
 
   void run() {
     const size_t first = graph_.nodes().size();
-    const bool is_reduced = how_.is_apart && how_.is_last;  // or stands as it did when it was kept
+    const bool is_reduced = how_.is_apart && how_.is_last;  // else placed as when it was kept
     for (StepSum& s : sums_) {
       if (has_ranks(graph_) && !is_reduced)
         graph_.value(s.value).shard.set(graph_.mesh.index_of(kAxis), s.unreduced);
@@ -91,7 +91,7 @@ class StepSummer {
     return id;
   }
 
-  /// Adds this micro-batch to the partial sums.
+  /// Adds this micro-batch to the kept partial sums.
   void keep() {
     const ValueId count = need_input(graph_, kCountInput, {tensor::DType::i64, tensor::Shape{}});
     const auto levels = static_cast<size_t>(std::bit_width(how_.micro_batches - (how_.is_apart ? 0 : 1)));
@@ -103,8 +103,8 @@ class StepSummer {
     }
   }
 
-  /// Adds the partial sums to the last micro-batch. Those that hold something are the ones of the number of
-  /// micro-batches before it; the later a run of them, the lower it stands and the earlier it is added.
+  /// Adds the kept partial sums to the last micro-batch. The occupied levels are the binary digits of the
+  /// number of earlier micro-batches; lower levels hold later micro-batches, and are added first.
   void complete() {
     const size_t lowest = how_.is_apart ? size_t{1} << std::countr_zero(how_.micro_batches) : 1;
     const size_t before = how_.micro_batches - lowest;
@@ -148,7 +148,7 @@ class StepSummer {
   const StepSums& how_;
 };
 
-/// A state of this rank's part in place of a whole one, whose name it takes.
+/// A state with this rank's part that replaces a whole state and takes its name.
 ValueId make_part(Graph& graph, const ZeroParam& p) {
   tensor::TensorType type = graph.type(p.param);
   tensor::Dims dims = type.shape.to_dims();
@@ -162,11 +162,11 @@ ValueId make_part(Graph& graph, const ZeroParam& p) {
   return part;
 }
 
-/// Casts of a state to one 16-bit float type.
+/// The casts of a state to one 16-bit float type.
 struct LowReaders {
   std::vector<NodeId> casts;
   tensor::DType type = tensor::DType::f32;
-  bool are_all = true;  ///< nothing reads the state as it is, or in another type
+  bool are_all = true;  ///< nothing reads the state itself or in another type
 };
 LowReaders low_readers(const Graph& graph, ValueId state) {
   LowReaders found;
@@ -185,7 +185,7 @@ LowReaders low_readers(const Graph& graph, ValueId state) {
   return found;
 }
 
-/// The state `<name>.<type>` of the extents of `param`, placed as it is.
+/// The state `<name>.<type>` with the extents and the placement of `param`.
 ValueId make_copy(Graph& graph, ValueId param, tensor::DType type) {
   const std::string name = base::concat(graph.value(param).name, ".", tensor::name_of(type));
   const ValueId copy = graph.add_state(name, {type, graph.type(param).shape});
@@ -193,7 +193,7 @@ ValueId make_copy(Graph& graph, ValueId param, tensor::DType type) {
   return copy;
 }
 
-/// The first node that depends on the weight of the loss.
+/// The position of the first node that depends on the weight of the loss.
 size_t backward_begin(const Graph& graph) {
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     for (ValueId id : graph.nodes()[n].in) {

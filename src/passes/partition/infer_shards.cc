@@ -1,6 +1,6 @@
-// The type check of a rank's graph: placements of all values inferred from those of its sources, node by node
-// and axis by axis, and every missing or superfluous step between ranks refused in words (training contract
-// C1).
+// The type check of a rank's graph: infers the placements of all values from those of its sources, node by
+// node and axis by axis, and reports every missing or superfluous communication step between ranks (training
+// contract C1).
 #include <algorithm>
 #include <cstring>
 
@@ -23,22 +23,22 @@ using tensor::Placement;
 using tensor::PlacementKind;
 using tensor::Shard;
 
-/// Operands of an update that must be held alike: a parameter, its gradient, its moments.
+/// Operands of an update that must have equal placements: a parameter, its gradient, its moments.
 struct UpdateGroup {
   std::vector<size_t> operands;
-  bool is_elementwise = true;       ///< each rank may update its part by itself
-  bool is_linear = false;           ///< partial sums may be collected
-  std::optional<size_t> copy = {};  ///< the result that is its parameter rounded
+  bool is_elementwise = true;       ///< each rank may update its own part
+  bool is_linear = false;           ///< partial sums may be accumulated
+  std::optional<size_t> copy = {};  ///< the result that is a rounded copy of the parameter
 };
 
-/// Looks at one element at a time, or has what it needs of the whole parameters beside them.
+/// True if the update works element by element, or has the norms of whole parameters as operands.
 bool is_elementwise_update(const Node& node) {
   const ops::UpdateLayout layout = ops::update_layout(node.op_name());
   return layout.is_elementwise || layout.has_squares(ops::group_operands(node.attrs, node.in.size())) ||
          (layout.takes_squares && node.attrs.get_int("adapt", 1) == 0);
 }
 
-/// The groups of an update whose op has no cut rule of its own.
+/// The groups of operands of an update without a cut rule of its own.
 std::vector<UpdateGroup> update_groups(const Node& node) {
   const std::string_view op = node.op_name();
   std::vector<UpdateGroup> groups;
@@ -65,7 +65,7 @@ std::vector<UpdateGroup> update_groups(const Node& node) {
   return groups;
 }
 
-/// The one number that a small constant holds everywhere; nullopt for others.
+/// The value of a small constant whose elements are all equal; else nullopt.
 std::optional<double> uniform_value(const Graph& graph, ValueId id) {
   constexpr int64_t kMaxElements = 1 << 16;
   const tensor::Tensor* t = graph.known(id);
@@ -77,19 +77,19 @@ std::optional<double> uniform_value(const Graph& graph, ValueId id) {
   return is_uniform ? std::optional(values[0]) : std::nullopt;
 }
 
-/// Bit d: a value that is the same on all ranks stands as well for a part along dimension d of a larger one,
-/// since it is repeated along d or computed from what is (a gradient that is spread over the elements of a
-/// sum).
+/// Bit d is set if a value that is the same on all ranks may also serve as a part along dimension d of a
+/// larger one, since it repeats along d or is computed from such values (for example a gradient that is
+/// broadcast over the elements of a sum).
 using FreeDims = uint32_t;
 constexpr FreeDims kAllFree = ~0u;
 
-/// Dimensions along which a constant repeats itself: the positions of every row of a batch.
+/// The dimensions along which a constant repeats, such as positions for each row of a batch.
 FreeDims repeated_dims(const tensor::Tensor& t) {
   constexpr int64_t kMaxBytes = 1 << 24;
   if (t.elements() == 0 || t.bytes() > kMaxBytes || tensor::bits_of(t.dtype()) < 8 || tensor::is_absent(t))
     return 0;
   FreeDims free = 0;
-  int64_t run = t.bytes() / t.elements();  // bytes of what lies under one index of dimension d
+  int64_t run = t.bytes() / t.elements();  // bytes under one index of dimension d
   for (size_t d = t.rank(); d-- > 0;) {
     const int64_t extent = t.dims()[d], block = run * extent;
     bool repeats = d < 32;
@@ -136,7 +136,7 @@ class Inference {
     return base::concat("operand ", i, name.empty() ? "" : base::concat(" '", name, "'"));
   }
 
-  /// The refusal with all that is needed to find and mend the node.
+  /// Reports the refusal with the information needed to find and correct the node.
   [[noreturn]] void refuse(const Node& node, size_t axis, const std::string& why) const {
     std::string operands;
     for (size_t i = 0; i < node.in.size(); ++i) {
@@ -163,7 +163,7 @@ class Inference {
     }
   }
 
-  /// A state keeps its placement.
+  /// The new content of a state must have the state's placement.
   void check_updates(const Node& node, const std::vector<Placement>& out, size_t a) const {
     for (const ir::StateUpdate& u : ir::updates_of(node)) {
       const Placement was = shard(node.in[u.operand]).on(a);
@@ -176,7 +176,7 @@ class Inference {
     }
   }
 
-  /// A placement that a pass wrote down is the one that comes out.
+  /// A placement that a pass has recorded must equal the inferred one.
   void check_recorded(const Node& node, size_t a) const {
     for (const ValueId id : node.out) {
       if (id == ir::kNoValue) continue;
@@ -189,7 +189,7 @@ class Inference {
   }
 
   AxisTypes types_of(const Node& node, const std::vector<Shard>& in, size_t a) {
-    // Along pp every rank has another graph, whose values say nothing about these.
+    // Ranks along pp have different graphs, so their values say nothing about this rank's.
     if (axis_of(a).extent == 1 || axis_of(a).name == "pp")
       return {.out = std::vector<Placement>(node.out.size())};
     if (converts_placements(node)) return convert_placements(graph_, node, in, a);
@@ -212,7 +212,7 @@ class Inference {
     return node.in[i] == ir::kNoValue ? 0 : free_[a][ir::index(node.in[i])];
   }
 
-  /// Whether the node's operands are, or may stand for, those of a fit.
+  /// Whether the operands have the placements of a fit, or may be used as if they had.
   bool fits(const Node& node, const std::vector<Placement>& on, const CutFit& fit, size_t a) const {
     for (size_t i = 0; i < on.size(); ++i) {
       const bool may_stand = on[i].is_replicated() && is_free(free_of(node, i, a), fit.in[i]);
@@ -221,12 +221,12 @@ class Inference {
     return true;
   }
 
-  /// Operands that are the same on all ranks: so are the results, unless a pass wrote down that they stand
-  /// for parts.
+  /// The types of a node whose operands are the same on all ranks: so are its results, unless a pass has
+  /// recorded that they are parts.
   AxisTypes common(const Node& node, const std::vector<Placement>& on, const std::vector<Shard>& in,
                    size_t a) {
     AxisTypes types = common(node, graph_.view(node), on, a);
-    // What a shape operand says of a part may be more in the whole: an extent of 1 that is repeated.
+    // An extent of 1 in a shape operand, which broadcasts in a part, may be more than 1 in the whole.
     if (is_recorded(node, types.out, a) || !node.op->schema.shape_operand) return types;
     const std::optional<NodeView> whole = whole_view(node, in, a);
     return whole ? common(node, *whole, on, a) : types;
@@ -248,7 +248,7 @@ class Inference {
     return types;
   }
 
-  /// Parts together with what may stand for parts.
+  /// Matches split operands together with operands that may serve as parts.
   std::optional<AxisTypes> match_free(const Node& node, const std::vector<Placement>& on, size_t a) const {
     const NodeView view = graph_.view(node);
     const ir::CutRule rule = cut_rule_of(node.op->schema, view);
@@ -260,8 +260,8 @@ class Inference {
     return std::nullopt;
   }
 
-  /// A mask is the same on ranks that hold the same elements, and another on those that do not: elements are
-  /// counted in the whole tensor (`dims`, `begin`), or rows from a first row of the rank's own.
+  /// A random mask must be equal on ranks with the same elements and different on others: its elements are
+  /// numbered in the whole tensor (`dims`, `begin`), or rows are counted from the rank's own first row.
   std::string check_mask(const Node& node, std::vector<Placement>& on, const std::vector<Shard>& in) const {
     const Placement x = on[0];
     const bool has_own_rows = on[1].kind == PlacementKind::own;
@@ -297,8 +297,8 @@ class Inference {
     return false;
   }
 
-  /// Sums of squares of whole blocks: the parts of tensors, however they are split, have the parts of the
-  /// sums.
+  /// Sums of squares over whole blocks: whatever dimensions of the tensors are split, the ranks' results are
+  /// parts of the sums.
   AxisTypes squares(const Node& node, const std::vector<Placement>& on) const {
     for (size_t i = 0; i < on.size(); ++i) {
       if (on[i].is_partial() || on[i].kind == PlacementKind::own)
@@ -312,7 +312,7 @@ class Inference {
     return {.out = {on[0].is_split() ? Placement::split(0) : Placement{}}};
   }
 
-  /// The same for the operands of an update: behind its scalars.
+  /// The same for the operands of an update, which come after its scalars.
   AxisTypes squares_of_groups(const Node& node, const std::vector<Placement>& on) const {
     for (size_t i = ops::kUpdateScalars; i < on.size(); ++i) {
       const bool is_alike = on[i].is_split() == on[ops::kUpdateScalars].is_split();
@@ -323,7 +323,7 @@ class Inference {
     return {.out = {on.back().is_split() ? Placement::split(0) : Placement{}}};
   }
 
-  /// Updates whose ops have no cut rule: each parameter with all that belongs to it is held alike.
+  /// Updates without a cut rule: each parameter and its gradient and states need equal placements.
   AxisTypes updated(const Node& node, const std::vector<Placement>& on) const {
     std::vector<char> grouped(node.in.size(), 0);
     AxisTypes types{.out = std::vector<Placement>(node.out.size())};
@@ -365,8 +365,8 @@ class Inference {
                         " which it updates is ", want.to_string());
   }
 
-  /// The op's cut rule on local shapes and, where extents of 1 hide what is split, on shapes whole on this
-  /// axis.
+  /// Matches the op's cut rule against local shapes or, if extents of 1 hide what is split, against shapes
+  /// that are whole along this axis.
   AxisTypes matched(const Node& node, const std::vector<Placement>& on, const std::vector<Shard>& in,
                     size_t a) const {
     AxisTypes types = match(node, graph_.view(node), on);
@@ -391,7 +391,7 @@ class Inference {
     return types;
   }
 
-  /// True unless a pass wrote down another placement of a result.
+  /// True unless a pass has recorded another placement of a result.
   bool is_recorded(const Node& node, const std::vector<Placement>& out, size_t a) const {
     for (size_t r = 0; r < node.out.size(); ++r) {
       if (node.out[r] == ir::kNoValue) continue;
@@ -407,7 +407,7 @@ class Inference {
     return {std::move(result.out), std::move(result.refusal)};
   }
 
-  /// Zeros are a partial sum as well as they are whole.
+  /// Zeros may count as a partial sum, since they are one as well.
   bool take_zeros_as_partial(const Node& node, std::vector<Placement>& on) const {
     bool any = false;
     for (size_t i = 0; i < on.size(); ++i) {
@@ -425,8 +425,8 @@ class Inference {
     if (extent.is_static()) extent = extent.value() * ranks;
   }
 
-  /// The node as it is with one axis' parts put together: extents of 1 that are parts of a split dimension
-  /// then no longer look like those that broadcast. nullopt where no result type follows.
+  /// The node with its operands joined along one axis, so that extents of 1 that are parts of a split
+  /// dimension do not look like extents that broadcast. nullopt if the result types cannot be inferred.
   std::optional<NodeView> whole_view(const Node& node, const std::vector<Shard>& in, size_t a) const {
     NodeView view = graph_.view(node);
     const int64_t ranks = axis_of(a).extent;
@@ -443,14 +443,14 @@ class Inference {
       view.out.clear();
       view.out = ir::infer_types(node.op->schema, view);
     } catch (const base::Error&) {
-      return std::nullopt;  // attributes that speak of the part
+      return std::nullopt;  // the attributes depend on the part
     }
     return view;
   }
 
   const Graph& graph_;
   std::vector<Shard> shards_;
-  std::vector<std::vector<FreeDims>> free_;  ///< by axis, by value
+  std::vector<std::vector<FreeDims>> free_;  ///< by axis and value
 };
 
 }  // namespace

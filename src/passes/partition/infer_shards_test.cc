@@ -1,5 +1,6 @@
-// The type check of rank graphs: the defects of composed parallelism (training contracts C1-C4, C9) rebuilt
-// as graphs, each refused with the step that is missing or too much, beside the right graph, which passes.
+// The type check of rank graphs: typical errors of combined parallelism (training contracts C1-C4, C9) as
+// graphs, each of which is refused with the step that is missing or superfluous, next to the correct graph,
+// which passes.
 #include <gtest/gtest.h>
 
 #include "ops/table.h"
@@ -15,7 +16,7 @@ using tensor::Placement;
 
 Graph graph_of(const std::string& text) { return ir::parse(text, ops::table()); }
 
-/// What the check says of a graph; "" if it passes.
+/// The error message of the check; "" if it passes.
 std::string refusal(const Graph& graph) {
   try {
     infer_shards(graph);
@@ -112,7 +113,7 @@ TEST(InferShards, RefusesARowParallelBiasBeforeTheReduction) {
                                        "  %z = add(%y, %b) : f32[4,3]\n  return %z \"z\"\n"));
 }
 
-/// Weight gradient of a product whose rows the ranks of `axis` share out, and its update.
+/// The weight gradient of a product whose rows are split along `axis`, and its update.
 std::string update_of(const std::string& mesh, const std::string& reduction) {
   return lines(mesh, R"(  %x = input "x" : f32[8,4]@dp:S(1)
   %dy = input "dy" : f32[4,3]@dp:S(0)
@@ -148,8 +149,8 @@ TEST(InferShards, RefusesAGradientHeldOtherwiseThanItsParameter) {
                  "operand 5 'g' is S(0), operand 4 'w' which it updates is R");
 }
 
-/// Loss sums and valid targets of the ranks' tokens: the mean of the whole batch is sum / sum. With sums 6
-/// and 10 over 1 and 3 targets it is 4; means of means give 14/3.
+/// Loss sums and numbers of valid targets of the ranks' tokens: the mean over the whole batch is sum / sum.
+/// For sums 6 and 10 over 1 and 3 targets it is 4, whereas the mean of means is 14/3.
 TEST(InferShards, RefusesALocalCountUnderASum) {
   const std::string sums = R"(  %l = input "losses" : f32[4]@dp:S(0)
   %m = input "valid" : f32[4]@dp:S(0)
@@ -166,7 +167,7 @@ TEST(InferShards, RefusesALocalCountUnderASum) {
                  "partial sum");
   EXPECT_RIGHT(lines("dp=2", sums + "  %t, %c = all_reduce(%s, %n) {axes=\"dp\", parts=[2]} : f32[], f32[]\n"
                                     "  %q = div(%t, %c) : f32[]\n  return %q \"mean\"\n"));
-  // The count reduced first, the loss scaled by it, and one sum at the end: the form of C9.
+  // First the count is reduced and the loss is scaled by it, then one sum follows: the form of C9.
   EXPECT_RIGHT(lines("dp=2", sums + "  %c = all_reduce(%n) {axes=\"dp\", parts=[2]} : f32[]\n"
                                     "  %q = div(%s, %c) : f32[]\n"
                                     "  %y = all_reduce(%q) {axes=\"dp\", parts=[2]} : f32[]\n"
@@ -174,7 +175,7 @@ TEST(InferShards, RefusesALocalCountUnderASum) {
 }
 
 TEST(InferShards, RefusesAMeanOverPartsThatIsSummed) {
-  // A mean over the ranks' tokens divides by a local extent: what comes out is no partial sum.
+  // A mean over the rank's tokens divides by a local extent, so the result is not a partial sum.
   EXPECT_NE(refusal(lines("dp=2", R"(  %l = input "losses" : f32[4]@dp:S(0)
   %a = const : i64[1]{0}
   %s = reduce_mean(%l, %a) {keepdims=0} : f32[]
@@ -201,8 +202,8 @@ TEST(InferShards, SequenceParallelNormWeightsNeedTheirReduction) {
 }
 
 TEST(InferShards, ReplicatedKeyValueHeadsNeedTheirGradientsSummed) {
-  // Query heads are split over tpr and tp, the key head over tp only: each tpr rank has the gradient of its
-  // queries.
+  // Query heads are split over tpr and tp, the key heads over tp only: each tpr rank has the gradient from
+  // its queries.
   const auto graph = [](const std::string& reduction) {
     return lines("tpr=2 tp=2", R"(  %x = input "x" : f32[8,4]
   %dk = input "dk" : f32[4,3]@tpr:P@tp:S(1)
@@ -217,7 +218,7 @@ TEST(InferShards, ReplicatedKeyValueHeadsNeedTheirGradientsSummed) {
   EXPECT_REFUSED(graph("  %s = all_reduce(%g) {axes=\"tpr,tp\", parts=[2,2]} : f32[8,3]\n"), "mesh axis tp");
 }
 
-/// The gradient graph of a forward text with the scalar %l and the state "w".
+/// The gradient graph of a forward graph in text form with the scalar %l and the state "w".
 Graph gradients(const std::string& forward) {
   Graph graph = graph_of(forward);
   ir::ValueId w = ir::kNoValue;
@@ -231,7 +232,7 @@ Graph gradients(const std::string& forward) {
   return graph;
 }
 
-/// A weight that is gathered and then used whole, by all ranks for the same product or each for its columns.
+/// A gathered weight: all ranks use it for the same product (x replicated), or each for its part of x.
 std::string gathered_weight(const std::string& grad, const std::string& x) {
   return lines("tp=2", "  %x = input \"x\" : f32[4,8]" + x + R"(
   %w = state "w" : f32[4,3]@tp:S(0)
@@ -245,11 +246,11 @@ std::string gathered_weight(const std::string& grad, const std::string& x) {
 }
 
 TEST(InferShards, RefusesAGatherWithTheWrongBackward) {
-  // Replicas compute the same gradient: summing it would count it for every rank.
+  // All ranks compute the same gradient; a sum would count it once per rank.
   EXPECT_REFUSED(gradients(gathered_weight("partial", "")), "superfluous");
   const Graph right = gradients(gathered_weight("replicated", ""));
   EXPECT_EQ(infer_shards(right)[ir::index(right.outputs()[0])].on(0), Placement::split(0));
-  // Each rank has the gradient of its rows: a slice would lose the others'.
+  // Each rank has the gradient from its rows; a slice would lose those of the others.
   EXPECT_REFUSED(gradients(gathered_weight("replicated", "@tp:S(0)")), "a slice of it drops");
   EXPECT_RIGHT(gradients(gathered_weight("partial", "@tp:S(0)")));
 }
@@ -291,7 +292,7 @@ TEST(InferShards, VocabularyPartsMayDifferInLengthAndNeedNoPadding) {
   return %y "y"
 )")),
             std::vector{Placement{}});
-  // Softmax over a split vocabulary is not that of the whole.
+  // A softmax over a part of the vocabulary differs from the softmax over all of it.
   EXPECT_REFUSED(lines("tp=2", R"(  %z = input "logits" : f32[4,3]@tp:S(1)
   %y = softmax(%z) {axis=-1} : f32[4,3]
   return %y "y"
@@ -338,7 +339,7 @@ TEST(InferShards, ZeroUpdatesASliceAndGathersIt) {
 }
 
 TEST(InferShards, InnerAxesAreGatheredFirst) {
-  // The last axis cuts outermost, so the parts over dp lie inside those over tp.
+  // The last axis cuts outermost, so parts over dp are subdivisions of parts over tp.
   const std::string x = "  %x = input \"x\" : f32[2,6]@dp:S(0)@tp:S(0)\n";
   EXPECT_RIGHT(lines("dp=2 tp=2", x + R"(  %y = all_gather(%x) {axes="dp", parts=[2], dim=0} : f32[4,6]
   %z = all_gather(%y) {axes="tp", parts=[2], dim=0} : f32[8,6]
@@ -361,7 +362,7 @@ TEST(InferShards, OpsWithoutARuleTakeWholeValues) {
 }
 
 TEST(InferShards, ExtentsOfOneThatAreSplitAreNotBroadcast) {
-  // Two heads on two ranks: each has one.
+  // Two heads on two ranks, one for each.
   EXPECT_EQ(outputs_of(lines("tp=2", R"(  %x = input "x" : f32[4,1,8]@tp:S(1)
   %y = input "y" : f32[4,1,8]@tp:S(1)
   %z = add(%x, %y) : f32[4,1,8]
@@ -394,7 +395,7 @@ TEST(InferShards, AConstantThatRepeatsItselfStandsForAnyPart) {
 }
 
 TEST(InferShards, CollectivesKeepTheirPlacesWhateverStandsBetween) {
-  // Sorted by operands alone, %b's chain would come first once it is the first output.
+  // If nodes were sorted by operands alone, the chain of %b would come first, as it makes the first output.
   Graph graph = graph_of(lines("tp=2", R"(  %x = input "x" : f32[4]@tp:P
   %y = input "y" : f32[4]@tp:P
   %a = all_reduce(%x) {axes="tp", parts=[2]} : f32[4]

@@ -1,4 +1,4 @@
-// The partition pass: one mesh axis after the other, then collectives over several axes joined.
+// The partition pass: cuts along one mesh axis after the other, then merges collectives over several axes.
 #include "passes/partition/partition.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::string joined_axes(const tensor::MeshShape& mesh, const std::string& a, con
   return names;
 }
 
-/// A sum over one axis that only a sum over another one reads: one collective over both.
+/// Merges a sum over one axis into the sum over another axis that alone reads it.
 void join_sums(ir::Graph& graph, const std::vector<int>& coordinates) {
   const std::vector<std::vector<ir::NodeId>> readers = graph.uses();
   std::vector<char> is_output(graph.values().size(), 0);
@@ -67,8 +67,8 @@ std::vector<char> backward_values(const ir::Graph& graph) {
   return is_backward;
 }
 
-/// Sums of small gradients (norm parameters and biases under sequence parallelism) which nothing but updates
-/// and outputs waits for, by their axes.
+/// Sums of small gradients (of norms and biases under sequence parallelism) that are read only by updates and
+/// outputs, grouped by mesh axes.
 std::map<std::string, std::vector<ir::NodeId>> small_gradient_sums(const ir::Graph& graph) {
   const std::vector<char> is_backward = backward_values(graph);
   const std::vector<std::vector<ir::NodeId>> readers = graph.uses();
@@ -87,7 +87,7 @@ std::map<std::string, std::vector<ir::NodeId>> small_gradient_sums(const ir::Gra
   return by_axes;
 }
 
-/// One collective for all small gradients (contract C3: once a step, coalesced).
+/// Merges the sums of small gradients into one collective (contract C3: coalesced, once per step).
 void join_small_gradients(ir::Graph& graph) {
   for (const auto& [axes, nodes] : small_gradient_sums(graph)) {
     if (nodes.size() < 2) continue;
@@ -105,7 +105,7 @@ void join_small_gradients(ir::Graph& graph) {
   graph.sort();
 }
 
-/// The mesh with one rank on the axes that are left alone.
+/// The mesh with one rank on the axes that this pass leaves alone.
 tensor::MeshShape touched(const Partitioning& how) {
   std::vector<tensor::MeshAxis> axes = how.mesh.axes();
   for (tensor::MeshAxis& axis : axes) {
@@ -126,7 +126,7 @@ ir::Graph partition(const ir::Graph& global, const Partitioning& how) {
   ir::Graph graph = global;
   graph.mesh = how.mesh;
   split_classes(graph, how.placed, touched(how));
-  // The last axis cuts first: the one before it then cuts what a rank of the last one holds.
+  // The last axis cuts first; the axis before it then cuts the parts that result.
   for (size_t a = how.mesh.axes().size(); a-- > 0;) {
     const tensor::MeshAxis& axis = how.mesh.axes()[a];
     if (is_untouched(how, axis)) continue;

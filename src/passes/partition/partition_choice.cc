@@ -1,4 +1,4 @@
-// Candidates of a node and their costs.
+// The candidate placements of a node and their costs.
 #include "passes/partition/partition_choice.h"
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace {
 using ir::ValueId;
 using tensor::Placement;
 
-/// Work that costs as much time as one byte sent, roughly, on processors and on GPUs with their links.
+/// The work that takes about as long as sending one byte, on CPUs as well as on GPUs with fast links.
 constexpr double kFlopPerByte = 64, kMemoryBytesPerByte = 4;
 
 const ir::CutRule& rule_at(const ir::CutRule& rule, size_t i) { return i == 0 ? rule : rule.others[i - 1]; }
 
-/// The value operands of an update want what its states have.
+/// The gradients that an update reads should have the placement of its states.
 void wish_for_updates(const ir::Graph& graph, const ir::Node& node, Wishes& wishes) {
   const ir::NodeView view = graph.view(node);
   const ir::CutRule rule = cut_rule_of(node.op->schema, view);
@@ -37,7 +37,7 @@ void wish_for_updates(const ir::Graph& graph, const ir::Node& node, Wishes& wish
   }
 }
 
-/// A node of one operand that is read once hands its result's wish on.
+/// A node with one operand that is read once passes the wish for its result on to the operand.
 void hand_back(const ir::Graph& graph, const ir::Node& node, Wishes& wishes) {
   const std::optional<Placement> p = wishes[index(node.out[0])];
   if (!p || graph.value(node.in[0]).kind != ir::ValueKind::computed || wishes[index(node.in[0])]) return;
@@ -67,7 +67,7 @@ Wishes find_wishes(const ir::Graph& graph, const Partitioning& how, const AxisRa
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     const auto at = how.outputs.find(graph.output_names()[i]);
     const Placement wish = at == how.outputs.end() ? Placement{} : at->second.on(rank.axis);
-    // What may stay a partial sum is made as if nodes read it.
+    // An output that may stay a partial sum gets no wish, as if only nodes read it.
     if (!wish.is_partial()) wishes[index(graph.outputs()[i])] = wish;
     ++readers[index(graph.outputs()[i])];
   }
@@ -105,7 +105,7 @@ double NodeChooser::later_cost(size_t result, const Placement& p) {
   if (!has_wish && p.is_split()) return 0;
   const Placement wish = has_wish ? *wishes_[index(id)] : Placement{};
   double bytes = static_cast<double>(tensor::bytes_of(from_.type(id)));
-  // Sequence parallel: a sum of [batch, tokens, hidden] will be scattered, at half the price.
+  // Under sequence parallelism a sum [batch, tokens, hidden] becomes a reduce-scatter, at half the cost.
   if (is_sequence_axis_ && p.is_partial() && !has_wish && is_stream(id)) bytes /= 2;
   const double cost = conversion_cost(bytes, p, wish, values_.rank().ranks);
   const bool is_joined = has_wish && p.is_partial() && bytes <= double(kSmallGradientBytes);
@@ -114,7 +114,7 @@ double NodeChooser::later_cost(size_t result, const Placement& p) {
 
 void NodeChooser::consider(const CutFit& fit, double work) {
   const auto is_own = [](const Placement& p) { return p.kind == tensor::PlacementKind::own; };
-  // Statistics of a part are not those of the whole: one rank alone would compute something else.
+  // Statistics of a part are not those of the whole, so the rank would compute another result.
   if (std::any_of(fit.out.begin(), fit.out.end(), is_own) || !keeps_states(fit)) return;
   double cost = work;
   for (size_t i = 0; i < node_->in.size(); ++i) {
@@ -139,8 +139,8 @@ void NodeChooser::consider_partial(const CutMatcher& matcher) {
   }
 }
 
-/// [batch, tokens, hidden] on its way to the residual stream: made by products and lookups, and by what
-/// treats its elements one by one or leaves them where they are.
+/// True for [batch, tokens, hidden] on its way to the residual stream: computed by products and lookups, by
+/// elementwise ops, or by ops that leave elements in place.
 bool NodeChooser::is_stream(ValueId id) const {
   const ir::Node* maker = from_.producer(id);
   if (maker == nullptr || from_.type(id).shape.rank() != 3 || !tensor::is_float(from_.type(id).dtype))
@@ -164,7 +164,7 @@ bool NodeChooser::may_start(const CutMatcher& matcher, char letter) {
     }
   }
   if (in_operands) return false;
-  // An index of results alone: each rank computes its part where that is wanted.
+  // A letter that only results have: each rank can compute its part if a part is wanted.
   for (size_t i = 0; i < node_->out.size(); ++i) {
     if (node_->out[i] == ir::kNoValue || index(node_->out[i]) >= wishes_.size()) continue;
     const std::optional<Placement>& wish = wishes_[index(node_->out[i])];

@@ -13,7 +13,7 @@ using tensor::Dims;
 using tensor::Placement;
 using tensor::Tensor;
 
-/// Indices [begin, end) of a rank's part of one section.
+/// The indices [begin, end) of a rank's part within one section.
 struct Range {
   int64_t begin = 0, end = 0;
 };
@@ -28,13 +28,13 @@ Tensor ints(const std::vector<int64_t>& values) {
   return Tensor::from<int64_t>({static_cast<int64_t>(values.size())}, values);
 }
 
-/// Types that no optimizer changes.
+/// Integer types of stored weights, which no optimizer changes.
 bool is_stored(tensor::DType type) {
   return type == tensor::DType::u8 || type == tensor::DType::f8e4m3fn || type == tensor::DType::bf16 ||
          type == tensor::DType::f16;
 }
 
-/// Sizes of the pieces of a split whose operand is cut along the axis that is split: equal pieces.
+/// Sizes of the pieces of a split along the dimension that is cut: the pieces are equal.
 void part_split(const ir::NodeView& node, const CutFit& fit, const AxisRank& rank, PartNode& part) {
   const size_t axis = ir::normal_axis(node.attrs.get_int("axis", 0), node.in[0].shape.rank());
   const bool is_cut = fit.in[0].is_split() && static_cast<size_t>(fit.in[0].dim) == axis;
@@ -44,7 +44,7 @@ void part_split(const ir::NodeView& node, const CutFit& fit, const AxisRank& ran
   part.constants.emplace_back(1, ints(sizes));
 }
 
-/// Bounds of a slice of one section, where the dimension's sections are cut.
+/// Bounds of a slice of one section if the dimension's sections are cut.
 void part_slice(const ir::NodeView& node, const CutFit& fit, const AxisRank& rank, PartNode& part) {
   if (!fit.in[0].is_split()) return;
   const size_t dim = static_cast<size_t>(fit.in[0].dim);
@@ -90,12 +90,12 @@ Tensor part_of(const Tensor& whole, const Placement& p, const AxisRank& rank) {
   if (bits % 8 != 0) base::fail_unsupported("parts of packed elements of type ", name_of(whole.dtype()));
   const Dims dims = whole.dims();
   const size_t d = static_cast<size_t>(p.dim);
-  // Rows of stored weights stay where they lie: in a mapped file, or with the model.
+  // Rows of stored weights are not copied: they are a view of a mapped file or of the model's tensor.
   if (d == 0 && p.sections == 1 && is_stored(whole.dtype())) {
     const Range own = section_range(dims[0], p, rank);
     return whole.rows(own.begin, own.end);
   }
-  int64_t outer = p.sections, inner = bits / 8;  // rows to copy, bytes of one index
+  int64_t outer = p.sections, inner = bits / 8;  // number of rows to copy; bytes of one index
   for (size_t i = 0; i < d; ++i) outer *= dims[i];
   for (size_t i = d + 1; i < dims.size(); ++i) inner *= dims[i];
   const int64_t section = dims[d] / p.sections;
@@ -128,7 +128,7 @@ PartNode part_node(const ir::OpSchema& op, const ir::NodeView& node, const CutFi
   }
   if (!is_cut) return part;
   if (op.shape_operand && node.value(*op.shape_operand) != nullptr) {
-    // As many as the whole node names: those of the last dimensions.
+    // As many dimensions as the whole node names, which are the last ones.
     const auto named = static_cast<std::ptrdiff_t>(node.value(*op.shape_operand)->elements());
     part.constants.emplace_back(*op.shape_operand, ints(Dims(out[0].end() - named, out[0].end())));
   }

@@ -1,4 +1,5 @@
-// The partition pass on random graphs: forward and backward of every rank against the whole graph.
+// The partition pass on random graphs: forward and backward results of all ranks against those of the whole
+// graph.
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
@@ -10,7 +11,7 @@ namespace {
 
 using namespace tests;
 
-/// Draws graphs of values whose extents are mostly multiples of 12, so that 2, 3 and 4 ranks divide them.
+/// Draws graphs with extents that are mostly multiples of 12, so that 2, 3 and 4 ranks divide them.
 class Drawer {
  public:
   Drawer(uint64_t seed, MeshShape mesh) : rng_(seed, 17), mesh_(std::move(mesh)) {}
@@ -25,7 +26,7 @@ class Drawer {
     }
     values_.push_back(weight({24}));
     for (int i = 0; i < nodes; ++i) values_.push_back(node());
-    // Everything late is part of the result.
+    // The last values become part of the result.
     ValueId y = sum_of(values_.back());
     for (size_t i = values_.size() - 4; i + 1 < values_.size(); ++i)
       y = model.op("add", {y, sum_of(values_[i])});
@@ -89,7 +90,7 @@ class Drawer {
     }
   }
 
-  /// A value that broadcasts to x.
+  /// A random value that broadcasts to x.
   ValueId partner(ValueId x) {
     std::vector<ValueId> same;
     for (ValueId v : values_) {
@@ -111,7 +112,7 @@ class Drawer {
     return model.transpose(x, perm);
   }
 
-  /// A dimension in two, or two neighbours in one.
+  /// Splits a dimension in two, or joins two adjacent ones.
   ValueId reshaped(ValueId x) {
     tensor::Dims d = dims(x);
     const size_t at = static_cast<size_t>(below(static_cast<int64_t>(d.size())));

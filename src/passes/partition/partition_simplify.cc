@@ -1,5 +1,5 @@
-// Takes nodes apart whose whole would have to be computed by every rank: sums over a cut index first, what is
-// added once and what is not linear after the reduction.
+// Splits nodes that every rank would otherwise have to compute as a whole: sums over a cut index come first;
+// terms that are added once and nonlinear functions follow after the reduction.
 #include "ops/dense/activation.h"
 #include "ops/table.h"
 #include "passes/partition/partition_walk.h"
@@ -18,13 +18,13 @@ const ir::OpDef& op(std::string_view name) { return ops::table().need(name); }
 
 size_t rank_of(const ir::Graph& graph, ValueId id) { return graph.type(id).shape.rank(); }
 
-/// The names of the nodes that were added from `first` on.
+/// Names the nodes that were added from number `first` on.
 void name_nodes(ir::Graph& graph, size_t first, const std::string& from) {
   for (size_t n = first; n < graph.nodes().size(); ++n)
     graph.node(ir::NodeId(static_cast<uint32_t>(n))).from = from;
 }
 
-/// act(x w + bias + residual): the product alone, then the rest.
+/// act(x w + bias + residual) becomes the product alone, followed by the other steps.
 std::optional<ValueId> split_linear(ir::Graph& graph, const Node& node, AxisValues& values) {
   const ops::ActivationSpec act = ops::activation_of(node.attrs);
   const bool has_more = operand(node, 2) != ir::kNoValue || operand(node, 3) != ir::kNoValue;
@@ -39,7 +39,7 @@ std::optional<ValueId> split_linear(ir::Graph& graph, const Node& node, AxisValu
   return ops::expand_finish(graph, y, operand(node, 3), act);
 }
 
-/// alpha a b + beta c: the product alone, then c.
+/// alpha a b + beta c becomes the product alone, followed by the addition of c.
 std::optional<ValueId> split_gemm(ir::Graph& graph, const Node& node, AxisValues& values) {
   if (operand(node, 2) == ir::kNoValue) return std::nullopt;
   const size_t ka = node.attrs.get_int("transA", 0) != 0 ? 0 : 1;
@@ -58,7 +58,7 @@ std::optional<ValueId> split_gemm(ir::Graph& graph, const Node& node, AxisValues
   return graph.add1(op("add"), {product, c});
 }
 
-/// A mean over a cut dimension: the sum, which passes as partial sums, times 1 / terms.
+/// A mean over a cut dimension becomes a sum, which may be partial, times 1 / terms.
 std::optional<ValueId> split_mean(ir::Graph& graph, const Node& node, AxisValues& values) {
   const std::vector<bool> reduced = ops::reduced_axes(graph.view(node));
   const tensor::Dims dims = graph.type(node.in[0]).shape.to_dims();

@@ -1,4 +1,5 @@
-// The partition pass: layers split as by hand, conversions, refusals, and random graphs against the whole.
+// The partition pass: layers split as one would by hand, conversions, refusals, and random graphs against the
+// whole graph.
 #include "passes/partition/partition.h"
 
 #include <gtest/gtest.h>
@@ -25,13 +26,13 @@ TEST(Partition, ColumnThenRow) {
     const ValueId x = m.op("mul", {m.input("x", {2, 5, 8}), m.weight("scale", {8})});
     const Partitioning how = m.finish(mlp(m, x, 8, 12, "mlp"), tp(ranks));
     const ir::Graph g = expect_same(m.graph, how, m.feeds);
-    // Forward behind the row split, backward before the column split; the loss is whole.
+    // The forward pass reduces after the row split, the backward pass before the column split.
     EXPECT_EQ(count(g, "all_reduce"), ranks > 1 ? 2u : 0u) << ir::print(g);
     EXPECT_EQ(count(g, "all_gather"), 0u);
   }
 }
 
-/// What partition() says of a graph; "" if nothing.
+/// The error message of partition(); "" if there is none.
 std::string refusal(const ir::Graph& graph, Partitioning how) {
   how.coordinates.assign(how.mesh.axes().size(), 0);
   try {
@@ -52,7 +53,7 @@ TEST(Partition, GatedLayerAndParallelBranchesReduceOnce) {
     return m.op("linear", {h, m.weight(name, {12, 8}, split(0))});
   };
   const ValueId gated = m.op("mul", {m.op("swish", {column("gate")}), column("up")});
-  // Two branches that are added: their partial sums are added first.
+  // Two branches are added: their partial sums are added before the reduction.
   const ValueId y = m.op("add", {row(gated, "down"), row(m.op("tanh", {column("other")}), "back")});
   const Partitioning how = m.finish(m.op("add", {x, y}), tp(4));
   const ir::Graph g = expect_same(m.graph, how, m.feeds);
@@ -78,7 +79,7 @@ TEST(Partition, PackedGateAndUpAreTwoSections) {
 }
 
 TEST(Partition, ConvertsBetweenAnyTwoPlacements) {
-  // Identity between every declared input and every declared output.
+  // An identity with every declared placement of its input and its output.
   const std::vector<Placement> all{
       {}, Placement::split(0), Placement::split(1), Placement::split(1, 3), Placement::split(0, 2)};
   for (int ranks : {2, 4}) {
@@ -87,7 +88,7 @@ TEST(Partition, ConvertsBetweenAnyTwoPlacements) {
         Model m;
         const ValueId x = m.input("x", {16, 24});
         m.graph.add_output(m.op("neg", {m.op("neg", {x})}), "y");
-        // A sum that is not reduced yet: the product over a split index.
+        // A partial sum, as a product over a split index makes it.
         const ValueId v = m.input("v", {16, 8}), w = m.input("w", {8, 24});
         m.graph.add_output(m.op("linear", {v, w}), "z");
         m.graph.sort();
@@ -164,7 +165,8 @@ TEST(Partition, RefusesWhatDoesNotDivide) {
   how.placed["w"] = split(0);
   how.mesh = tp(7);
   EXPECT_NE(refusal(m.graph, how).find("some ranks would hold nothing"), std::string::npos);
-  // A lookup along a split table works for any number of rows, a transposed view of it in pieces does not.
+  // A lookup in a split table works for any number of rows; a transposed view of an unevenly split one does
+  // not.
   Model views;
   const ValueId table = views.weight("table", {10, 6}, split(0));
   const Partitioning cut = views.finish(views.reshape(table, {5, 12}), tp(4));

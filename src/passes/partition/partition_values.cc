@@ -1,4 +1,4 @@
-// Placements of values along one mesh axis and the conversions between them (training contract C1).
+// Placements of values along one mesh axis, and conversions between them (training contract C1).
 #include "passes/partition/partition_values.h"
 
 #include "base/error.h"
@@ -11,7 +11,7 @@ namespace {
 using ir::ValueId;
 using tensor::Placement;
 
-/// Weights are split to stay so: gathering one is a last resort.
+/// Weights are split for good: gathering one is the last resort.
 constexpr double kWeightFactor = 1000;
 
 bool divides(const tensor::Dims& dims, const Placement& p, int ranks) {
@@ -171,8 +171,9 @@ double AxisValues::cost(ValueId v, const Placement& wanted, Half half) {
   for (const Form& f : forms(v)) {
     if (!f.is_kept && f.half != half) continue;
     double cost = conversion_cost(bytes(v), f.placement, wanted, rank_.ranks);
-    // What one reader converts all have: sums for the whole step, gathered tokens for this half of it, where
-    // one of several readers (the widest product) will need them in any case.
+    // A conversion for one reader serves all of them, so its cost is shared: that of sums by the readers of
+    // the whole step, that of gathered tokens by those of this half of the step, if one reader (the widest
+    // product) needs the conversion in any case.
     if (f.placement.is_partial()) cost /= readers(v, Half::forward) + readers(v, Half::backward) - 1;
     const bool is_tokens = rank_.name == how_.sequence_axis && dims.size() == 3 && f.placement.is_split() &&
                            f.placement.dim == 1;
@@ -241,8 +242,8 @@ ValueId AxisValues::to_placement(ValueId v, const Placement& wanted, Half half, 
     source = find(v, {}, half);
   }
   made.is_slice = source->placement.is_replicated();
-  // Weights and what is sequence parallel are gathered again in the backward pass: that is why they are
-  // split.
+  // Weights and sequence-parallel values are gathered again in the backward pass, since they are split to
+  // save memory.
   const bool gathers = source->placement.is_split() && wanted.is_replicated();
   made.is_kept = !(gathers && (is_weight(v) || rank_.name == how_.sequence_axis));
   made.local = add(v, *source, wanted, layer);

@@ -1,4 +1,4 @@
-// Walks a graph along one mesh axis and builds the rank's graph.
+// Walks a graph along one mesh axis and builds the graph of a rank.
 #include "passes/partition/partition_walk.h"
 
 #include <unordered_map>
@@ -56,7 +56,7 @@ class AxisWalk {
   }
 
   void visit(size_t n, Half half) {
-    const Node node = from_.nodes()[n];  // a copy: the graph may grow
+    const Node node = from_.nodes()[n];  // a copy, as the graph may grow
     if (node.op_name() == "add" && add_to_sum(node, half)) return;
     const size_t first = from_.nodes().size();
     if (const std::optional<ValueId> simpler = simplify_for_cut(from_, node, values_)) {
@@ -71,13 +71,13 @@ class AxisWalk {
     add_part(node, chooser_.choose(node, half), half);
   }
 
-  /// A sum of what is whole (or split) and what is partial, of which the parts are not added yet.
+  /// A sum of a whole (or split) and a partial value that has not been added up yet.
   struct OpenSum {
     ValueId whole, partial;
   };
 
-  /// Sums of several terms: partial ones are added up first and reduced once. A sum of a whole and a partial
-  /// term stays open while the next reader adds to it. False for an add that has nothing to do with that.
+  /// Sums of several terms: partial terms are added up first and reduced once. A sum of a whole and a partial
+  /// term remains open while its next reader adds to it. Returns false for an add that has no such operands.
   bool add_to_sum(const Node& node, Half half) {
     if (from_.type(node.in[0]).shape != from_.type(node.in[1]).shape) return false;
     std::vector<ValueId> whole, partial;
@@ -102,7 +102,7 @@ class AxisWalk {
     return true;
   }
 
-  /// The one reader of a value is an add of the same shape.
+  /// True if the only reader of a value is an add of the same shape.
   bool is_added_to(ValueId id) const {
     if (index(id) >= readers_.size() || readers_[index(id)].size() != 1 || is_output_[index(id)] != 0)
       return false;
@@ -120,7 +120,7 @@ class AxisWalk {
     return sum;
   }
 
-  /// A simpler node's results on the axes that were cut before this one.
+  /// Gives the results of a simplified node placements on the axes that were cut before this one.
   void place_on_other_axes(const Node& node) {
     const ir::NodeView view = from_.view(node);
     const ir::CutRule rule = cut_rule_of(node.op->schema, view);
@@ -134,7 +134,7 @@ class AxisWalk {
     }
   }
 
-  /// This rank's part of the node, with its operands as `fit` wants them.
+  /// Adds this rank's part of the node, with operands converted to the placements of `fit`.
   void add_part(const Node& node, const CutFit& fit, Half half) {
     const ir::NodeView view = from_.view(node);
     const PartNode part = part_node(node.op->schema, view, fit, rank_);
@@ -157,7 +157,7 @@ class AxisWalk {
     }
   }
 
-  /// A constant operand that differs for the part.
+  /// The new constant for operand `i`, if the part needs another one.
   std::optional<ValueId> changed_constant(size_t i, const PartNode& part) {
     for (const auto& [at, value] : part.constants) {
       if (at == i) return values_.to().add_constant(value);
@@ -190,7 +190,7 @@ class AxisWalk {
     }
   }
 
-  ir::Graph from_;  ///< grows by simpler nodes
+  ir::Graph from_;  ///< grows when nodes are simplified
   const Partitioning& how_;
   const AxisRank& rank_;
   std::vector<Half> halves_;  ///< by node

@@ -1,4 +1,4 @@
-// What a model's structure says about splitting its weights: walks back from attention, products and losses
+// Derives from a model's structure how to split its weights: walks back from attention, products and losses
 // to the products that feed them.
 #include "passes/partition/shard_roles.h"
 
@@ -18,12 +18,12 @@ using ir::ValueId;
 
 bool is_elementwise(const Node& node) { return ir::is_elementwise(node.op->schema); }
 
-/// Puts elements elsewhere without a look at them, or turns them within their heads.
+/// True for ops that move elements regardless of their values, or rotate them within their heads.
 bool is_move(const Node& node) {
   return node.op->schema.is_rearrangement || node.op_name() == "rotary_embedding";
 }
 
-/// Whether elements of operand i are what a move gives; the others are extents, or angles.
+/// Whether operand i provides elements that the op moves; other operands are extents or angles.
 bool is_moved(const Node& node, size_t i) {
   const uint32_t moves = node.op->schema.moves;
   return moves == 0 ? i == 0 : i >= 32 || (moves >> i & 1u) != 0;
@@ -32,16 +32,16 @@ bool is_moved(const Node& node, size_t i) {
 /// A product of activations with a weight.
 struct Product {
   ValueId x = ir::kNoValue, weight = ir::kNoValue, bias = ir::kNoValue, y = ir::kNoValue;
-  size_t in_dim = 0, out_dim = 0;  ///< of the weight
+  size_t in_dim = 0, out_dim = 0;  ///< dimensions of the weight
   std::string from;
-  int64_t blocks = 0;                  ///< of stored weights: groups along a row; 0: plain ones
+  int64_t blocks = 0;                  ///< for stored weights: groups along a row; 0 for plain weights
   std::vector<ValueId> beside = {};    ///< scales and zero points [rows, groups] of stored weights
-  int sections = 1;                    ///< matrices of experts that lie one under the other
-  int64_t units = 1;                   ///< of rows that are not cut; 1: single ones
+  int sections = 1;                    ///< matrices of experts, stacked along the rows
+  int64_t units = 1;                   ///< rows that must stay together; 1 for single rows
   ValueId expert_bias = ir::kNoValue;  ///< [experts, n]
 };
 
-/// The products of a graph and what lies between them.
+/// The products of a graph and the connections between them.
 class Structure {
  public:
   explicit Structure(const ir::Graph& graph) : graph_(graph), uses_(graph.uses()) {
@@ -54,7 +54,7 @@ class Structure {
   }
 
   const std::vector<Product>& products() const { return products_; }
-  /// How many channels of x the product sums over.
+  /// The number of channels of x that the product sums over.
   int64_t depth(const Product& p) const {
     if (p.blocks == 0) return extent(p.weight, p.in_dim);
     const tensor::Dim& d = graph_.type(p.x).shape.dims().back();
@@ -69,12 +69,12 @@ class Structure {
     return kind == ir::ValueKind::param || kind == ir::ValueKind::state;
   }
 
-  /// Products that a value is made of by elementwise ops, and by moves of elements if `moves`.
+  /// The products from which elementwise ops, and moves of elements if `moves`, compute a value.
   struct Sources {
     std::set<size_t> products;
-    std::vector<ValueId> vectors;  ///< weights of one dimension on the way: biases
-    std::string through;           ///< the last op that is not an addition or a cast
-    bool only_products = true;     ///< nothing else of the model comes in
+    std::vector<ValueId> vectors;  ///< one-dimensional weights on the way: biases
+    std::string through;           ///< the last op other than an addition or a cast
+    bool only_products = true;     ///< no other values of the model are involved
   };
   Sources sources(ValueId id, bool moves) const {
     Sources s;
@@ -83,7 +83,7 @@ class Structure {
     return s;
   }
 
-  /// Products that read a value by way of elementwise ops and moves.
+  /// The products that read a value through elementwise ops and moves.
   std::set<size_t> sinks(ValueId id) const {
     std::set<size_t> found;
     std::set<ValueId> seen;
@@ -91,7 +91,7 @@ class Structure {
     return found;
   }
 
-  /// Vectors that are added to a product's result: its bias, wherever it stands.
+  /// Vectors that are added to a product's result: its bias, at any place.
   std::vector<ValueId> biases_of(const Product& p) const {
     std::vector<ValueId> found;
     if (p.bias != ir::kNoValue) found.push_back(p.bias);
@@ -106,7 +106,7 @@ class Structure {
   }
 
  private:
-  /// A product with weights that are rows as they are stored.
+  /// A product whose weight is stored as rows.
   std::optional<Product> stored_product(const Node& node) const {
     if (!is_weight(node.in[1]) || graph_.type(node.in[1]).shape.rank() != 2) return std::nullopt;
     const ir::CutRule rule = node.op->schema.cut(graph_.view(node));
@@ -127,7 +127,7 @@ class Structure {
     return p;
   }
 
-  /// A product over experts, whose matrices are all cut alike.
+  /// A product over experts, all of whose matrices are cut alike.
   std::optional<Product> experts_product(const Node& node, const ops::ExpertPlaces& at) const {
     const ValueId weight = node.in[ops::kExWeights];
     if (!is_weight(weight)) return std::nullopt;
@@ -171,7 +171,7 @@ class Structure {
     return p;
   }
 
-  /// The weight of one dimension that a value is (a cast of).
+  /// The one-dimensional weight that `id` is, or is a cast of.
   ValueId vector_of(ValueId id) const {
     const tensor::Shape& shape = graph_.type(id).shape;
     if (!shape.has_rank() || shape.rank() != 1) return ir::kNoValue;
@@ -224,17 +224,18 @@ class Structure {
   const ir::Graph& graph_;
   std::vector<std::vector<ir::NodeId>> uses_;
   std::vector<Product> products_;
-  std::map<size_t, size_t> at_;  ///< product by the index of its result
+  std::map<size_t, size_t> at_;  ///< index of a product by its result
 };
 
-/// q, k, v of an attention node, its heads, its result; one operand where they are packed.
+/// q, k, v of an attention node (one operand if packed), the numbers of heads, and the result.
 struct Attention {
   std::vector<ValueId> in;
   ValueId y;
   int64_t heads = 0, kv_heads = 0;
-  int64_t head_dim = 0, value_dim = 0;  ///< 0: not told apart
+  int64_t head_dim = 0, value_dim = 0;  ///< 0: unknown
 
-  /// Heads of the product behind operand i, `width` wide: fewer where each is repeated before it is read.
+  /// The number of heads in the product before operand i, which is `width` wide: fewer if each is repeated
+  /// later.
   int64_t heads_in(size_t i, int64_t width) const {
     const int64_t all = i == 0 ? heads : kv_heads, channels = i == 2 ? value_dim : head_dim;
     const bool is_repeated = i > 0 && channels > 0 && width % channels == 0 && width < all * channels;
@@ -264,7 +265,7 @@ std::optional<Attention> attention_of(const ir::Graph& graph, const Node& node) 
   return a;
 }
 
-/// Collects the splits.
+/// Finds the weights to split.
 class Finder {
  public:
   Finder(const ir::Graph& graph, std::span<const std::string_view> vocabularies)
@@ -295,7 +296,7 @@ class Finder {
     split.sections = 1;
     found_.emplace(name(p.expert_bias), split);
   }
-  /// A weight, and what stands beside it where it is stored.
+  /// Records the split of a weight and of its scales and zero points.
   void place(const Product& p, const WeightSplit& split) {
     found_.emplace(name(p.weight), split);
     for (ValueId id : p.beside) found_.emplace(name(id), split);
@@ -316,7 +317,8 @@ class Finder {
               .why = why});
   }
 
-  /// The head before a loss over many classes and the table it shares, or that is looked up by the inputs.
+  /// The head before a loss over many classes, and the table that it shares, or that is indexed by the
+  /// inputs.
   void find_vocabulary() {
     for (const Node& node : graph_.nodes()) {
       if (node.op_name() != "gather" || node.attrs.get_int("axis", 0) != 0) continue;
@@ -346,7 +348,7 @@ class Finder {
            structure_.extent(head.value, head.dim) >= kManyRows;
   }
 
-  /// Weights whose products are scored by a loss, or are a result of the graph.
+  /// The weights whose products are scored by a loss or are outputs of the graph.
   std::vector<ValueDim> heads() const {
     std::vector<ValueDim> found;
     const auto add = [&](ValueId scores) {
@@ -414,7 +416,7 @@ class Finder {
     return structure_.extent(p.weight, p.out_dim) / p.sections;
   }
 
-  /// One product for queries, keys and values: side by side, or those of each head together.
+  /// One product for queries, keys and values, in three consecutive sections or interleaved by head.
   bool find_packed(const Attention& a, const std::vector<Structure::Sources>& from, size_t group) {
     const size_t product = *from[0].products.begin();
     if (a.heads != a.kv_heads || width(product) % (3 * a.heads) != 0) return false;
@@ -430,7 +432,7 @@ class Finder {
     return true;
   }
 
-  /// Whether a split or slices cut the last dimension of a product's result, before heads become one.
+  /// Whether a split or slices cut the last dimension of a product's result before it is divided into heads.
   bool is_cut_whole(ValueId y) const {
     const tensor::Dim& last = graph_.type(y).shape.dims().back();
     std::vector<ValueId> next{y};
@@ -445,7 +447,7 @@ class Finder {
     return false;
   }
 
-  /// Products whose results meet in the operand of one product, by elementwise ops alone.
+  /// Products whose results are combined elementwise into the operand of one product.
   void find_pair(size_t product) {
     const auto s = structure_.sources(structure_.products()[product].x, false);
     if (!is_free(product) || s.products.empty() || !s.only_products) return;
@@ -462,7 +464,7 @@ class Finder {
     rows(product, group, s.through.empty() ? "after a product" : "after " + s.through);
   }
 
-  static constexpr int64_t kManyRows = 1024;  // a table or a head of fewer is not worth splitting by itself
+  static constexpr int64_t kManyRows = 1024;  // smaller tables or heads are not worth splitting on their own
 
   const ir::Graph& graph_;
   Structure structure_;

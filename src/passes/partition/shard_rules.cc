@@ -1,4 +1,4 @@
-// Which weights tensor-parallel ranks split: precedence of rules, divisibility, the printed decision.
+// Which weights tensor-parallel ranks split: the precedence of rules, divisibility, and the printed decision.
 #include "passes/partition/shard_rules.h"
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace {
 using tensor::Placement;
 using tensor::Shard;
 
-constexpr const char* kHeadAxis = "tp";      // splits key heads, and all else
-constexpr const char* kReplicaAxis = "tpr";  // splits all but key heads
+constexpr const char* kHeadAxis = "tp";      // splits key heads and everything else
+constexpr const char* kReplicaAxis = "tpr";  // splits everything but key heads
 
-/// Names of weights that are split in models we build or import; biases follow their weight. What is not
-/// here is found by structure.
+/// Names of weights that are split in the models that Trireme builds or imports; biases follow their weights.
+/// Other weights are found by structure.
 struct NamedRule {
   std::string_view pattern, model;
 };
@@ -49,11 +49,11 @@ constexpr NamedRule kNamed[] = {
     {"*word_embeddings.weight", "BERT"},
 };
 
-/// Of those, tables and heads of vocabularies, which are split whatever their size.
+/// Those that are tables or heads of vocabularies, which are split whatever their size.
 constexpr std::string_view kVocabularies[] = {"*wte.weight", "*lm_head.weight", "*embed_tokens.weight",
                                               "*word_embeddings.weight"};
 
-/// Which model's rule a name is of; the bias of a weight follows it.
+/// The model whose rule matches a name; the bias of a weight follows the weight.
 std::string_view model_of(std::string name) {
   constexpr std::string_view kBias = ".bias";
   if (name.ends_with(kBias)) name = name.substr(0, name.size() - kBias.size()) + ".weight";
@@ -63,7 +63,7 @@ std::string_view model_of(std::string name) {
   return {};
 }
 
-/// Tensor-parallel axes of a mesh with more than one rank.
+/// A tensor-parallel axis of the mesh that has more than one rank.
 struct TensorAxis {
   size_t index;
   std::string name;
@@ -83,7 +83,7 @@ bool is_weight(const ir::Value& v) {
   return kind && v.type.shape.is_static() && v.type.shape.elements().value_or(0) > 1;
 }
 
-/// Places weights by rules, then by names and structure.
+/// Places weights by explicit rules, then by names and structure.
 class Placer {
  public:
   Placer(const ir::Graph& graph, const Strategy& strategy)
@@ -161,7 +161,7 @@ class Placer {
     return axes;
   }
 
-  /// Why a weight cannot be split over its axes; empty if it can.
+  /// The reason why a weight cannot be split over its axes; empty if it can.
   std::string refusal(const std::string& name, const tensor::Dims& dims, const WeightSplit& s) const {
     int64_t ranks = 1;
     for (const TensorAxis& axis : axes_of(s)) ranks *= axis.ranks;
@@ -176,10 +176,10 @@ class Placer {
     return {};
   }
 
-  /// A group with a weight that does not divide stays whole, or is an error where a name says that it is
-  /// split (classes excepted), unless a rule says otherwise.
+  /// If a weight does not divide, its group stays whole. This is an error if a name demands the split
+  /// (classes excepted), unless an explicit rule says otherwise.
   void drop_groups() {
-    // Messages name the weight of the queries first, a bias never.
+    // Messages name the weight of the queries first, never a bias.
     for (const bool of_keys : {false, true}) {
       for (const auto& [name, s] : splits_) {
         const ir::Value* value = find(name);
@@ -219,10 +219,10 @@ class Placer {
   std::map<std::string, WeightSplit> splits_;
   std::map<size_t, std::string> dropped_;
   std::set<std::string>
-      undivided_;  ///< stored weights whose rows are not cut: their group may be all the same
+      undivided_;  ///< stored weights whose rows are not cut, although their groups may be cut
 };
 
-/// A name with its first number taken out, and the number: "h.", 3, ".mlp.c_fc.weight".
+/// A name split at its first number, for example "h.", 3, ".mlp.c_fc.weight".
 struct Numbered {
   std::string before, after;
   int64_t number = -1;
@@ -243,7 +243,7 @@ Strategy choose_kv_ranks(const ir::Graph& graph, Strategy strategy) {
   if (strategy.tp == 1 || strategy.kv_ranks != 0) return strategy;
   int64_t ranks = strategy.tp;
   for (const HeadCounts& a : attention_heads(graph)) {
-    // Whole key heads on each rank, or one key head on several ranks.
+    // Each rank has whole key heads, or several ranks share one key head.
     const bool divides = a.kv_heads % strategy.tp == 0 || strategy.tp % a.kv_heads == 0;
     base::require(divides || a.heads % strategy.tp != 0, "tensor parallel: ", a.kv_heads, " key heads of '",
                   a.from, "' and ", strategy.tp, " ranks: neither divides the other");

@@ -1,4 +1,4 @@
-// Which weights are found to be split: shapes that no network of ours has, rules and their refusals.
+// Which weights are split: models with shapes unlike those of our networks, explicit rules, and refusals.
 #include "passes/partition/shard_rules.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace tests;
 
-/// The decision for each split weight: "name S(dim)" with its axes.
+/// The decisions for all split weights: "name S(dim)" with axes.
 std::string splits(const ir::Graph& graph, const Strategy& strategy) {
   std::string text;
   for (const auto& [name, shard] : place_params(graph, strategy))
@@ -18,7 +18,7 @@ std::string splits(const ir::Graph& graph, const Strategy& strategy) {
   return text;
 }
 
-/// Key heads that are repeated for the query heads before attention reads them, as older exporters write it.
+/// Key heads that are repeated for the query heads before attention reads them, as in older exporters.
 TEST(ShardRules, RepeatedKeyHeads) {
   Model m;
   const ValueId x = m.op("mul", {m.input("x", {2, 5, 8}), m.weight("scale", {8})});
@@ -45,7 +45,7 @@ TEST(ShardRules, RepeatedKeyHeads) {
   }
 }
 
-/// Queries, keys and values of each head side by side: one section, whole heads.
+/// Queries, keys and values interleaved by head: one section of whole heads.
 TEST(ShardRules, PackedByHead) {
   Model m;
   const ValueId x = m.op("mul", {m.input("x", {2, 5, 8}), m.weight("scale", {8})});
@@ -78,7 +78,7 @@ TEST(ShardRules, RulesComeFirst) {
             "onnx::MatMul_7@tp:S(0) ");
   EXPECT_EQ(splits(m.graph, {.tp = 2, .rules = {"*MatMul*:tp:1/3"}}),
             "down@tp:S(0) onnx::MatMul_7@tp:S(1/3) ");
-  // 12 columns over 8 ranks: nothing is split, nobody fails.
+  // 12 columns over 8 ranks: nothing is split, and this is no error.
   EXPECT_EQ(splits(m.graph, {.tp = 8}), "");
   for (const char* bad :
        {"", "down", "down:tp", ":tp:1", "down:dp:1", "down:tp:x", "down:tp:1/0", "down:tp:1/", "down:tp:2"})

@@ -1,4 +1,5 @@
-// Cross entropy over classes that ranks split: the form of the loss that the partition pass can cut.
+// Cross entropy over classes that are split over ranks: rewrites the loss in a form that the partition pass
+// can cut.
 #include "passes/partition/vocab_parallel.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ ValueDim of_transpose(const ir::Graph& graph, const Node& node, size_t dim) {
   return {node.in[0], static_cast<size_t>(perm[dim])};
 }
 
-/// The last dimension of a reshape that keeps it, or an operand of the result's own shape.
+/// The last dimension of a reshape that keeps it, or of an operand with the result's shape.
 ValueDim of_other(const ir::Graph& graph, const Node& node, size_t dim) {
   const tensor::Shape& y = graph.type(node.out[0]).shape;
   if (node.op_name() == "reshape") {

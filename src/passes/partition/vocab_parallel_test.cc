@@ -1,5 +1,5 @@
-// Embeddings, heads and losses whose vocabulary is split, unevenly too, against the whole model: values,
-// gradients, and how often ranks talk.
+// Embeddings, heads and losses with a split vocabulary, evenly or not, against the whole model: values,
+// gradients, and the number of collectives.
 #include "passes/partition/vocab_parallel.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(VocabParallel, EqualsTheWholeForAnyNumberOfParts) {
       EXPECT_EQ(count(g, "cross_entropy"), 0u);
       EXPECT_EQ(count(g, "cross_entropy_part"), 1u);
       EXPECT_EQ(count(g, "all_gather"), 0u) << ir::print(g);
-      // Embedding, largest scores, totals, the gradient of the norm's result.
+      // For the embedding, the largest scores, the totals, and the gradient of the norm's result.
       EXPECT_EQ(count(g, "all_reduce"), 4u) << ir::print(g);
     }
   }

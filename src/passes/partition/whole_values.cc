@@ -1,4 +1,4 @@
-// Values that a rank holds a part of, put together for an op that needs the whole, and cut again.
+// Gathers values of which a rank holds a part for an op that needs the whole, and cuts the results again.
 #include "passes/partition/whole_values.h"
 
 #include "ops/collective/parts.h"
@@ -10,7 +10,7 @@ namespace {
 using ir::ValueId;
 using tensor::Placement;
 
-/// Axes that split something placed as `shard`, in mesh order: the last one cuts first.
+/// The axes that split a tensor placed as `shard`, in mesh order: the last one cuts first.
 std::vector<size_t> cutting_axes(const tensor::MeshShape& mesh, const tensor::Shard& shard) {
   std::vector<size_t> axes;
   for (size_t a = 0; a < mesh.axes().size(); ++a) {
@@ -34,7 +34,7 @@ ValueId gather_whole(ir::Graph& graph, ValueId part, const tensor::Dims& dims,
   for (size_t a : cutting_axes(graph.mesh, shard)) {
     const Placement p = shard.on(a);
     shard.set(a, Placement{});
-    // What the gathered dimension has then: the part that the axes still to come leave of it.
+    // The extent of the gathered dimension: the part that the remaining axes leave of it.
     const tensor::Dims extent = tensor::local_dims(dims, shard, graph.mesh, coordinates);
     ir::Attrs attrs = attrs_of(graph, coordinates, a, p);
     attrs.set("extents", std::vector<int64_t>{extent[static_cast<size_t>(p.dim)]});

@@ -1,4 +1,5 @@
-// A model's graph cut into pipeline parts, their gradients, and the programs of a part's training step.
+// Cuts a model's graph into pipeline parts, adds their gradients, and makes the programs of a part's training
+// step.
 #include "passes/pipeline/pipeline.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ using ir::Graph;
 using ir::Node;
 using ir::ValueId;
 
-/// Copies chosen nodes of a graph into a new one.
+/// Copies selected nodes of a graph into a new one.
 class Extract {
  public:
   Extract(const Graph& from, const std::string& name) : from_(from), to_(from.values().size(), ir::kNoValue) {
@@ -27,13 +28,13 @@ class Extract {
 
   bool has(ValueId id) const { return to_[index(id)] != ir::kNoValue; }
   ValueId at(ValueId id) const { return to_[index(id)]; }
-  /// Lets `id` be fed under a name.
+  /// Makes `id` an input with the given name.
   void feed(ValueId id, const std::string& name) {
     const ir::Value& v = from_.value(id);
     to_[index(id)] = graph_.add_input(name, v.type);
     graph_.value(to_[index(id)]).shard = v.shard;
   }
-  /// Copies an input, param, state or constant unless that was done.
+  /// Copies an input, param, state or constant unless it was copied before.
   void source(ValueId id) {
     if (has(id)) return;
     const ir::Value& v = from_.value(id);
@@ -49,7 +50,7 @@ class Extract {
     graph_.value(copy).shard = v.shard;
     to_[index(id)] = copy;
   }
-  /// Copies a node whose operands are all there.
+  /// Copies a node whose operands have been copied.
   void node(const Node& n) {
     std::vector<ValueId> in;
     for (ValueId id : n.in) in.push_back(id == ir::kNoValue ? id : at(id));
@@ -71,7 +72,7 @@ class Extract {
   std::vector<ValueId> to_;  ///< by value of from_
 };
 
-/// The last part that reads each activation, by value; outputs are read by the last part of all.
+/// The last part that reads each activation, by value; the last part of all reads the outputs.
 std::vector<size_t> last_readers(const Spine& spine, const std::vector<size_t>& part, size_t parts) {
   std::vector<size_t> last(spine.graph.values().size(), 0);
   for (size_t n = 0; n < part.size(); ++n) {
@@ -84,7 +85,7 @@ std::vector<size_t> last_readers(const Spine& spine, const std::vector<size_t>& 
   return last;
 }
 
-/// Activations that are known in part `b` and read after it, in the order of their producers.
+/// Activations that exist in part `b` and are read after it, in the order of their producers.
 std::vector<ValueId> crossing_values(const Spine& spine, const std::vector<size_t>& part,
                                      const std::vector<size_t>& last, size_t b) {
   std::vector<ValueId> out;
@@ -119,12 +120,12 @@ PipelinePart cut_part(const Graph& graph, const PipelineCut& cut, size_t k) {
   const std::vector<size_t> part = spine.part_of_nodes(cut);
   const std::vector<size_t> last = last_readers(spine, part, cut.parts());
   const bool is_last = k + 1 == cut.parts();
-  // Both neighbours list the same values in the same order, since both look at the same whole graph.
+  // Both neighbors list the same values in the same order, as both derive the list from the whole graph.
   std::vector<ValueId> in, out;
   if (k > 0) in = crossing_values(spine, part, last, k - 1);
   if (!is_last) out = crossing_values(spine, part, last, k);
 
-  // What is read: walked backwards, so that floating nodes are seen after their readers.
+  // Walks backward over what is read, so that floating nodes are visited after their readers.
   std::vector<char> wanted(graph.values().size(), 0), taken(part.size(), 0);
   if (is_last) {
     for (ValueId id : graph.outputs()) wanted[index(id)] = 1;
@@ -202,13 +203,13 @@ std::vector<ParamGradient> differentiate_part(PipelinePart& part, ValueId loss,
   std::vector<char> marked(graph.values().size(), 0);
   for (ValueId id : wanted) marked[index(id)] = 1;
   for (ValueId id : crossing) marked[index(id)] = 1;
-  // What later parts make of a value is the first term of its gradient, as in the walk over the whole graph.
+  // The gradient from later parts is the first term of the value's gradient, as in the whole graph.
   std::vector<ValueId> grads(graph.values().size(), ir::kNoValue);
   for (const auto& [value, gradient] : seeds) grads[index(value)] = gradient;
   ops::backpropagate(graph, 0, marked, grads);
   for (ValueId id : crossing) {
     ValueId gradient = grads[index(id)];
-    // The stage before waits for it all the same.
+    // The previous stage waits for this gradient even if it is zero.
     if (gradient == ir::kNoValue) {
       const tensor::Dims dims = graph.type(id).shape.to_dims();
       const ValueId zero = graph.add_constant(tensor::Tensor::zeros(graph.type(id).dtype, {}));
@@ -227,7 +228,7 @@ std::vector<ParamGradient> differentiate_part(PipelinePart& part, ValueId loss,
 
 namespace {
 
-/// Which program each node of a differentiated part belongs to.
+/// Decides to which program each node of a differentiated part belongs.
 class Phases {
  public:
   enum Phase : uint8_t { kForward, kBackward, kWeights };
@@ -249,7 +250,7 @@ class Phases {
   const PipelinePart& part_;
   const Graph& graph_;
   std::set<std::string> backward_outputs_;
-  std::vector<char> depends_;  ///< by value: on gradients that arrive
+  std::vector<char> depends_;  ///< by value: depends on gradients from later parts
 
  public:
   std::vector<Phase> of_node;
@@ -276,8 +277,8 @@ class Phases {
     }
   }
 
-  /// What the results that leave and the states that no gradient reaches need; a slope like 1 - y^2 is
-  /// backward, though it depends on forward values only.
+  /// Nodes that results leaving the part and states without gradients need. A slope like 1 - y^2 counts as
+  /// backward, although it depends on forward values only.
   void find_forward() {
     std::vector<char> wanted(graph_.values().size(), 0);
     for (size_t i = 0; i < graph_.outputs().size(); ++i) {
@@ -294,7 +295,7 @@ class Phases {
     }
   }
 
-  /// Everything backward that no crossing gradient needs.
+  /// Backward nodes that no gradient leaving the part needs.
   void find_weights() {
     std::vector<char> wanted(graph_.values().size(), 0);
     for (size_t i = 0; i < graph_.outputs().size(); ++i) {
@@ -314,8 +315,8 @@ class Phases {
     }
   }
 
-  /// The first part hands no gradient on. What leads to the gradient of one weight only is of that weight;
-  /// what leads to several is the chain through the layers.
+  /// The first part sends no gradient. Nodes that lead to the gradient of only one weight belong to that
+  /// weight; those that lead to several are the chain through the layers.
   void find_single_uses() {
     constexpr size_t kNone = ~size_t{0}, kSeveral = kNone - 1;
     std::vector<size_t> leads(graph_.values().size(), kNone);
@@ -334,7 +335,7 @@ class Phases {
   }
 };
 
-/// Makes the programs, the last one first: it tells what the ones before have to hand over.
+/// Makes the programs, the last one first, since it determines which values earlier programs must keep.
 class Programs {
  public:
   Programs(const Graph& graph, const Phases& phases)
@@ -377,8 +378,8 @@ class Programs {
  private:
   Phases::Phase phase_of(ValueId id) const { return phases_.of_node[index(graph_.value(id).producer)]; }
 
-  /// Makes `id` known in the program: a source, a view or a form of weights computed again, or what an
-  /// earlier program keeps.
+  /// Makes `id` available in the program: copies a source, recomputes a view or a form of weights, or takes
+  /// it from an earlier program that keeps it.
   void provide(Extract& made, ValueId id, Phases::Phase phase) {
     if (made.has(id)) return;
     const Node* producer = graph_.producer(id);
@@ -414,7 +415,7 @@ PipelinePrograms split_part(const PipelinePart& part, bool splits_weights) {
   const Phases phases(part, splits_weights);
   Programs programs(part.graph, phases);
   PipelinePrograms out;
-  // Backwards: each program tells the ones before what they have to hand over.
+  // In reverse order: each program determines what earlier ones must keep for it.
   out.weights = programs.make(Phases::kWeights, "weights");
   out.backward = programs.make(Phases::kBackward, "backward");
   out.forward = programs.make(Phases::kForward, "forward");

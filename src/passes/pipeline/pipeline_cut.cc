@@ -1,4 +1,4 @@
-// Where a model is cut into pipeline parts: by names, or so that the longest part is as short as it can be.
+// Chooses cuts of a model into pipeline parts, by layer names or so that the longest part is shortest.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,13 +12,13 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// Work counts in bytes of memory traffic: this many floating point operations take as long as one byte.
+/// Work is measured in bytes of memory traffic; this many floating-point operations take as long as one byte.
 constexpr double kFlopPerByte = 10;
-/// How much longer than possible the longest part may get for the sake of simple cuts.
+/// How much longer than the optimum the longest part may be for the sake of simple cuts.
 constexpr double kSlack = 1.25;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// True if `name` stands in `text` as whole components: "h.1" in "transformer.h.1.attn", not in "h.12".
+/// True if `text` contains `name` as whole components: "h.1" in "transformer.h.1.attn", not in "h.12".
 bool has_layer(std::string_view text, std::string_view name) {
   if (name.find('*') != std::string_view::npos) return name_matches(name, text);
   const auto ends = [&](size_t at) { return at >= text.size() || text[at] == '.' || text[at] == '/'; };
@@ -28,7 +28,7 @@ bool has_layer(std::string_view text, std::string_view name) {
   return false;
 }
 
-/// Chooses cuts among the windows between weighted nodes.
+/// Chooses cuts from the windows between nodes with weights.
 class CutPlanner {
  public:
   explicit CutPlanner(const Spine& spine) : spine_(spine) {
@@ -72,7 +72,7 @@ class CutPlanner {
     for (CutLevel level : {CutLevel::stream, CutLevel::single, CutLevel::any}) {
       const std::vector<size_t> begins = shortest(parts, level, kInfinity);
       if (begins.size() + 1 != parts) continue;
-      // Within a little of the shortest, the fewest bytes.
+      // Among cuts close to the shortest, prefers those that send the fewest bytes.
       const double length = longest(begins);
       if (length < chosen_longest) {
         chosen = shortest(parts, level, length * 1.02);
@@ -110,12 +110,12 @@ class CutPlanner {
     return std::max(most, cost(from, windows_.size()));
   }
 
-  /// First windows of parts 1, 2, …: the longest part is shortest or, with `limit`, at most so long and the
-  /// bytes that cross are fewest. Empty if this level has too few cuts.
+  /// The first windows of parts 1, 2, …: minimizes the longest part or, if `limit` is given, the bytes that
+  /// cross with no part longer than it. Empty if this level has too few cuts.
   std::vector<size_t> shortest(size_t parts, CutLevel level, double limit) const {
     const size_t count = windows_.size();
     const bool counts_bytes = limit < kInfinity;
-    // score[k][j]: of the best way to have part k end where window j begins.
+    // score[k][j]: the best score if part k ends where window j begins.
     std::vector<std::vector<double>> score(parts, std::vector<double>(count + 1, kInfinity));
     std::vector<std::vector<size_t>> came(parts, std::vector<size_t>(count + 1, 0));
     for (size_t j = 1; j <= count; ++j) {
@@ -161,7 +161,7 @@ class CutPlanner {
   }
 
   const Spine& spine_;
-  std::vector<double> before_;   ///< work of the spine's nodes before each
+  std::vector<double> before_;   ///< work of the spine's nodes before each node
   std::vector<size_t> windows_;  ///< by weighted node: the best place to cut before it
 };
 

@@ -1,4 +1,4 @@
-// What flows between pipeline stages under a schedule.
+// The transfers between pipeline stages under a schedule, and the buffers that they need.
 #include "passes/pipeline/pipeline_flow.h"
 
 #include <algorithm>
@@ -22,7 +22,8 @@ PipelineWork last_work(const PipelineOrder& order) {
   return last;
 }
 
-/// Most micro-batches of a chunk between `first` (its begin) and `last` (its end).
+/// The largest number of micro-batches of a chunk between `first` (counted at its begin) and `last` (at its
+/// end).
 int most_between(const std::vector<PipelineAction>& actions, int chunk, PipelineWork first,
                  PipelineWork last) {
   int now = 0, most = 0;
@@ -34,8 +35,8 @@ int most_between(const std::vector<PipelineAction>& actions, int chunk, Pipeline
   return most;
 }
 
-/// Whether an order runs to its end with given buffers. Who can go on goes on: the order of events does not
-/// matter, since nothing that became possible becomes impossible again.
+/// Tests whether an order completes with given buffers. A greedy simulation suffices: an event that has
+/// become possible stays possible, so the order of events does not matter.
 class Flow {
  public:
   Flow(const PipelineOrder& order, const Slots& slots) : order_(order), slots_(slots) {
@@ -70,7 +71,7 @@ class Flow {
   }
 
  private:
-  /// How many micro-batches of a part are through with each event.
+  /// The number of micro-batches of a part that have passed each event.
   struct Done {
     int forward = 0, backward = 0, all = 0;
     int arrived = 0, sent = 0, gradient_arrived = 0, gradient_sent = 0;
@@ -85,7 +86,7 @@ class Flow {
     const int part = part_of(order_, stage, a.chunk), last = order_.shape.parts() - 1, i = a.micro_batch;
     Done& d = done(part);
     if (a.work == forward) {
-      // Its input is there, and the buffer of its result is no longer on its way.
+      // The input has arrived, and the previous content of the result's buffer has been sent.
       if (part > 0 && d.arrived <= i) return false;
       if (part < last && d.sent <= i - slots(part).out) return false;
       d.forward = i + 1;
@@ -102,7 +103,7 @@ class Flow {
   bool pass(const PipelineTransfer& t, int stage) {
     const int part = part_of(order_, stage, t.chunk);
     if (done(part).forward <= t.micro_batch) return false;
-    // The receiver's buffer is free once the micro-batch before in it is through.
+    // The receiver's buffer is free once the micro-batch that used it before has finished.
     if (done(part + 1).all <= t.micro_batch - slots(part + 1).in) return false;
     done(part).sent = done(part + 1).arrived = t.micro_batch + 1;
     return true;
@@ -142,7 +143,7 @@ std::vector<PipelineTransfer> gradient_transfers(const PipelineOrder& order, int
 }
 
 Slots plan_pipeline_slots(const PipelineOrder& order) {
-  simulate(order);  // names the stages that wait for each other if the order itself cannot run
+  simulate(order);  // reports stages that wait for each other if the order itself cannot run
   const int most = order.shape.micro_batches;
   const PipelineWork last = last_work(order);
   Slots slots(order.of_stage.size());
@@ -156,7 +157,7 @@ Slots plan_pipeline_slots(const PipelineOrder& order) {
       slots[r].push_back(s);
     }
   }
-  // Two leaving buffers: one is written while the other is on its way. More where an order needs them.
+  // Starts with two sending buffers, one written while the other is sent; some orders need more.
   for (int leaving = 2;; ++leaving) {
     for (auto& stage : slots) {
       for (PipelineSlots& s : stage) s.out = s.in_gradient = std::min(most, leaving);

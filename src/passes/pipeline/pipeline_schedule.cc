@@ -30,11 +30,11 @@ Actions one_f_one_b(const PipelineShape& s, int stage) {
   return out;
 }
 
-/// ZB-H1 (Qi et al. 2024): the order of 1F1B; W of micro-batch m - r follows the input gradient of m on stage
-/// r.
+/// ZB-H1 (Qi et al. 2024): the order of 1F1B, where stage r computes W of micro-batch m - r after the input
+/// gradient of m.
 Actions zero_bubble(const PipelineShape& s, int stage) {
   Actions out;
-  int done = 0;  // weight gradients
+  int done = 0;  // weight gradients done
   for (const PipelineAction& a : one_f_one_b(s, stage)) {
     if (a.work == forward) {
       out.push_back(a);
@@ -47,9 +47,10 @@ Actions zero_bubble(const PipelineShape& s, int stage) {
   return out;
 }
 
-/// Micro-batches in groups; within a group chunk after chunk. Groups are as equal as they can be, the longer
-/// ones first, and none is shorter than asked for while there are enough micro-batches: a short last group
-/// makes stages wait for each other (5 stages, 7 micro-batches, 2 chunks).
+/// Interleaved 1F1B: micro-batches in groups and, within a group, one chunk after the other. Groups are as
+/// equal as possible with the longer ones first, and no shorter than requested if there are enough
+/// micro-batches: a short last group would make stages wait for each other (5 stages, 7 micro-batches, 2
+/// chunks).
 Actions interleaved(const PipelineShape& s, int stage) {
   const int groups = std::max(1, s.micro_batches / (s.group > 0 ? s.group : s.stages));
   const int least = s.micro_batches / groups, longer = s.micro_batches % groups;
@@ -88,7 +89,7 @@ std::string to_string(const PipelineAction& a, int chunks) {
   return text;
 }
 
-/// Ends of works by model part and micro-batch, as far as they are known.
+/// The known end times of works, by model part and micro-batch.
 class Ends {
  public:
   explicit Ends(const PipelineShape& shape)
@@ -96,7 +97,7 @@ class Ends {
         forward_(static_cast<size_t>(shape.parts() * shape.micro_batches)),
         gradient_(forward_.size()) {}
 
-  /// When the operands of `a` on `stage` are all there; nullopt: not yet known.
+  /// The time when all operands of `a` on `stage` are available; nullopt if it is not known yet.
   std::optional<double> ready(const PipelineAction& a, int stage, double send) const {
     const int part = a.chunk * shape_.stages + stage;
     const double latency = shape_.stages > 1 ? send : 0;
@@ -139,7 +140,7 @@ class Ends {
   base::fail_invalid("the stages of this pipeline schedule wait for each other:", waiting);
 }
 
-/// Activations alive over the actions of one stage.
+/// The most activations that are alive at once during the actions of one stage.
 int peak_of(const Actions& actions, int chunk) {
   const bool is_split = std::any_of(actions.begin(), actions.end(),
                                     [](const PipelineAction& a) { return a.work == weight_gradient; });

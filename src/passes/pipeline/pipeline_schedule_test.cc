@@ -1,5 +1,5 @@
-// The sequences, totals and peaks of training contract C5; random sizes never deadlock and keep the
-// dependencies.
+// The sequences, total times and peaks of training contract C5; schedules of random sizes do not deadlock and
+// respect the dependencies.
 #include "passes/pipeline/pipeline_flow.h"
 #include "passes/pipeline/pipeline_schedule.h"
 
@@ -28,7 +28,7 @@ TEST(PipelineSchedule, OneForwardOneBackwardAsInTheContract) {
       "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7", "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7",
       "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7", "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"};
   EXPECT_EQ(texts(make_pipeline_order(one_f_one_b, {.stages = 4, .micro_batches = 8})), want);
-  // One chunk, interleaved: more forwards ahead, the same works.
+  // Interleaved with one chunk: more forwards come early, but the total work is the same.
   EXPECT_EQ(simulate(make_pipeline_order(interleaved, {.stages = 4, .micro_batches = 8})).total, 33.0);
 }
 
@@ -49,7 +49,7 @@ TEST(PipelineSchedule, OthersAsText) {
 }
 
 TEST(PipelineSchedule, TotalsAndPeaksOfTheContract) {
-  // p, m, v, total, peak on stage 0, with F = 1 and B = 2 for a whole stage.
+  // p, m, v, total, and the peak on stage 0, with F = 1 and B = 2 for a whole stage.
   const std::vector<std::tuple<int, int, int, double, int>> cases{
       {4, 8, 1, 33.0, 4},  {4, 8, 2, 28.5, 11},   {8, 64, 1, 213, 8},
       {8, 64, 3, 199, 31}, {8, 32, 2, 106.5, 23}, {4, 16, 4, 50.25, 19}};
@@ -64,8 +64,8 @@ TEST(PipelineSchedule, TotalsAndPeaksOfTheContract) {
 }
 
 TEST(PipelineSchedule, GroupsThatDoNotDivideReachTheSameBubble) {
-  // Groups of the contract with a short last one would wait for ever in the first and third case, and need 24
-  // and 123 instead of 19.5 and 109.5 in the others.
+  // With a short last group, as the contract describes groups, the first and the third case would deadlock,
+  // and the others would take 24 and 123 instead of 19.5 and 109.5.
   for (const auto& [p, m, v] : {std::tuple(5, 7, 2), {4, 5, 2}, {4, 9, 3}, {8, 33, 2}, {2, 5, 2}}) {
     const auto order = make_pipeline_order(interleaved, {.stages = p, .micro_batches = m, .chunks = v});
     const double total = simulate(order, {.each = {.forward = 1.0 / v, .backward = 2.0 / v}}).total;
@@ -87,7 +87,7 @@ TEST(PipelineSchedule, ZeroBubbleLosesAThirdOf1F1BInTheSameMemory) {
     const PipelineSimulation zero = simulate(make_pipeline_order(zero_bubble, shape));
     EXPECT_EQ(plain.total, ideal + 3.0 * (p - 1));
     EXPECT_EQ(zero.total, ideal + (p - 1));
-    // Against the time of 1F1B, as the contract counts: beta / 3 with beta = (p-1)/(m+p-1).
+    // Relative to 1F1B, in the contract's terms: beta / 3 with beta = (p-1)/(m+p-1).
     EXPECT_NEAR((zero.total - ideal) / plain.total, (p - 1.0) / (m + p - 1.0) / 3, 1e-12);
     EXPECT_EQ(*std::max_element(zero.peak.begin(), zero.peak.end()), plain.peak[0]);
   }
@@ -140,7 +140,7 @@ TEST(PipelineFlow, BothEndsOfALinkAgree) {
   const PipelineOrder order =
       make_pipeline_order(interleaved, {.stages = 3, .micro_batches = 7, .chunks = 2});
   for (int r = 0; r < 3; ++r) {
-    // What stage r sends is what the next one reads, in that order.
+    // What stage r sends must be what the next one reads, in the same order.
     std::vector<std::pair<int, int>> sent, read;
     for (const PipelineTransfer& t : activation_transfers(order, r))
       sent.emplace_back(t.micro_batch, t.chunk * 3 + r + 1);
@@ -154,13 +154,13 @@ TEST(PipelineFlow, BothEndsOfALinkAgree) {
   EXPECT_EQ(gradient_transfers(order, 1).size(), 14u);
 }
 
-/// Every work once, in an order that satisfies the dependencies in simulated time.
+/// Every work runs once, and after its dependencies in simulated time.
 void expect_sound(const PipelineOrder& order) {
-  plan_pipeline_slots(order);  // finds enough buffers or throws
+  plan_pipeline_slots(order);  // finds enough buffers, or throws
   const PipelineShape& s = order.shape;
   const PipelineTimes times{.each = {.forward = 1, .backward = 2}, .parts = {}, .send = 0.25};
   const PipelineSimulation sim = simulate(order, times);
-  // Work, micro-batch, part -> its end.
+  // The end time of (work, micro-batch, part).
   std::map<std::tuple<PipelineWork, int, int>, double> end;
   bool is_split = false;
   for (int r = 0; r < s.stages; ++r) {
@@ -172,7 +172,7 @@ void expect_sound(const PipelineOrder& order) {
                               sim.end[static_cast<size_t>(r)][i])
                       .second);
       if (a.work == PipelineWork::forward) continue;
-      // The work that came before on this stage is what it needs.
+      // The preceding work on this stage is the dependency.
       const PipelineWork before =
           a.work == PipelineWork::weight_gradient ? PipelineWork::input_gradient : PipelineWork::forward;
       EXPECT_TRUE(end.contains({before, a.micro_batch, a.chunk * s.stages + r}));

@@ -1,4 +1,4 @@
-// A forward graph as the pipeline sees it.
+// The view of a forward graph that pipeline cuts are based on.
 #include "passes/pipeline/pipeline_spine.h"
 
 #include <algorithm>
@@ -39,8 +39,8 @@ void Spine::find_nodes() {
   const size_t count = graph.nodes().size();
   on_spine_.assign(count, 0);
   std::vector<char> wanted(graph.values().size(), 0);
-  // Updates of states that nothing else reads stand at the end of the order, far from their layer: they are
-  // not of the row.
+  // Updates of states that nothing else reads are at the end of the order, far from their layer, so they are
+  // not part of the spine.
   for (ValueId id : graph.outputs()) wanted[index(id)] = 1;
   for (size_t n = count; n-- > 0;) {
     const Node& node = graph.nodes()[n];
@@ -78,7 +78,7 @@ std::vector<ValueId> Spine::weights_of(const Node& node) const {
 
 namespace {
 
-/// Bytes of a value; extents that are not known yet count as 1.
+/// Bytes of a value; unknown extents count as 1.
 int64_t known_bytes(const tensor::TensorType& type) {
   int64_t elements = 1;
   for (const tensor::Dim& d : type.shape.dims()) elements *= d.is_static() ? d.value() : 1;
@@ -101,7 +101,7 @@ std::vector<char> Spine::find_contents() const {
 
 void Spine::find_crossings() {
   const std::vector<char> is_content = find_contents();
-  // Positions at which each activation is produced, and read by the spine.
+  // The positions at which each activation is produced and read by the spine.
   const size_t count = nodes.size();
   std::vector<std::vector<size_t>> reads(graph.values().size());
   for (size_t p = 0; p < count; ++p) {
@@ -115,7 +115,7 @@ void Spine::find_crossings() {
   crossings_.assign(count + 1, {});
   std::vector<ValueId> alive;
   for (size_t p = 0; p < count; ++p) {
-    // Alive before position p: known, and read at p or later.
+    // Alive before position p: computed earlier, and read at p or later.
     std::erase_if(alive, [&](ValueId id) { return reads[index(id)].back() < p; });
     Crossing& here = crossings_[p];
     here.values = alive.size();
@@ -145,7 +145,7 @@ size_t Spine::window(size_t j) const {
     const Crossing& c = crossings_[at];
     return std::tuple(c.level, c.values, c.bytes);
   };
-  // The last of the best: what follows a weighted node without weights of its own stays with it.
+  // The last of the best: nodes without weights that follow a weighted node stay with it.
   for (size_t at = weighted[j]; at > weighted[j - 1] + 1; --at) {
     if (score(at - 1) < score(best)) best = at - 1;
   }
@@ -172,7 +172,7 @@ std::vector<size_t> Spine::part_of_nodes(const PipelineCut& cut) const {
   for (size_t p = 0; p < nodes.size(); ++p) {
     part[nodes[p]] = static_cast<size_t>(std::upper_bound(firsts.begin(), firsts.end(), p) - firsts.begin());
   }
-  // What no output needs but a state: where its operands are.
+  // Nodes that no output needs but a state does are placed where their operands are.
   for (size_t n = 0; n < part.size(); ++n) {
     const Node& node = graph.nodes()[n];
     if (on_spine_[n]) continue;

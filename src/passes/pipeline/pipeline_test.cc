@@ -1,4 +1,5 @@
-// Cuts of small graphs written as text: what crosses, what is computed again, which program gets which node.
+// Cuts of small graphs in text form: which values cross, what is recomputed, and which program gets which
+// node.
 #include "passes/pipeline/pipeline.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,7 @@ size_t count(const ir::Graph& graph, std::string_view op) {
 
 using Names = std::vector<std::string>;
 
-/// x -> a = x w0 -> b = (tanh a) w1 * mask -> c = b w2 * mask + a; the mask comes from the input alone and
+/// x -> a = x w0 -> b = (tanh a) w1 * mask -> c = b w2 * mask + a. The mask depends only on the input, and
 /// `a` skips a part.
 ir::Graph skipping() {
   ir::Graph g;
@@ -58,7 +59,7 @@ TEST(Pipeline, ValuesThatSkipAPartGoThroughIt) {
   EXPECT_EQ(last.in, middle.out);
   EXPECT_EQ(last.in.size(), 2u);  // b and a
   EXPECT_EQ(last.graph.output_names(), (Names{"y"}));
-  // The mask is computed where it is read, from the input.
+  // The mask is recomputed from the input in the parts that read it.
   EXPECT_EQ(count(first.graph, "sigmoid"), 0u);
   EXPECT_EQ(count(middle.graph, "sigmoid") + count(last.graph, "sigmoid"), 2u);
   EXPECT_EQ(weights_of_parts(graph, cut), (std::vector<Names>{{"w0"}, {"w1"}, {"w2"}}));
@@ -91,7 +92,7 @@ TEST(Pipeline, GradientsArriveAndLeaveByName) {
   EXPECT_EQ(count(split.forward, "matmul"), 1u);
   EXPECT_EQ(count(split.backward, "tree_accumulate"), 0u);
   EXPECT_EQ(count(split.weights, "tree_accumulate"), 1u);
-  // One product each: the gradient of the input, and that of the weight.
+  // One product each for the gradients of the input and of the weight.
   EXPECT_EQ(split.weights.nodes().size() + split.backward.nodes().size(), plain.backward.nodes().size());
 }
 
@@ -103,7 +104,7 @@ TEST(Pipeline, ACutOfAnotherModelIsNoticed) {
   EXPECT_THROW(plan_pipeline_cut(graph, 4), base::Error);
 }
 
-/// What a node writes into a state lies where the state does: it never crosses.
+/// The value written into a state stays in the part of the state and never crosses a cut.
 TEST(Pipeline, TheContentOfAStateStaysInItsPart) {
   ir::Graph g;
   const auto add = [&](const char* op, std::vector<ir::ValueId> in) {

@@ -1,4 +1,4 @@
-// Float matrices to block formats, some rows at a time by all processors.
+// Converts float matrices to block formats, a few rows at a time on all threads.
 #include "passes/precision/block_weights.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using tensor::BlockFormat;
 using tensor::DType;
 using tensor::Tensor;
 
-constexpr int64_t kRows = 16;  // that one task widens
+constexpr int64_t kRows = 16;  // rows that one task widens
 
 /// Rows [first, first + count) as f32 [count, k].
 void widen_rows(const Tensor& weights, bool by_rows, int64_t first, int64_t count, std::vector<float>& to) {
@@ -37,7 +37,7 @@ void widen_rows(const Tensor& weights, bool by_rows, int64_t first, int64_t coun
   });
 }
 
-/// Sums over some rows: squares of what was lost and of the weights; finite as long as all weights are.
+/// Sums over rows: squares of the errors and of the weights; finite as long as all weights are.
 struct Loss {
   double missed = 0, all = 0, largest = 0;
   void add(const std::vector<float>& given, const std::vector<float>& stored) {

@@ -1,4 +1,4 @@
-// dequantize_blocks moves into the products and lookups that read it.
+// Moves dequantize_blocks into the products and lookups that read its result.
 #include "passes/precision/blocks.h"
 
 #include <map>
@@ -14,7 +14,7 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// A matrix that stands in blocks: its bytes, and whether the value is [n, k] as they are or [k, n].
+/// A matrix in block format: its bytes, and whether the value is [n, k] like them or [k, n].
 struct Stored {
   ValueId bytes;
   std::string format;
@@ -45,7 +45,7 @@ bool keep_product(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Products over experts read the blocks of those that are chosen.
+/// Products over experts read the blocks of the chosen experts only.
 bool keep_experts(Rewriter& rw, const Node& node) {
   if (node.op_name() != "expert_linear") return false;
   const auto apart = rw.producer(node.in[ops::kExWeights], "reshape");

@@ -1,4 +1,4 @@
-// Functions of one quantized tensor become tables.
+// Replaces functions of one quantized tensor by tables of 256 entries.
 #include "passes/precision/byte_maps.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using ir::ValueId;
 using tensor::DType;
 using tensor::Tensor;
 
-constexpr size_t kMostNodes = 32;  // of a function
+constexpr size_t kMostNodes = 32;  // of one function
 
 bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
 
@@ -38,7 +38,7 @@ bool is_function(const Rewriter& rw, const Node& node) {
   return ir::is_elementwise(schema) && !schema.is_random && !schema.is_control;
 }
 
-/// Computed 8-bit values that `id` may follow from, the nearest first.
+/// Computed 8-bit values from which `id` may follow, nearest first.
 std::vector<ValueId> sources_of(const Rewriter& rw, ValueId id) {
   std::vector<ValueId> walk{id}, found;
   for (size_t i = 0; i < walk.size() && walk.size() <= kMostNodes; ++i) {
@@ -54,13 +54,13 @@ std::vector<ValueId> sources_of(const Rewriter& rw, ValueId id) {
   return found;
 }
 
-/// The nodes between one 8-bit value and a result, and what they compute of every byte.
+/// The nodes between an 8-bit value and a result, and their result for every byte.
 class ByteFunction {
  public:
   ByteFunction(const Rewriter& rw, ValueId source, base::ThreadPool& pool)
       : rw_(rw), pool_(pool), source_(source) {}
 
-  /// Whether `id` follows from the source and constants of one element.
+  /// Whether `id` is computed from the source and from constants of one element only.
   bool gather(ValueId id) {
     if (id == ir::kNoValue || id == source_ || done_.contains(id)) return true;
     if (const Tensor* constant = rw_.known(id)) {
@@ -90,7 +90,7 @@ class ByteFunction {
     return rw_.graph().type(nodes_.back().out[0]).shape == shape;
   }
 
-  /// The bytes of the last node's result for the bytes 0 to 255; nullopt where a node does not run.
+  /// The bytes of the last result for source bytes 0 to 255; nullopt if a node cannot run.
   std::optional<std::vector<int64_t>> table() {
     Tensor bytes = Tensor::empty(rw_.graph().type(source_).dtype, {256});
     for (int i = 0; i < 256; ++i)
@@ -102,7 +102,7 @@ class ByteFunction {
       try {
         done_[node.out[0]] = ops::evaluate(*node.op, node.attrs, in, 1, pool_)[0];
       } catch (const base::Error&) {
-        return std::nullopt;  // stays a node; the compiler says why it cannot run
+        return std::nullopt;  // remains a node; the compiler reports why it cannot run
       }
     }
     const Tensor& last = done_.at(nodes_.back().out[0]);
@@ -115,8 +115,8 @@ class ByteFunction {
   const Rewriter& rw_;
   base::ThreadPool& pool_;
   ValueId source_;
-  std::vector<Node> nodes_;         // in an order in which they run
-  std::map<ValueId, Tensor> done_;  // by value; undefined until it is computed
+  std::vector<Node> nodes_;         // in an order of execution
+  std::map<ValueId, Tensor> done_;  // by value; undefined until computed
 };
 
 bool is_identity(const std::vector<int64_t>& table) {
@@ -141,7 +141,7 @@ bool convert_from(Rewriter& rw, const Node& node, ValueId x, base::ThreadPool& p
   return true;
 }
 
-/// The farthest value that the result follows from alone takes most nodes away.
+/// The farthest value that alone determines the result removes the most nodes.
 bool convert(Rewriter& rw, const Node& node, base::ThreadPool& pool) {
   const bool is_8_bit_result = is_8_bit(rw.graph().type(node.out[0]).dtype);
   if (rw.uses(node.out[0]) == 0 || !is_8_bit_result || !has_one_scale(rw, node)) return false;

@@ -1,4 +1,4 @@
-// Quantized values are moved as bytes.
+// Moves quantized values as bytes instead of as dequantized floats.
 #include "passes/precision/byte_moves.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ bool is_moved(const Node& node, size_t operand) {
   return operand < 32 && (node.op->schema.moves >> operand & 1u) != 0;
 }
 
-/// The dequantization of `id` where it takes computed bytes of one scale.
+/// The node that dequantizes `id`, if its operand is a computed 8-bit value with one scale.
 std::optional<Node> dequantization(const Rewriter& rw, ValueId id) {
   const auto node = id == ir::kNoValue ? std::nullopt : rw.producer(id, "dequantize_linear");
   if (!node || node->in.size() != 3 || !is_8_bit(rw.graph().type(node->in[0]).dtype)) return std::nullopt;
@@ -29,7 +29,7 @@ std::optional<Node> dequantization(const Rewriter& rw, ValueId id) {
   return node;
 }
 
-/// Zeros that no operand gives (around a padded tensor, or in backward ops) are no byte of its scale.
+/// False for ops that add zeros of their own (padding, backward ops), which may not be bytes of this scale.
 bool fills_nothing(const Node& node) {
   const ir::OpSchema& schema = node.op->schema;
   if (!schema.grad) return false;
@@ -40,7 +40,7 @@ bool fills_nothing(const Node& node) {
   return true;
 }
 
-/// The dequantizations of all that `node` moves; empty unless it only rearranges, and moves nothing else.
+/// The dequantizations of all operands that `node` moves; empty unless it only moves such operands.
 std::vector<Node> moved(const Rewriter& rw, const Node& node) {
   std::vector<Node> found;
   if (node.op == nullptr || !node.op->schema.is_rearrangement || !fills_nothing(node)) return {};
@@ -62,7 +62,7 @@ bool have_one_scale(const Rewriter& rw, const std::vector<Node>& from) {
   return std::all_of(from.begin(), from.end(), [&](const Node& n) { return same(n, from[0]); });
 }
 
-/// `node` with other values where it moves something.
+/// `node` with the operands that it moves replaced.
 Node with_moved(const Node& node, const std::vector<ValueId>& values) {
   Node out = node;
   size_t next = 0;
@@ -72,7 +72,7 @@ Node with_moved(const Node& node, const std::vector<ValueId>& values) {
   return out;
 }
 
-/// move(dequantize(a), ...) of one scale.
+/// move(dequantize(a), ...) with one scale.
 bool sink_dequantization(Rewriter& rw, const Node& node) {
   const std::vector<Node> from = moved(rw, node);
   if (from.empty() || !have_one_scale(rw, from)) return false;
@@ -87,7 +87,7 @@ bool sink_dequantization(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// quantize(move(dequantize(a), ...)) of several scales.
+/// quantize(move(dequantize(a), ...)) with several scales.
 bool raise_quantization(Rewriter& rw, const Node& quantize) {
   if (!rw.single_use(quantize.in[0]) || quantize.in.size() != 3) return false;
   const ir::Node* node = rw.graph().producer(quantize.in[0]);

@@ -1,4 +1,4 @@
-// Groups of stored weights become blocks: scale, zero point and codes side by side.
+// Converts weights in groups to blocks that hold scale, zero point and codes together.
 #include "passes/precision/byte_products.h"
 
 #include <cstring>
@@ -19,16 +19,16 @@ using ir::ValueId;
 using tensor::DType;
 using tensor::Tensor;
 
-/// A matrix as products by groups read it.
+/// A matrix in the form that products by groups read.
 struct Groups {
-  Tensor codes, scale, zero;  ///< zero is undefined where there are none
+  Tensor codes, scale, zero;  ///< zero is undefined if there are no zero points
   ops::WeightForm form;
   int64_t n() const { return codes.dims()[0]; }
   int64_t row_bytes() const { return codes.dims()[1]; }
   int64_t k() const { return row_bytes() * 8 / form.bits; }
 };
 
-/// Blocks never reach across groups.
+/// Blocks never span groups.
 const tensor::BlockFormat& format_of(const ops::WeightForm& form) {
   const bool is_long = form.group % 128 == 0;
   if (form.bits == 4) return tensor::need_block_format(is_long ? "int4_g128" : "int4_g32");
@@ -60,10 +60,10 @@ Tensor in_blocks(const Groups& g, const tensor::BlockFormat& format, base::Threa
 
 ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
 
-/// How many operands a product has between x and its weights: the choices of experts.
+/// The number of operands between x and the weights of a product: the choices of experts.
 size_t choices_of(const Node& node) { return node.op_name() == "weight_only_experts" ? 1 : 0; }
 
-/// The groups of a product whose weights are whole numbers at hand.
+/// The groups of a product whose weights are known integers.
 std::optional<Groups> groups_of(const Rewriter& rw, const Node& node) {
   const size_t more = choices_of(node);
   const ValueId zero = operand(node, ops::kWoZero + more), scale = operand(node, ops::kWoScale + more);
@@ -80,7 +80,7 @@ std::optional<Groups> groups_of(const Rewriter& rw, const Node& node) {
 size_t use_byte_products(ir::Graph& graph, const std::function<void(const Tensor&)>& was_read) {
   Rewriter rw(graph);
   base::ThreadPool pool(base::read_cpu_info().threads());
-  std::map<ValueId, ValueId> made;  // by the codes: tied weights stay one matrix
+  std::map<ValueId, ValueId> made;  // by the codes, so that tied weights remain one matrix
   const size_t changes = rw.for_each([&](ir::NodeId, const Node& node) {
     const size_t more = choices_of(node);
     if (node.op_name() != "weight_only_linear" && more == 0) return false;
@@ -91,7 +91,7 @@ size_t use_byte_products(ir::Graph& graph, const std::function<void(const Tensor
     const ValueId codes = node.in[ops::kWoWeights + more];
     auto at = made.find(codes);
     if (at == made.end()) {
-      // The blocks take the name of the codes, by which ranks know parts of weights.
+      // The blocks take the name of the codes, by which ranks identify parts of weights.
       std::string name = std::exchange(rw.graph().value(codes).name, "");
       Tensor blocks = in_blocks(*groups, format, pool);
       if (!tensor::is_absent(blocks)) was_read(groups->codes);

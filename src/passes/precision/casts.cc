@@ -1,4 +1,4 @@
-// Casts beside kernels that read and write 16 bits vanish into them.
+// Removes casts next to kernels that can read and write 16-bit elements themselves.
 #include "passes/precision/casts.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class Absorber {
  public:
   Absorber(ir::Graph& graph, tensor::DeviceKind device) : graph_(graph), device_(device) {}
 
-  /// Rounds until nothing changes: what one node gives up, the next may take.
+  /// Repeats until nothing changes, since one change can enable the next.
   size_t run() {
     size_t total = 0;
     for (size_t changes = 1; changes > 0; total += changes) {
@@ -41,7 +41,7 @@ class Absorber {
   }
 
  private:
-  /// The 16-bit value that operand `i` is widened from, or kNoValue.
+  /// The 16-bit value from which operand `i` is cast to f32, or kNoValue.
   ValueId half_source(const Node& node, size_t i) const {
     if (node.in[i] == ir::kNoValue) return ir::kNoValue;
     const Node* cast = graph_.producer(node.in[i]);
@@ -50,7 +50,7 @@ class Absorber {
     return is_half(graph_.type(cast->in[0]).dtype) ? cast->in[0] : ir::kNoValue;
   }
 
-  /// The casts that are all readers of a result, and their type; empty if there is another reader.
+  /// The casts of a result and their type, if casts to one type are its only readers; else empty.
   std::vector<ir::NodeId> narrowing(ValueId result, DType& type) const {
     if (result == ir::kNoValue || graph_.type(result).dtype != DType::f32 || outputs_.count(result) > 0 ||
         index(result) >= uses_.size())
@@ -66,11 +66,11 @@ class Absorber {
     return readers;
   }
 
-  /// What a node would become.
+  /// The changes that a node would undergo.
   struct Change {
     std::vector<ValueId> in;
-    std::vector<std::vector<ir::NodeId>> casts;  // of each result
-    std::vector<DType> types;                    // of each result
+    std::vector<std::vector<ir::NodeId>> casts;  // by result
+    std::vector<DType> types;                    // by result
     bool reads = false, writes = false;
   };
   Change change_of(const Node& node) const {
@@ -100,8 +100,8 @@ class Absorber {
     return s.half_rows.rounded >= 0 && absorb_rounding(number, node, c);
   }
 
-  /// True for ops that put the elements of their first operand elsewhere, by no data, and leave out none:
-  /// rounding may come before them, and is then of as many elements at most.
+  /// True for ops that move all elements of their first operand independently of data: rounding may come
+  /// before them, and then handles at most as many elements.
   bool only_moves(const Node& node) const {
     const ir::OpSchema& s = node.op->schema;
     if (s.moves != 1 || ir::is_elementwise(s) || node.out.size() != 1 || node.out[0] == ir::kNoValue)
@@ -113,8 +113,8 @@ class Absorber {
     return node.in[0] != ir::kNoValue && elements(node.in[0]) <= elements(node.out[0]);
   }
 
-  /// Casts pass views: to f32 behind them, to 16 bits before them, towards those who could do their work.
-  /// What moves elements they pass to 16 bits only.
+  /// Moves casts past views, to f32 after them and to 16 bits before them, towards nodes that can absorb
+  /// them. Ops that move elements are passed only by casts to 16 bits.
   bool absorb_view(ir::NodeId number, const Node& node, const Change& c) {
     const ValueId x = node.in[0];
     if (node.out.size() != 1 || node.out[0] == ir::kNoValue) return false;
@@ -148,7 +148,7 @@ class Absorber {
     return true;
   }
 
-  /// All 16-bit operands become operands; all results that turn 16-bit must be wanted so.
+  /// Every 16-bit operand is read directly; results may become 16-bit only if all their readers want that.
   bool absorb_rows(ir::NodeId number, const Node& node, const Change& c) {
     ir::NodeView view = graph_.view(node);
     for (size_t i = 0; i < c.in.size(); ++i) {
@@ -173,7 +173,7 @@ class Absorber {
     return true;
   }
 
-  /// The casts to one 16-bit type among the readers of a result, and whether it is read otherwise.
+  /// The casts to one 16-bit type among the readers of a result; `is_read`: whether it has other readers.
   std::vector<ir::NodeId> casts_of(ValueId result, DType& type, bool& is_read) const {
     std::vector<ir::NodeId> casts;
     if (result == ir::kNoValue) return casts;
@@ -193,8 +193,8 @@ class Absorber {
     return casts;
   }
 
-  /// A norm over f32 rows: a 16-bit gradient that arrives becomes an operand; casts of the first result
-  /// become its rounded one, and the first is left out where nothing else reads it.
+  /// A norm over f32 rows reads a 16-bit gradient directly. Casts of its first result become its rounded
+  /// result, and the first one is left out if nothing else reads it.
   bool absorb_rounding(ir::NodeId number, const Node& node, const Change& c) {
     const ir::HalfRows& rows = node.op->schema.half_rows;
     const auto at = static_cast<size_t>(rows.rounded);
@@ -258,15 +258,15 @@ class Absorber {
     return true;
   }
 
-  /// The function of an elementwise node over f32 with one result that is read.
+  /// The function of an f32 elementwise node with only one result that is read.
   std::optional<ops::FusedFunction> single(const Node& node) const {
     if (node.out.size() != 1 || graph_.type(node.out[0]).dtype != DType::f32) return std::nullopt;
     if (std::count(node.in.begin(), node.in.end(), ir::kNoValue) > 0) return std::nullopt;
     return ops::fused_function(node.op_name(), graph_.view(node));
   }
 
-  /// Puts a new node where the old one stood: recomputation looks for places that one value crosses, and
-  /// nodes that were sorted in later would let others cross there.
+  /// Puts a new node at the position of the old one: recomputation looks for positions that a single value
+  /// crosses, and nodes sorted in at later positions would make other values cross there.
   void settle(ir::NodeId made, ir::NodeId place) {
     const Node moved = graph_.node(made);
     graph_.erase(made);
@@ -300,7 +300,7 @@ class Absorber {
     settle(graph_.value(out[0]).producer, number);
   }
 
-  /// Uses are counted once a round: what they were counted for has changed around these values.
+  /// True if an operand or result changed in this round; uses are counted only once per round.
   bool is_touched(const Node& node) const {
     const auto any = [&](const std::vector<ValueId>& ids) {
       return std::any_of(ids.begin(), ids.end(),
@@ -309,7 +309,7 @@ class Absorber {
     return any(node.in) || any(node.out);
   }
 
-  /// Casts that nobody reads any more.
+  /// Removes casts without readers.
   void drop_unread() {
     graph_.sort();
     const auto uses = graph_.uses();

@@ -1,4 +1,4 @@
-// Casts that kernels do as they read and write: which go, which stay, and that no value changes.
+// Casts that kernels absorb: which ones disappear, which remain, and that no value changes.
 #include "passes/precision/casts.h"
 
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ TEST(AbsorbCasts, AResultThatIsAlsoReadInF32StaysF32) {
                   "cast f32 -> bf16\n");
 }
 
-/// A second reader in f32 keeps the chain whole: it is not computed twice, nor narrowed for both.
+/// With a second reader in f32 the chain remains: it is neither computed twice nor narrowed for both.
 TEST(AbsorbCasts, AResultWithTwoReadersIsNarrowedForBothOrNeither) {
   expect_absorbed(R"(graph "g"
   %0 = input "x" : bf16[6,40]
@@ -154,7 +154,7 @@ TEST(AbsorbCasts, RowsWhereTheResultFollows) {
 }
 
 TEST(AbsorbCasts, NormsOverF32RowsRoundTheirResults) {
-  // y is read as 16 bits alone; dx as 16 bits by a product and in f32 by the norm before.
+  // y is read as 16 bits only; dx as 16 bits by a product and as f32 by the norm before it.
   expect_absorbed(R"(graph "g"
   %0 = input "x" : bf16[6,40]
   %1 = input "dy" : bf16[6,40]

@@ -1,4 +1,4 @@
-// Marked products become quantizers and products of 8-bit floats.
+// Replaces marked products by quantizers and products of 8-bit floats.
 #include "passes/precision/float8.h"
 
 #include <array>
@@ -15,19 +15,19 @@ using ir::ValueId;
 
 constexpr const char* kMark = "float8";
 
-/// One quantized operand: which value, in which form.
+/// A value that is needed in quantized form, and how.
 struct Wanted {
   ValueId value;
   bool e5m2 = false;
   auto operator<=>(const Wanted&) const = default;
 };
 
-/// Codes and scales of one side.
+/// The codes and scales along one side.
 struct Codes {
   ValueId codes = ir::kNoValue, scale = ir::kNoValue;
 };
 
-/// What is asked of a value, and what was made for it: rows, then columns; and the sums of columns.
+/// The forms needed of a value, and the results: rows, then columns; and the sums of columns.
 struct Asked {
   std::array<bool, 2> sides{};
   bool sums = false;
@@ -37,7 +37,7 @@ struct Quantized {
   ValueId sums = ir::kNoValue;
 };
 
-/// A product a b' of one of the three kinds: which operands, and whether their columns are the rows of a, b.
+/// A product a b' of one of three kinds: its operands, and whether rows of a and b are columns of the values.
 struct Product {
   Wanted a, b;
   bool a_columns = false, b_columns = false;
@@ -73,7 +73,7 @@ class Lowering {
  private:
   static bool is_transposed(const Node& node) { return node.attrs.get_int("transposed", 0) != 0; }
 
-  /// The matrix of a product: the weight, or its gradient.
+  /// True for a plain product whose matrix (the weight, or its gradient) has extents that are supported.
   bool fits(const Node& node) const {
     const bool has_slope = node.op_name() == "linear_grad_x" && node.in.size() > 2;
     const bool has_argument = node.op_name() == "linear" && node.out.size() > 1;
@@ -91,14 +91,14 @@ class Lowering {
     return {t ? dy : x, t ? x : dy, true, true};
   }
 
-  /// A gradient of a weight with that of a bias, which is the sum of dy over all rows.
+  /// True for a weight gradient that also yields the bias gradient, the sum of dy over all rows.
   static bool has_sums(const Node& node) {
     return node.op_name() == "linear_grad_w" && node.out.size() > 1 && node.out[1] != ir::kNoValue;
   }
 
   void ask(const Wanted& what, bool columns) { asked_[what].sides[columns] = true; }
 
-  /// The codes of an operand, made for all its readers at once.
+  /// The codes of an operand, made once for all its readers.
   const Quantized& quantized(const Wanted& what, const std::string& from) {
     auto [at, is_new] = made_.try_emplace(what);
     if (is_new) at->second = quantize(what, from);
@@ -126,10 +126,10 @@ class Lowering {
     return result;
   }
 
-  /// In place, so that gradients of weights stay where they are made: a new node would stand before its first
-  /// reader, the update, and hold its operands till then.
+  /// Replaces the node in place, so that weight gradients stay where they are computed: a new node would be
+  /// sorted right before its first reader, the update, and keep its operands alive until then.
   void replace(ir::NodeId id) {
-    const Node old = graph_.node(id);  // a copy: the graph grows
+    const Node old = graph_.node(id);  // a copy, as the graph grows
     const Product p = product_of(old);
     const Codes a = codes(p.a, p.a_columns, old.from), b = codes(p.b, p.b_columns, old.from);
     const std::string type(name_of(graph_.type(old.out[0]).dtype));
@@ -155,7 +155,7 @@ class Lowering {
     const ValueId sums = quantized({node.in[1], true}, node.from).sums;
     const tensor::DType type = graph_.type(node.out[1]).dtype;
     if (type == tensor::DType::f32) return sums;
-    constexpr int64_t kF16 = 10, kBf16 = 16;  // as ONNX numbers them
+    constexpr int64_t kF16 = 10, kBf16 = 16;  // numbers of ONNX data types
     return graph_.add1(ops::table().need("cast"), {sums}, {{"to", type == tensor::DType::f16 ? kF16 : kBf16}},
                        node.from);
   }
@@ -169,7 +169,7 @@ class Lowering {
   tensor::DeviceKind device_;
   std::map<Wanted, Asked> asked_;
   std::map<Wanted, Quantized> made_;
-  std::vector<std::pair<ValueId, ValueId>> sums_;  // gradients of biases: old, new
+  std::vector<std::pair<ValueId, ValueId>> sums_;  // bias gradients: old, new
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Products on 8-bit floats: which become so, what they read, and how near their gradients are.
+// Products on 8-bit floats: which ones are converted, their operands, and the accuracy of gradients.
 #include "passes/precision/float8.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ using tensor::DType;
 using tensor::Tensor;
 using tests::random_tensor;
 
-/// Three products, a change of sign between two of them and the sum of squares of the last as the loss;
-/// inputs x, w1, b1, w2, w3. The gradients of x and of the weights are the results behind it.
+/// Three products, a change of sign between two of them, and the sum of squares of the last one as the loss;
+/// inputs x, w1, b1, w2, w3. The results after the loss are the gradients of x and of the weights.
 ir::Graph network(Precision precision, tensor::DeviceKind device, int64_t width = 32, bool last = false) {
   ir::Graph g;
   const auto op = [&](const char* name, std::vector<ValueId> in, ir::Attrs attrs = {}) {
@@ -58,10 +58,10 @@ size_t count(const ir::Graph& g, std::string_view op, int64_t e5m2 = -1) {
 
 TEST(Float8Pass, OperandsAreQuantizedOnceGradientsInE5M2) {
   const ir::Graph g = network(Precision::fp8, tensor::DeviceKind::cuda);
-  // Two products forward; of the first there is no gradient of x.
+  // Two forward products; the first one needs no gradient of x.
   EXPECT_EQ(count(g, "float8_product"), 2u + 3u);
   EXPECT_EQ(count(g, "linear") + count(g, "linear_grad_x") + count(g, "linear_grad_w"), 3u) << "the last";
-  // x and the hidden rows go forward and, as columns, into gradients of weights.
+  // x and the hidden rows are read by forward products and, as columns, by weight gradients.
   EXPECT_EQ(count(g, "float8_both", 0), 2u + 1u) << "x, h and w2";
   EXPECT_EQ(count(g, "float8_columns", 0), 1u) << "w1";
   EXPECT_EQ(count(g, "float8_rows"), 0u);
@@ -87,7 +87,7 @@ TEST(Float8Pass, TheCpuSeesValuesInsteadOfCodes) {
   EXPECT_EQ(count(g, "float8_values"), 10u);
 }
 
-/// Loss and gradients of the network; rows of x and columns of weights have very different sizes.
+/// Loss and gradients of the network; rows of x and columns of weights differ greatly in scale.
 std::vector<Tensor> results(Precision precision, tensor::DeviceKind device) {
   ir::Graph g = network(precision, device);
   Tensor x = random_tensor({2, 9, 16}, 1);
@@ -98,7 +98,7 @@ std::vector<Tensor> results(Precision precision, tensor::DeviceKind device) {
                                         {"b1", random_tensor({32}, 3, 0.01f)},
                                         {"w2", random_tensor({48, 32}, 4, 30)},
                                         {"w3", random_tensor({48, 16}, 5)}};
-  // States as constants: run_graph feeds inputs only.
+  // States become constants, since run_graph feeds inputs only.
   for (size_t i = 0; i < g.values().size(); ++i) {
     const ir::Value& v = g.values()[i];
     if (v.kind != ir::ValueKind::state) continue;
@@ -118,7 +118,7 @@ double relative(const Tensor& got, const Tensor& want) {
 TEST(Float8Pass, LossAndGradientsAreNear) {
   const std::vector<Tensor> exact = results(Precision::f32, tensor::DeviceKind::cpu);
   const std::vector<Tensor> bf16 = results(Precision::bf16, tensor::DeviceKind::cpu);
-  // E4M3 rounds by 2^-4, E5M2 by 2^-3 at most; a few large rows make up each sum here, so little cancels.
+  // E4M3 rounds by at most 2^-4, E5M2 by 2^-3; a few large rows dominate each sum, so little cancels.
   for (const auto device : {tensor::DeviceKind::cpu, tensor::DeviceKind::cuda}) {
     const std::vector<Tensor> low = results(Precision::fp8, device);
     ASSERT_EQ(low.size(), 5u);

@@ -1,4 +1,4 @@
-// What the inputs of products are like on real texts.
+// Measures the inputs of products on real texts.
 #include "passes/precision/input_moments.h"
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace {
 using ir::ValueId;
 using tensor::Tensor;
 
-/// The param that a matrix is made of, or nothing.
+/// The param that a matrix is derived from, or null.
 const ir::Value* param_of(const ir::Graph& graph, ValueId id) {
   while (true) {
     const ir::Value& v = graph.value(id);
@@ -23,7 +23,7 @@ const ir::Value* param_of(const ir::Graph& graph, ValueId id) {
     const std::string_view op = node->op_name();
     const bool is_same = ops::opens_stored_weight(node->op->schema) || op == "transpose";
     if (!is_same && !node->op->schema.is_view) return nullptr;
-    // Rows of x would have to be moved like the columns.
+    // Columns in another stored order would require the same order for x.
     if (op == "dequantize_weights" && node->in.size() > 3 && node->in[3] != ir::kNoValue) return nullptr;
     id = node->in[0];
   }
@@ -38,7 +38,7 @@ std::map<std::string, ProductInput> product_inputs(const ir::Graph& given) {
   std::set<std::string> twice;
   rw.for_each([&](ir::NodeId, const ir::Node& node) {
     std::optional<MatrixProduct> p = matrix_product(rw, node);
-    // All tokens stand for those that choose an expert.
+    // All tokens are taken as a sample of those that choose an expert.
     const bool is_spread = node.op_name() == "expert_linear" && node.in.size() <= ops::kExpertPlaces.shares;
     if (is_spread) p = MatrixProduct{.x = node.in[ops::kExX], .w = node.in[ops::kExWeights]};
     const ir::Value* weight = p ? param_of(graph, p->w) : nullptr;

@@ -1,4 +1,4 @@
-// Products of rows by a matrix, whatever operator says so.
+// A common view of products of rows by a matrix, for all operators that compute one.
 #include "passes/precision/matrix_product.h"
 
 namespace trireme::passes {

@@ -1,4 +1,4 @@
-// Mixed precision by classes of ops, and the fallback to f32 where a device lacks 16-bit kernels.
+// Mixed precision by classes of ops, and the fallback to f32 on devices without 16-bit kernels.
 #include "passes/precision/precision.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using tensor::Tensor;
 
 using Kind = ir::PrecisionRule::Kind;
 
-/// The rule of a node: asked for, or that of its op.
+/// The precision rule of a node: from the options, or that of its op.
 ir::PrecisionRule rule_of(const Node& node, const PrecisionOptions& options) {
   for (const std::string& pattern : options.keep) {
     if (name_matches(pattern, node.from) || pattern == node.op_name())
@@ -33,7 +33,7 @@ DType dtype_of(Precision p) { return p == Precision::f16 ? DType::f16 : DType::b
 
 bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
-/// The number ONNX gives the types casts go to.
+/// ONNX's number of a type that casts convert to.
 int64_t onnx_number(DType t) {
   switch (t) {
     case DType::f32: return 1;
@@ -67,7 +67,7 @@ std::vector<bool> followed_by_products(const ir::Graph& graph) {
   return node;
 }
 
-/// Rebuilds the nodes of a graph whose operands changed type.
+/// Rebuilds the nodes whose operands have changed type.
 class Lowering {
  public:
   Lowering(ir::Graph& graph, const PrecisionOptions& options)
@@ -80,7 +80,7 @@ class Lowering {
     }
     const size_t count = graph_.nodes().size();
     for (size_t n = 0; n < count; ++n) {
-      const Node node = graph_.nodes()[n];  // a copy: the graph grows
+      const Node node = graph_.nodes()[n];  // a copy, as the graph grows
       if (node.op != nullptr) visit(ir::NodeId(static_cast<uint32_t>(n)), node);
     }
     std::vector<ValueId> outputs = graph_.outputs();
@@ -93,17 +93,17 @@ class Lowering {
  private:
   DType type(ValueId id) const { return graph_.type(id).dtype; }
 
-  /// What stands for a value of the old graph.
+  /// The value that replaces a value of the old graph.
   ValueId now(ValueId id) const {
     const auto at = now_.find(id);
     return at == now_.end() ? id : at->second;
   }
 
-  /// The cast of a value to a type, made once.
+  /// The cast of a value to a type, made once for all readers.
   ValueId cast(ValueId id, DType to, const std::string& from) {
     ValueId& made = casts_.try_emplace({id, to}, ir::kNoValue).first->second;
     if (made != ir::kNoValue) return made;
-    // The way back of a cast is its operand only where that lost nothing: 16-bit to f32.
+    // A cast back may be skipped only if the first cast was exact: from 16 bits to f32.
     const Node* producer = graph_.producer(id);
     if (producer != nullptr && producer->op_name() == "cast" && is_half(to) && type(producer->in[0]) == to)
       return made = producer->in[0];
@@ -120,7 +120,7 @@ class Lowering {
     return type(id) == DType::f32 ? cast(id, low_type_, from) : id;
   }
 
-  /// A constant of one element in the low type, if that holds its value exactly.
+  /// A constant of one element in the low type, if it represents the value exactly.
   std::optional<ValueId> exact_scalar(ValueId id) {
     const Tensor* value = graph_.known(id);
     if (value == nullptr || value->elements() != 1 || tensor::is_absent(*value) ||
@@ -134,7 +134,7 @@ class Lowering {
     return low(id, "");
   }
 
-  /// Operands of a node that follows: all low if none has to stay wide, else all wide.
+  /// Operands of a node that follows them: all low if some are and none must stay wide, else all wide.
   bool follow(const Node& node, std::vector<ValueId>& in) {
     bool any_low = false, all_low = true;
     std::vector<ValueId> narrow = in;
@@ -156,7 +156,7 @@ class Lowering {
     return false;
   }
 
-  /// Elements as the first operand comes, and f32 for the others: weights and statistics.
+  /// The first operand keeps its type, the others (weights and statistics) are f32.
   bool follow_first(const Node& node, std::vector<ValueId>& in) {
     const bool is_low = is_half(type(in[0]));
     for (size_t i = 0; i < in.size(); ++i) {
@@ -172,7 +172,7 @@ class Lowering {
                        [&](ValueId id) { return id != ir::kNoValue && is_half(type(id)); });
   }
 
-  /// Decides about one node, whose operands have been decided about before.
+  /// Decides about a node after its operands have been decided.
   void visit(ir::NodeId number, const Node& node) {
     std::vector<ValueId> in;
     bool has_float = false;
@@ -201,7 +201,7 @@ class Lowering {
         break;
       }
       case Kind::paged:
-        // Pages keep their type: a cast would be of all of them.
+        // Pages keep their type, since a cast would convert all of them.
         is_low = type(in[rule.operands]) == low_type_;
         for (size_t i = 0; i < rule.operands; ++i)
           in[i] = is_low ? low(in[i], node.from) : wide(in[i], node.from);
@@ -221,14 +221,14 @@ class Lowering {
     rebuild(number, next, std::move(in), is_float8);
   }
 
-  /// Why a linear product keeps 16-bit operands.
+  /// The reason why a linear product keeps 16-bit operands.
   ir::Refusal refuse_float8(ir::NodeId number, const Node& node) const {
     if (!options_.fp8_last && !followed_[ir::index(number)]) return "no product follows";
     const tensor::Dims w = graph_.type(node.in[1]).shape.to_dims();
     return passes::refuse_float8(w[0], w[1]);
   }
 
-  /// The node with new operands, typed anew; the old one goes if they differ.
+  /// The node with new operands and new result types; replaces the old node if the operands differ.
   void rebuild(ir::NodeId number, const Node& node, std::vector<ValueId> in, bool is_changed = false) {
     if (in == node.in && !is_changed) return;
     const std::vector<ValueId> out =
@@ -242,12 +242,12 @@ class Lowering {
   const PrecisionOptions& options_;
   DType low_type_;
   std::vector<bool> followed_;                          // by number: a product depends on it; for fp8
-  std::map<ValueId, ValueId> now_;                      // results of rebuilt nodes
-  std::map<std::pair<ValueId, DType>, ValueId> casts_;  // one cast of a value to a type
+  std::map<ValueId, ValueId> now_;                      // values that replace results of rebuilt nodes
+  std::map<std::pair<ValueId, DType>, ValueId> casts_;  // casts by value and type
   PrecisionReport report_;
 };
 
-/// The node as if its 16-bit operands and results were f32.
+/// The node with f32 in place of its 16-bit operands and results.
 ir::NodeView widened(ir::NodeView view) {
   for (size_t i = 0; i < view.known.size(); ++i)
     if (is_half(view.in[i].dtype)) view.known[i] = nullptr;
@@ -264,7 +264,7 @@ bool has_half(const ir::NodeView& view) {
   return any(view.in) || any(view.out);
 }
 
-/// True where f32 between two casts serves better than what the device does with 16 bits.
+/// True if f32 between two casts is better than the device's own kernel for 16 bits.
 bool needs_widening(const ir::Graph& graph, const Node& node, tensor::DeviceKind device) {
   if (node.op->schema.is_view || node.op->schema.is_control || node.op->schema.updates_state()) return false;
   if (ops::is_cast(node.op->schema)) return false;
@@ -274,16 +274,16 @@ bool needs_widening(const ir::Graph& graph, const Node& node, tensor::DeviceKind
   if (half == nullptr) return true;
   const ir::Kernel* full = ops::choose_kernel(*node.op, widened(view), device);
   if (full == nullptr) return false;
-  // A kernel that converts by itself does so for every reader and in memory of its own.
+  // A kernel that converts internally does so in every reader, with memory of its own.
   return half->is_via_f32 || (half->is_reference && !full->is_reference);
 }
 
-/// One cast of each value to f32, however many nodes read it.
+/// Casts each value to f32 once, however many nodes read it.
 class Widener {
  public:
   explicit Widener(ir::Graph& graph) : graph_(graph) {}
 
-  /// Computes the node in f32 and rounds its results to the types they had.
+  /// Computes the node in f32 and casts its results back to their types.
   void widen(ir::NodeId number) {
     const Node node = graph_.node(number);
     std::vector<ValueId> in = node.in;
@@ -310,7 +310,7 @@ class Widener {
   std::map<ValueId, ValueId> casts_;
 };
 
-/// Gives readers of widened values that stand far apart their own casts.
+/// Gives distant readers of a widened value separate casts.
 class Localiser {
  public:
   explicit Localiser(ir::Graph& graph) : graph_(graph) {}
@@ -329,10 +329,10 @@ class Localiser {
   }
 
  private:
-  // Readers this many nodes apart share a cast: a forward op and the next, not forward and backward.
+  // Readers at most this many nodes apart share a cast: adjacent forward ops, not forward and backward.
   static constexpr size_t kNear = 12;
 
-  /// Walks the readers in order; a gap begins a new group with a cast of its own.
+  /// Walks through the readers in order; after a gap a new group starts with its own cast.
   size_t split(size_t position, const Node& cast, std::vector<ir::NodeId> readers) {
     std::sort(readers.begin(), readers.end());
     readers.erase(std::unique(readers.begin(), readers.end()), readers.end());
@@ -343,7 +343,7 @@ class Localiser {
       last = index(graph_.value(exact).producer);
     }
     for (const ir::NodeId reader : readers) {
-      // A new node at the end of the list is sorted in right before its reader.
+      // A new node at the end of the list is later sorted to right before its reader.
       if (index(reader) - last > kNear) now = add_cast(graph_, cast.in[0], DType::f32, cast.from);
       last = index(reader);
       for (size_t i = 0; i < graph_.node(reader).in.size(); ++i) {
@@ -355,7 +355,7 @@ class Localiser {
     return changes;
   }
 
-  /// The f32 value that a half was rounded from without loss, or kNoValue.
+  /// The f32 value that the 16-bit operand was rounded from without loss, or kNoValue.
   ValueId exact_source(const Node& widening) const {
     const Node* narrowing = graph_.producer(widening.in[0]);
     if (narrowing == nullptr || narrowing->op_name() != "cast") return ir::kNoValue;
@@ -365,7 +365,7 @@ class Localiser {
     return is_exact ? from : ir::kNoValue;
   }
 
-  /// f32 elements that are all of type `half`: widened, and then only moved or chosen between.
+  /// True if all f32 elements are exact in type `half`: they were widened, then only moved or selected.
   bool holds_halves(ValueId id, DType half, int depth) const {
     const Node* p = graph_.producer(id);
     if (p == nullptr || depth == 0) return false;

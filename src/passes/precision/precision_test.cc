@@ -1,4 +1,4 @@
-// Mixed precision: the graph it makes, its numbers beside PyTorch's autocast, the fallback to f32.
+// Mixed precision: the resulting graph, results near PyTorch's autocast, and the fallback to f32.
 #include "passes/precision/precision.h"
 
 #include <gtest/gtest.h>
@@ -124,7 +124,7 @@ double largest_difference(const std::vector<double>& got, const base::Json& want
   return largest / scale;
 }
 
-/// Distance to the reference, relative to the largest entry; `digits` is half an ulp of the compute type.
+/// Distance to the reference relative to the largest entry; `half_ulp`: that of the compute type.
 void expect_like_autocast(Precision compute, const char* name, double half_ulp) {
   const base::Json& want = reference().at(name);
   const Step got = run_step(compute, static_cast<float>(want.at("loss_scale").as_double()));
@@ -139,7 +139,7 @@ TEST(Precision, IsPyTorchWithoutIt) { expect_like_autocast(Precision::f32, "f32"
 TEST(Precision, Bf16IsLikeAutocast) { expect_like_autocast(Precision::bf16, "bf16", 1.0 / 512); }
 TEST(Precision, F16IsLikeAutocast) { expect_like_autocast(Precision::f16, "f16", 1.0 / 4096); }
 
-/// The root of the mean square of the differences of all gradients of weights.
+/// The root mean square of the differences of all weight gradients.
 double distance(const Step& got, const Step& want) {
   double sum = 0;
   size_t count = 0;
@@ -156,7 +156,7 @@ TEST(Precision, GradientsOfWeightsKeepTheF32OfTheirSums) {
     const Step rounded = run_step(compute, 1), wide = run_step(compute, 1, true);
     EXPECT_EQ(wide.loss, rounded.loss);
     EXPECT_EQ(wide.logits, rounded.logits);
-    // Nothing but the last rounding is left out.
+    // Only the last rounding is left out.
     EXPECT_LT(distance(wide, rounded), distance(rounded, exact));
     EXPECT_LT(distance(wide, exact), distance(rounded, exact));
     const double ulp = compute == Precision::bf16 ? 1.0 / 128 : 1.0 / 1024;
@@ -205,7 +205,7 @@ TEST(Precision, AWeightReadTwiceIsCastOnce) {
   g.sort();
   const PrecisionReport report = lower_precision(g, {.compute = Precision::f16});
   EXPECT_EQ(report.weight_casts, 1u);
-  EXPECT_EQ(report.casts, 3u);  // x, w, and z back
+  EXPECT_EQ(report.casts, 3u);  // of x, of w, and of z back to f32
 }
 
 TEST(Precision, AScalarFollowsOnlyIfExact) {
@@ -221,9 +221,9 @@ TEST(Precision, AScalarFollowsOnlyIfExact) {
   }
 }
 
-/// A 16-bit value that `moving` rectified or put elsewhere, as a device without 16-bit kernels computes it,
-/// read at once and 30 nodes later: forward and backward of a network. `from`: what reads it at once stands
-/// on.
+/// A 16-bit value that a device without 16-bit kernels computes with the op `moving` between casts, read at
+/// once and 30 nodes later, as in forward and backward passes. `from`: the op whose result the first reader
+/// then reads.
 void expect_casts_beside_readers(const char* moving, std::string_view from) {
   const ir::Attrs to_f32{{"to", int64_t{1}}}, to_bf16{{"to", int64_t{16}}};
   ir::Graph g;
@@ -243,7 +243,7 @@ void expect_casts_beside_readers(const char* moving, std::string_view from) {
   EXPECT_EQ(localise_casts(g), from == "cast" ? 1u : 2u) << moving;
   ir::verify(g);
   EXPECT_TRUE(run_graph(g, in)[0].same_as(want));
-  // At once: the rectified f32 as it is. Later: the 16-bit value, widened anew.
+  // The first reader gets the f32 result itself, the later one the 16-bit value, widened again.
   const auto made_by = [&](ValueId id) { return g.producer(id)->op_name(); };
   for (const ir::Node& node : g.nodes()) {
     const bool starts_chain = node.op_name() == "tanh" && made_by(node.in[0]) != "tanh";
@@ -254,10 +254,10 @@ void expect_casts_beside_readers(const char* moving, std::string_view from) {
 
 TEST(Precision, CastsStandBesideTheirReaders) {
   for (const char* moving : {"relu", "abs", "flatten"}) expect_casts_beside_readers(moving, moving);
-  expect_casts_beside_readers("tanh", "cast");  // rounded: the f32 value is another
+  expect_casts_beside_readers("tanh", "cast");  // rounds: the f32 result differs
 }
 
-/// Every op that may run in 16 bits gives what f32 arithmetic on the rounded operands gives, rounded once.
+/// Every op that supports 16 bits returns the result of f32 arithmetic on the rounded operands, rounded once.
 TEST(Precision, OpsRoundOnce) {
   const ir::Attrs to_bf16{{"to", int64_t{16}}}, to_f32{{"to", int64_t{1}}};
   const auto rounded = [&](const tensor::Dims& dims, uint64_t seed) {
@@ -293,7 +293,7 @@ TEST(Precision, OpsRoundOnce) {
     const Tensor exact = ops::testing::run(c.op, wide, c.attrs)[0];
     ASSERT_EQ(got.dtype(), DType::bf16) << c.op;
     const std::vector<double> a = got.to_doubles(), b = exact.to_doubles();
-    for (size_t i = 0; i < a.size(); ++i)  // one rounding, and f32's last bits where kernels differ
+    for (size_t i = 0; i < a.size(); ++i)  // one rounding, and the last bits of f32 where kernels differ
       ASSERT_NEAR(a[i], b[i], std::abs(b[i]) / 256 + 1e-6) << c.op << " " << i;
   }
 }

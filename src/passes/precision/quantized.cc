@@ -1,4 +1,4 @@
-// Graphs with quantize/dequantize pairs become integer graphs.
+// Converts graphs with quantize/dequantize pairs to integer arithmetic.
 #include "passes/precision/quantized.h"
 
 #include <algorithm>
@@ -16,22 +16,22 @@ using ir::ValueId;
 using tensor::DType;
 using tensor::Tensor;
 
-/// A value known in 8 bits: real = scale * (q - zero).
+/// A value that is available in 8 bits: real = scale * (q - zero).
 struct Quantized {
   ValueId q, scale, zero;
-  int64_t axis = 1;  ///< that a vector of scales runs along
+  int64_t axis = 1;  ///< of a vector of scales
 };
 
 bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
 
-/// A constant whose numbers can be read.
+/// True for a constant whose content is available.
 bool is_readable(const Rewriter& rw, ValueId id) {
   const Tensor* t = rw.known(id);
   return t != nullptr && !tensor::is_absent(*t);
 }
 
-/// The operands of a dequantize (or quantize) node with constant parameters; a missing zero point becomes one
-/// of `type`.
+/// The operands of a quantize or dequantize node with constant parameters; a missing zero point becomes a
+/// zero of `type`.
 std::optional<Quantized> parameters(Rewriter& rw, const Node& node, DType type) {
   if (!is_readable(rw, node.in[1]) || node.attrs.get_int("block_size", 0) != 0) return std::nullopt;
   const int64_t axis = node.attrs.get_int("axis", 1);
@@ -39,7 +39,7 @@ std::optional<Quantized> parameters(Rewriter& rw, const Node& node, DType type) 
     if (!is_readable(rw, node.in[2])) return std::nullopt;
     return Quantized{node.in[0], node.in[1], node.in[2], axis};
   }
-  // A zero point has as many elements as there are scales.
+  // A zero point has as many elements as its scale.
   return Quantized{node.in[0], node.in[1], rw.constant(Tensor::zeros(type, rw.known(node.in[1])->dims())),
                    axis};
 }
@@ -58,7 +58,7 @@ bool is_all_zero(const Tensor* t) {
   return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 0; });
 }
 
-/// The bias in steps of x_scale * w_scale as i32 [n]; nullopt if it is not constant or does not fit.
+/// The bias as i32 [n] in units of x_scale * w_scale; nullopt if it is not constant or does not fit.
 std::optional<Tensor> integer_bias(const Rewriter& rw, ValueId id, const std::vector<double>& steps) {
   std::vector<double> real;
   if (const auto dq = rw.producer(id, "dequantize_linear")) {
@@ -95,7 +95,7 @@ std::vector<double> product_steps(const Rewriter& rw, const Quantized& x, const 
   return steps;
 }
 
-/// The only reader of `id`.
+/// The only reader of `id`, if there is exactly one.
 std::optional<Node> only_reader(const Rewriter& rw, const std::vector<std::vector<ir::NodeId>>& readers,
                                 ValueId id) {
   if (!rw.single_use(id) || ir::index(id) >= readers.size()) return std::nullopt;
@@ -106,7 +106,7 @@ std::optional<Node> only_reader(const Rewriter& rw, const std::vector<std::vecto
   return std::nullopt;
 }
 
-/// The attributes of a clamp that integer kernels end with; nullopt for any other node.
+/// The attributes of a clamp that integer kernels can apply to their results; nullopt for other nodes.
 std::optional<ir::Attrs> clamp_of(const Rewriter& rw, const Node& node) {
   auto attrs = ops::ending_of(node.op_name(), rw.graph().view(node));
   if (!attrs) return std::nullopt;
@@ -115,10 +115,10 @@ std::optional<ir::Attrs> clamp_of(const Rewriter& rw, const Node& node) {
   return attrs;
 }
 
-/// What follows a product: an optional clamp, an optional quantization.
+/// The nodes after a product: an optional clamp and an optional quantization.
 struct Tail {
-  ValueId last;     ///< the value the integer op replaces
-  ir::Attrs clamp;  ///< empty: none
+  ValueId last;     ///< the value that the integer op replaces
+  ir::Attrs clamp;  ///< empty if there is none
   std::optional<Quantized> out;
 
   void add_to(ir::Attrs& attrs) const {
@@ -146,7 +146,7 @@ Tail tail_of(Rewriter& rw, ValueId id) {
   return tail;
 }
 
-/// Operands of qconv_nhwc and qlinear in their order.
+/// Operands of qconv_nhwc and qlinear in order.
 std::vector<ValueId> product_operands(ValueId x, const Quantized& xq, const Quantized& w, const Tail& tail) {
   const ValueId none = ir::kNoValue;
   return {x,
@@ -164,8 +164,8 @@ struct Product {
   std::optional<Tensor> bias;
 };
 
-/// An input with a scale for each channel, where each channel has sums of its own: the scales of the weights
-/// take those of the input. All channels have one zero point. Scales of one value stay as they are.
+/// For an input with one scale per channel whose channels are summed separately (depthwise), multiplies the
+/// weights' scales by the input's. All channels must have the same zero point. Equal scales stay as they are.
 bool fold_channel_scales(Rewriter& rw, const Node& node, Quantized& x, Quantized& w) {
   if (per_tensor(rw, x)) return true;
   const Tensor *weights = rw.known(w.q), *ws = rw.known(w.scale), *xs = rw.known(x.scale);
@@ -182,7 +182,7 @@ bool fold_channel_scales(Rewriter& rw, const Node& node, Quantized& x, Quantized
   const std::vector<double> a = xs->to_doubles(), b = ws->to_doubles();
   for (size_t c = 0; c < a.size(); ++c)
     product.push_back(static_cast<float>(a[c] * b[b.size() == 1 ? 0 : c]));
-  // A weight's zero point has as many elements as there are scales.
+  // A zero point of the weights has as many elements as their scale.
   const std::vector<int64_t> w_zeros = rw.known(w.zero)->to_ints();
   Tensor zero = Tensor::empty(weights->dtype(), {channels});
   for (size_t c = 0; c < product.size(); ++c)
@@ -198,7 +198,7 @@ bool fold_channel_scales(Rewriter& rw, const Node& node, Quantized& x, Quantized
   return true;
 }
 
-/// Operands 0 to 2 of a conv or gemm if they are all quantized and the weights constant.
+/// Operands 0 to 2 of a conv or gemm, if both factors are quantized and the weights are constant.
 std::optional<Product> product_of(Rewriter& rw, const Node& node, int64_t channels_axis) {
   auto x = dequantized(rw, node.in[0]), w = dequantized(rw, node.in[1]);
   if (!x || !w || rw.known(w->q) == nullptr || !fold_channel_scales(rw, node, *x, *w)) return std::nullopt;
@@ -250,7 +250,7 @@ bool convert_gemm(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// A product of two computed operands of one scale each.
+/// A product of two computed operands with one scale each.
 bool convert_matmul(Rewriter& rw, const Node& node) {
   const auto a = dequantized(rw, node.in[0]), b = dequantized(rw, node.in[1]);
   if (!a || !b || !per_tensor(rw, *a) || !per_tensor(rw, *b)) return false;
@@ -267,8 +267,8 @@ bool convert_matmul(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// The operands x, w and y of ONNX's own quantized products: scales and zero points constant, all but those
-/// of the weights of one value.
+/// Checks operands x, w and y of ONNX's quantized products: scales and zero points must be constant and,
+/// except for those of the weights, have one element.
 bool has_plain_parameters(const Rewriter& rw, const Node& node) {
   for (size_t i : {1, 2, 4, 5, 6, 7}) {
     if (node.in[i] == ir::kNoValue || rw.known(node.in[i]) == nullptr) return false;
@@ -278,7 +278,7 @@ bool has_plain_parameters(const Rewriter& rw, const Node& node) {
   return is_8_bit(type(0)) && is_8_bit(type(3)) && is_8_bit(type(7));
 }
 
-/// The operator of the QOperator format: the operands of qconv_nhwc, channels first.
+/// The convolution of the QOperator format, with the operands of qconv_nhwc but channels first.
 bool convert_qlinear_conv(Rewriter& rw, const Node& node) {
   const tensor::Shape& w = rw.graph().type(node.in[3]).shape;
   if (!has_plain_parameters(rw, node) || rw.known(node.in[3]) == nullptr || w.rank() != 4) return false;

@@ -1,4 +1,4 @@
-// Weights of 4, 8 and 16 bits stay as they are stored under the products and lookups that read them.
+// Keeps weights of 4, 8 and 16 bits in their stored form for the products and lookups that read them.
 #include "passes/precision/stored_products.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr const char* kStored = "dequantize_weights";
 
 ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
 
-/// All operands are at hand.
+/// True if all operands are known.
 bool is_known(const Rewriter& rw, const Node& node) {
   return std::all_of(node.in.begin(), node.in.end(),
                      [&](ValueId id) { return id == ir::kNoValue || rw.known(id) != nullptr; });
@@ -34,7 +34,7 @@ ops::WeightForm form_of(const Rewriter& rw, const Node& node) {
                           operand(node, ops::kDqZero) != ir::kNoValue);
 }
 
-/// The node whose numbers a value is, [n, k] as they are stored or [k, n].
+/// The node that a matrix is dequantized or cast by, and whether the value is [n, k] as stored or [k, n].
 struct Source {
   Node node;
   bool by_rows = true;
@@ -52,7 +52,7 @@ std::optional<Source> source_of(const Rewriter& rw, ValueId id) {
   return Source{std::move(*node), by_rows};
 }
 
-/// x with its channels in the order in which the weights' columns are stored.
+/// x with its channels in the order in which the columns of the weights are stored.
 ValueId in_stored_order(Rewriter& rw, ValueId x, ValueId order, const std::string& from) {
   const Tensor& given = *rw.known(order);
   const auto gather = [&](Tensor channels) {
@@ -97,7 +97,7 @@ bool keep_product(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// Rows of a table of 16-bit floats are looked up as they are.
+/// Rows of a 16-bit table are looked up directly.
 bool keep_lookup(Rewriter& rw, const Node& node) {
   if (node.op_name() != "gather" || node.attrs.get_int("axis", 0) != 0 || node.attrs.has("first"))
     return false;
@@ -109,14 +109,14 @@ bool keep_lookup(Rewriter& rw, const Node& node) {
   return true;
 }
 
-/// What stored weights stand for.
+/// The values that stored weights represent.
 Tensor widened(const Rewriter& rw, const Node& node, base::ThreadPool& pool) {
   std::vector<Tensor> in;
   for (ValueId id : node.in) in.push_back(id == ir::kNoValue ? Tensor() : *rw.known(id));
   return ops::evaluate(*node.op, node.attrs, in, 1, pool)[0];
 }
 
-/// Products over experts read the weights of those that are chosen.
+/// Products over experts read the stored weights of the chosen experts only.
 bool keep_experts(Rewriter& rw, const Node& node) {
   if (node.op_name() != "expert_linear") return false;
   const auto apart = rw.producer(node.in[ops::kExWeights], "reshape");

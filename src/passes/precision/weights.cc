@@ -1,4 +1,4 @@
-// Constant matrices under products become weights of 8 or 4 bits, or of a block format.
+// Converts constant matrices of products to weights of 8 or 4 bits, or to a block format.
 #include "passes/precision/weights.h"
 
 #include <cstdio>
@@ -34,7 +34,7 @@ std::vector<float> floats_of(const Tensor& t) {
 
 bool holds_floats(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
-/// The stored matrix of a value as operands 1 to 3 of the product.
+/// The stored matrix of a value, as operands 1 to 3 of the product.
 struct Stored {
   ValueId w = ir::kNoValue, scale = ir::kNoValue, zero = ir::kNoValue;
   WeightRow row;
@@ -84,19 +84,19 @@ class Storing {
     return row.why.empty();
   }
 
-  /// A constant matrix, or those of experts one under the other.
+  /// A constant matrix, or the matrices of experts stacked along the rows.
   Tensor matrix(ValueId id) const {
     const Tensor& w = *rw_.known(id);
     return w.rank() == 2 ? w : w.reshaped({w.dims()[0] * w.dims()[1], w.dims()[2]});
   }
 
-  /// gather along the rows of a matrix, in f32: what block_gather does.
+  /// gather along the rows of an f32 matrix, which block_gather can replace.
   bool looks_up_rows(const Node& node) const {
     return blocks_ != nullptr && node.op_name() == "gather" && node.attrs.get_int("axis", 0) == 0 &&
            !node.attrs.has("first") && rw_.graph().type(node.out[0]).dtype == DType::f32;
   }
 
-  /// A product that a file brought in blocks: its rows are those that were asked for.
+  /// Sets the requested type of rows for a product whose weights came in blocks.
   bool set_rows(ir::NodeId id, const Node& node) {
     if (node.op->schema.name != "block_linear" && node.op->schema.name != "block_experts") return false;
     const bool is_f32 = options_.weight_rows == ops::BlockRows::f32;
@@ -169,7 +169,7 @@ class Storing {
     row.rows_error = s.row.rows_error;
   }
 
-  /// Weights that several layers share are stored once.
+  /// Weights shared by several layers are stored once.
   const Stored& stored(const MatrixProduct& p, const WeightRow& row) {
     const auto [at, is_new] = stored_.try_emplace({p.w, p.by_rows});
     if (!is_new) return at->second;
@@ -214,7 +214,7 @@ class Storing {
 
   Rewriter rw_;
   const WeightOptions& options_;
-  const tensor::BlockFormat* blocks_;  ///< null: groups
+  const tensor::BlockFormat* blocks_;  ///< null for groups
   StoredWeightCache* cache_;
   ops::WeightForm form_;
   std::map<std::pair<ValueId, bool>, Stored> stored_;

@@ -1,4 +1,4 @@
-// Storing weights: which products are replaced, by what, what is reported, and what the graph then computes.
+// Storing weights: which products are replaced and by what, the report, and the results of the graph.
 #include "passes/precision/weights.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ ir::Graph net() {
   return g;
 }
 
-/// The ops of a graph in their order, and the extents of what they give.
+/// The ops of a graph in order, with the extents of their results.
 std::string outline(const ir::Graph& g) {
   std::string out;
   for (const ir::Node& n : g.nodes()) {
@@ -74,7 +74,7 @@ TEST(StoreWeights, GroupsThatDoNotDivideTheDepthStay) {
   ir::Graph g = net();
   const WeightReport report =
       store_weights(g, {.weights = WeightBits::int4, .weight_group = 64, .least_elements = 1});
-  EXPECT_EQ(report.stored(), 3u);  // of depth 64; the gemm has 96
+  EXPECT_EQ(report.stored(), 3u);  // those of depth 64; the gemm has 96
   EXPECT_NE(report.rows[1].why.find("a depth of 96"), std::string::npos) << report.rows[1].why;
   EXPECT_THROW(store_weights(g, {.weights = WeightBits::int8, .weight_group = 48}), base::Error);
 }
@@ -112,14 +112,14 @@ TEST(StoreWeights, BlockFormatsUnderProductsAndLookups) {
   EXPECT_EQ(report.rows[0].bytes_after, 40 * 144);
   EXPECT_NEAR(report.rows[0].relative, 0.07, 0.02);
   EXPECT_NEAR(report.rows[1].rows_error, 0.005, 0.002);
-  // The matrix of the lookup is that of the last product, and stands in memory once.
+  // The lookup and the last product share one matrix in memory.
   EXPECT_EQ(g.nodes()[0].in[0], g.nodes()[5].in[1]);
   EXPECT_EQ(g.nodes()[0].attrs.get_int("packed", 0), 1);
   for (const ir::Node& n : g.nodes()) {
     if (n.op_name() != "block_linear") continue;
     EXPECT_EQ(n.attrs.get_string("rows", ""), "q8");
   }
-  // Rows of what is in blocks already are set, and nothing else.
+  // For weights that are blocks already only the type of rows is set.
   store_weights(g, {.weight_rows = ops::BlockRows::f32});
   for (const ir::Node& n : g.nodes()) {
     if (n.op_name() != "block_linear") continue;
@@ -133,7 +133,7 @@ TEST(StoreWeights, WeightsThatAreNotFiniteHaveNoBlocks) {
   EXPECT_THROW(store_weights(g, {.weights = WeightBits::q8_0, .least_elements = 1}), base::Error);
 }
 
-/// Values of the graph's output by evaluating its nodes one by one.
+/// The output of the graph, computed node by node.
 Tensor value_of(const ir::Graph& g, const Tensor& x) {
   base::ThreadPool pool(1);
   std::vector<Tensor> at(g.values().size());
@@ -166,7 +166,7 @@ TEST(StoreWeights, TheGraphComputesNearlyTheSame) {
   }
 }
 
-/// Two products by one matrix and one by another, of depth 256.
+/// Two products with one matrix and one with another, of depth 256.
 constexpr const char* kDeep = R"(graph "g"
   %0 = input "x" : f32[5,256]
   %1 = param "w" : f32[256,256]#seed=1
@@ -199,7 +199,7 @@ TEST(ByteProducts, ReadGroupsAsBlocksExactly) {
                                       ++matrices;
                                     }),
                   3u);
-        EXPECT_EQ(matrices, 2u);  // the first is read twice and moved once
+        EXPECT_EQ(matrices, 2u);  // the first is read twice and converted once
         EXPECT_EQ(outline(g),
                   "block_linear [5,256] of 2\nblock_linear [5,256] of 2\nblock_linear [5,40] of 3\n");
         double largest = 0;

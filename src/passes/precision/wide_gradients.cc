@@ -1,4 +1,4 @@
-// Gradients of weights in f32 as they were summed, where only f32 is read of them.
+// Keeps weight gradients in f32, the type in which they are summed, if only casts to f32 read them.
 #include "passes/precision/wide_gradients.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class Widener {
     return type == DType::bf16 || type == DType::f16;
   }
 
-  /// True if f32 is all that is read of a result.
+  /// True if a result is read only by casts to f32.
   bool is_read_wide(ValueId id) const {
     if (id == ir::kNoValue) return true;
     if (!is_half(id) || std::find(outputs_.begin(), outputs_.end(), id) != outputs_.end()) return false;
@@ -49,7 +49,7 @@ class Widener {
   bool widen(ir::NodeId number, const Node& node) {
     if (!std::all_of(node.out.begin(), node.out.end(), [&](ValueId id) { return is_read_wide(id); }))
       return false;
-    // In place: a new node would stand before its first reader, the update, and hold its operands till then.
+    // In place: a new node would run right before its reader, the update, and keep its operands alive.
     graph_.node(number).attrs.set("wide", int64_t{1});
     for (const ValueId id : node.out) {
       if (id == ir::kNoValue) continue;

@@ -12,7 +12,7 @@ namespace {
 
 using ir::ValueId;
 
-/// Gradients that are split over the same axes: their sums of squares travel together.
+/// Gradients that are split over the same axes: their sums of squares are reduced together.
 struct NormGroup {
   std::string axes;
   int parts = 1;
@@ -20,7 +20,7 @@ struct NormGroup {
   std::vector<int64_t> dims, blocks;
 };
 
-/// Every stage's sum, added in the order of the stages.
+/// The sums of all stages, added in the order of the stages.
 ValueId over_stages(ir::Graph& graph, ValueId sum, const std::vector<int>& coordinates) {
   const int64_t stages = graph.mesh.extent("pp");
   const ValueId all = gathered_squares(graph, sum, "pp", coordinates);
@@ -104,7 +104,7 @@ ValueId add_gradient_norm(ir::Graph& graph, std::span<const ParamGradient> gradi
   const bool has_stages = graph.mesh.extent("pp") > 1;
   const ir::Attrs attrs{
       {"parts", parts}, {"counts", counts}, {"operands", operands}, {"root", int64_t{!has_stages}}};
-  // A stage whose parameters are all counted by another one (a head that is the embedding) adds nothing.
+  // A stage adds nothing if other stages count all its parameters (such as a head that is the embedding).
   const ValueId norm = sums.empty() && has_stages
                            ? graph.add_constant(tensor::Tensor::zeros(tensor::DType::f64, {1}))
                            : graph.add1(ops::table().need("norm_of_squares"), sums, attrs, "gradient norm");

@@ -1,4 +1,4 @@
-// Groups the parameters of a graph and adds norm, clip, multi-tensor updates and averages.
+// Groups the parameters of a graph; adds norm, clipping, multi-tensor updates and averages.
 #include "passes/train/optimizer.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ const std::vector<std::string> kKindNames{"sgd", "adam", "adamw", "lamb", "lars"
 
 const std::string& name_of(OptimizerKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
 
-/// What weight_decay -1 stands for.
+/// The default decay of a kind, for weight_decay -1.
 double own_decay(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::adamw:
@@ -32,31 +32,31 @@ double own_decay(OptimizerKind kind) {
   }
 }
 
-/// Rules that look at one element at a time.
+/// True for kinds that update each element independently.
 bool is_elementwise(OptimizerKind kind) {
   return kind == OptimizerKind::sgd || kind == OptimizerKind::adam || kind == OptimizerKind::adamw;
 }
-/// Rules that scale a parameter's step by norms of the whole.
+/// True for kinds that scale a parameter's step by norms of the whole parameter.
 bool is_trusting(OptimizerKind kind) { return kind == OptimizerKind::lamb || kind == OptimizerKind::lars; }
 
-/// How one parameter is updated; parameters of equal rules share a node.
+/// How a parameter is updated; parameters with equal rules share a node.
 struct Rule {
   OptimizerKind kind;
   double decay = 0, lr_scale = 1;
-  bool adapt = true;    // LAMB, LARS: scaled by the ratio of norms
-  bool vector = false;  // Adafactor: the whole second moment
-  std::string axes;     // of the mesh, over which norms of the whole are gathered
+  bool adapt = true;    // LAMB, LARS: scale by the ratio of norms
+  bool vector = false;  // Adafactor: full second moment
+  std::string axes;     // mesh axes over which norms of whole parameters are summed
   bool operator==(const Rule&) const = default;
 };
 
-/// "PATTERN key=value ...": the overrides of the parameters it names.
+/// "PATTERN key=value ...": overrides for the parameters that the pattern names.
 struct Override {
   std::string pattern;
   std::optional<OptimizerKind> kind;
   std::optional<double> decay, lr_scale;
 };
 
-/// The value of a key of a group; errors name the group.
+/// The value of a key in a group; errors name the group.
 double number(const std::string& group, const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -96,7 +96,7 @@ std::string short_number(double v) {
   return out.str();
 }
 
-/// Everything about one call of add_optimizer.
+/// The state of one call of add_optimizer.
 class Planner {
  public:
   Planner(ir::Graph& graph, std::span<const ParamGradient> gradients, const OptimizerOptions& options)
@@ -131,11 +131,11 @@ class Planner {
   }
 
  private:
-  /// What the update changes.
+  /// The value that the update changes.
   ValueId target(size_t i) const {
     return gradients_[i].target != ir::kNoValue ? gradients_[i].target : gradients_[i].param;
   }
-  /// This rank's part of the parameter.
+  /// The type of this rank's part of the parameter.
   const TensorType& type(size_t i) const { return graph_.type(target(i)); }
   tensor::Shard shard(size_t i) const {
     return gradients_[i].gradient == ir::kNoValue ? tensor::Shard{}
@@ -143,7 +143,7 @@ class Planner {
   }
   const std::string& name(size_t i) const { return graph_.value(gradients_[i].param).name; }
 
-  /// What Muon is for: matrices between other layers.
+  /// True for the parameters that Muon is intended for: matrices between other layers.
   bool is_hidden_matrix(size_t i) const {
     const auto excluded = [&](const std::string& p) { return name_matches(p, name(i)); };
     const bool is_embedding = std::find(embeddings_.begin(), embeddings_.end(), name(i)) != embeddings_.end();
@@ -151,7 +151,7 @@ class Planner {
            std::none_of(options_.muon_exclude.begin(), options_.muon_exclude.end(), excluded);
   }
 
-  /// The kind's defaults, then the first override whose pattern names the parameter.
+  /// The kind's defaults, changed by the first override whose pattern names the parameter.
   Rule rule_of(size_t i) {
     const bool is_vector = type(i).shape.rank() < 2;
     Rule rule{.kind = options_.kind};
@@ -177,7 +177,7 @@ class Planner {
     return rule;
   }
 
-  /// Groups in the order their first parameter appears; every override must name something.
+  /// Groups are in the order of their first parameter; every override must name some parameter.
   void group() {
     for (size_t i = 0; i < gradients_.size(); ++i) {
       const Rule rule = rule_of(i);
@@ -189,7 +189,7 @@ class Planner {
         members_[static_cast<size_t>(at - rules_.begin())].push_back(i);
       }
     }
-    // A pipeline stage holds some parameters only: another may hold those that are meant.
+    // A pipeline stage holds only some parameters, so another stage may hold those that an override names.
     const bool is_stage = graph_.mesh.extent("pp") > 1;
     for (size_t o = 0; o < overrides_.size(); ++o) {
       base::require(matched_[o] || is_stage, "optimizer group '", overrides_[o].pattern,
@@ -197,7 +197,7 @@ class Planner {
     }
   }
 
-  /// Norm of all gradients, the factor they are multiplied with, and whether the step is skipped.
+  /// The norm of all gradients, the factor by which they are multiplied, and whether the step is skipped.
   void add_control(const OptimizerInputs& inputs) {
     const ValueId norm = add_gradient_norm(graph_, gradients_, inputs.coordinates);
     const TensorType scalar{DType::f32, Shape{}};
@@ -216,7 +216,7 @@ class Planner {
     plan_.grad_norm = out[2];
   }
 
-  /// Adds the state `suffix` of parameter i, which stands as its gradient does.
+  /// Adds the state `suffix` of parameter i, with the placement of its gradient.
   ValueId state(size_t i, const char* suffix, TensorType t, std::string copy_of = {}) {
     const std::string full = name(i) + "." + suffix;
     plan_.states.push_back({full, t, std::move(copy_of), shard(i), name(i)});
@@ -225,9 +225,9 @@ class Planner {
     return id;
   }
 
-  /// The states of parameter i, added to graph and plan, in the order the update op takes them.
+  /// Adds the states of parameter i to graph and plan, in the order in which the update op takes them.
   std::vector<ValueId> states_of(const Rule& rule, size_t i) {
-    const TensorType t = type(i);  // a copy: adding a state moves the values
+    const TensorType t = type(i);  // a copy, as adding a state moves the values
     switch (rule.kind) {
       case OptimizerKind::adam:
       case OptimizerKind::adamw:
@@ -260,7 +260,7 @@ class Planner {
     return rule.vector ? "adafactor_vector_update" : "adafactor_update";
   }
 
-  /// What epsilon 0 stands for.
+  /// The default of a kind, for epsilon 0.
   double epsilon(OptimizerKind kind) const {
     if (options_.epsilon != 0) return options_.epsilon;
     if (kind == OptimizerKind::muon) return 1e-7;
@@ -296,7 +296,7 @@ class Planner {
     return attrs;
   }
 
-  /// Sums of squares of the group's parameters and steps from all ranks that hold parts of them.
+  /// Sums of squares of the group's parameters and steps over all ranks that hold parts of them.
   ValueId whole_squares(size_t g, const std::vector<ValueId>& in, ir::Attrs& attrs) {
     std::vector<int64_t> blocks;
     for (size_t i : members_[g]) blocks.push_back(local_blocks(graph_, gradients_[i].gradient).blocks);
@@ -308,7 +308,7 @@ class Planner {
     return gathered_squares(graph_, own, rules_[g].axes, coordinates_);
   }
 
-  /// One node for all parameters of a group.
+  /// Adds one node for all parameters of a group.
   void add_group(size_t g) {
     const Rule& rule = rules_[g];
     const std::string op = op_of(rule);
@@ -331,7 +331,7 @@ class Planner {
     describe_group(g);
   }
 
-  /// Averages follow the updated parameters.
+  /// Adds moving averages of the updated parameters.
   void add_average() {
     if (options_.ema_keep == 0) return;
     std::vector<ValueId> in{step_, plan_.skipped};
@@ -396,7 +396,7 @@ class Planner {
         ": ", members_[g].size(), " parameters, ", elements, " elements\n", lines);
   }
 
-  /// Last line of the text: what the states cost in memory.
+  /// Appends the last line of the text: the memory that the states take.
   void describe_states() {
     int64_t bytes = 0;
     for (const OptimizerState& s : plan_.states)

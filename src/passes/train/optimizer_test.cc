@@ -1,4 +1,4 @@
-// The optimizer pass: groups, states and nodes it makes, and what a step does to the states.
+// The optimizer pass: the groups, states and nodes that it adds, and the effect of a step on the states.
 #include "passes/train/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -19,11 +19,11 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::Tensor;
 
-/// A graph whose "gradients" are inputs: parameters are states, embed is read by a gather.
+/// A graph whose "gradients" are inputs and whose parameters are states; embed is read by a gather.
 struct Model {
   ir::Graph graph;
   std::vector<ParamGradient> gradients;
-  std::vector<std::pair<std::string, tensor::TensorType>> params;  // ids change when the graph is sorted
+  std::vector<std::pair<std::string, tensor::TensorType>> params;  // sorting changes ids
 
   Model() {
     const auto param = [&](const std::string& name, tensor::Dims dims) {
@@ -44,7 +44,7 @@ struct Model {
 
 using Store = std::map<std::string, Tensor>;
 
-/// Runs the nodes of a sorted graph; states in `store` change as the update ops say.
+/// Runs the nodes of a sorted graph; update ops change the states in `store`.
 std::vector<Tensor> run(const ir::Graph& g, Store& store) {
   base::ThreadPool pool(2);
   std::vector<Tensor> value(g.values().size());
@@ -113,7 +113,7 @@ TEST(Optimizer, VectorsAreNotDecayedByDefault) {
   const std::vector<Tensor> out = run(m.graph, store);
   EXPECT_FLOAT_EQ(out[1].data<float>()[0], 5.0f);  // 25 gradients of 1
   EXPECT_FALSE(out[2].data<bool>()[0]);
-  // Adam's first step is lr whatever the gradient's size; decay takes lr * 0.01 of the weight.
+  // Adam's first step has size lr for any gradient; decay subtracts lr * 0.01 of the weight.
   EXPECT_NEAR(store.at("block.linear.bias").data<float>()[0], 0.5, 1e-6);
   EXPECT_NEAR(store.at("block.linear.weight").data<float>()[0], 1 - 0.005 - 0.5, 1e-6);
   EXPECT_NEAR(store.at("tokens.weight.adam_m").data<float>()[0], 0.1 / 5, 1e-7);

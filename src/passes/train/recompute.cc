@@ -1,4 +1,4 @@
-// Trades time for memory: activations that the backward pass reads are computed again instead of kept.
+// Trades time for memory: recomputes activations for the backward pass instead of keeping them.
 #include "passes/train/recompute.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ bool is_small(const Graph& g, ValueId id, int64_t largest) {
   return tensor::bytes_of(g.type(id)) * 64 < largest;
 }
 
-/// The step graph as recomputation sees it: which nodes are forward, who reads what.
+/// The step graph as recomputation needs it: which nodes are forward, and the readers of values.
 class Activations {
  public:
   explicit Activations(const Graph& g)
@@ -34,12 +34,12 @@ class Activations {
     }
   }
 
-  /// True for forward nodes that see data. What is made of weights alone is none: weights that are gathered
-  /// from ranks would change the cuts, and with them the kernels that products are fused into, whose bits
-  /// differ.
+  /// True for forward nodes that depend on data. Values computed from weights alone are not activations:
+  /// weights gathered from ranks would change the cuts, and thus the kernels that products are fused into,
+  /// whose results differ in bits.
   bool makes_activations(size_t n) const { return forward[n] != 0 && fed_[n] != 0; }
 
-  /// The last forward node that reads `id` (views of it included), or -1.
+  /// The position of the last forward node that reads `id` or a view of it, or -1.
   int64_t last_forward_read(ValueId id) const {
     int64_t last = -1;
     for (NodeId n : readers[index(id)]) {
@@ -62,7 +62,7 @@ class Activations {
   int64_t largest = 0;        ///< bytes of the largest activation
 
  private:
-  /// Values that depend on the weight of the loss or on the learning rate.
+  /// Finds values that depend on the weight of the loss or on the learning rate.
   void find_dependents() {
     for (ValueId id : graph.inputs()) {
       const std::string& name = graph.value(id).name;
@@ -78,8 +78,8 @@ class Activations {
     }
   }
 
-  /// Forward: what the loss and the other results that do not depend on its weight are made of. (A slope like
-  /// 1 - y^2 is computed from forward values, but for the backward pass only.)
+  /// Forward nodes: those that the loss and other results independent of its weight need. (A slope like 1 -
+  /// y^2 is computed from forward values, but for the backward pass only.)
   void find_forward() {
     std::vector<char> wanted(graph.values().size(), 0);
     for (ValueId id : graph.outputs()) wanted[index(id)] = depends_[index(id)] == 0;
@@ -97,7 +97,7 @@ class Activations {
     }
   }
 
-  /// Nodes that depend on what is fed to the step.
+  /// Finds nodes that depend on the inputs of the step.
   void find_fed() {
     std::vector<char> values(graph.values().size(), 0);
     for (ValueId id : graph.inputs()) values[index(id)] = 1;
@@ -114,7 +114,7 @@ class Activations {
   std::vector<char> fed_;      ///< by node
 };
 
-/// A place after forward node `node` that a single large value crosses.
+/// A position after forward node `node` that only one large value crosses.
 struct Cut {
   size_t node;
   ValueId value;
@@ -147,7 +147,7 @@ int64_t saved_bytes(const Activations& a, size_t n) {
   return bytes;
 }
 
-/// Every `stride`-th of the cuts.
+/// Takes every `stride`-th cut.
 std::vector<Cut> choose_cuts(const std::vector<Cut>& cuts, size_t segments) {
   std::vector<Cut> chosen;
   for (size_t s = 1; s < segments; ++s) {
@@ -157,7 +157,7 @@ std::vector<Cut> choose_cuts(const std::vector<Cut>& cuts, size_t segments) {
   return chosen;
 }
 
-/// Bytes kept at the chosen cuts plus those of the largest segment, which live while it runs backward.
+/// Bytes kept at the chosen cuts plus those of the largest segment, which are alive while it runs backward.
 int64_t peak_bytes(const Activations& a, const std::vector<Cut>& chosen) {
   int64_t kept = 0, segment = 0, worst = 0;
   size_t next = 0;
@@ -184,8 +184,8 @@ std::vector<Cut> best_cuts(const Activations& a, const std::vector<Cut>& cuts) {
   return best;
 }
 
-/// Nodes whose results are kept by `selective`: recomputing them costs as much as the forward pass, or frees
-/// nothing.
+/// True for nodes whose results `selective` keeps: recomputing them costs as much as the forward pass, or
+/// frees no memory.
 bool is_kept(const Node& node) { return ir::has_products(node.op->schema) || node.op->schema.keeps_results; }
 
 void count(const Activations& a, RecomputePlan& plan) {
@@ -199,7 +199,7 @@ void count(const Activations& a, RecomputePlan& plan) {
   }
 }
 
-/// Clones planned nodes, each once, and hands the clones to backward readers.
+/// Clones each planned node once, and lets backward nodes read the clones.
 class Cloner {
  public:
   Cloner(Graph& graph, const RecomputePlan& plan)
@@ -225,8 +225,7 @@ class Cloner {
     return n < plan_.again.size() && plan_.again[n] != 0;
   }
 
-  /// The clone of `id`, or `id` itself where it is kept. Chains are walked without recursion: networks are
-  /// deep.
+  /// The clone of `id`, or `id` itself if it is kept. Uses no recursion, since networks are deep.
   ValueId again(ValueId id) {
     if (!is_planned(id)) return id;
     std::vector<ValueId> stack{id};
@@ -259,7 +258,7 @@ class Cloner {
 
   Graph& graph_;
   const RecomputePlan& plan_;
-  std::vector<ValueId> twin_;  ///< by value of the graph as it came
+  std::vector<ValueId> twin_;  ///< by value of the original graph
   size_t clones_ = 0;
 };
 
@@ -278,7 +277,7 @@ RecomputePlan plan_recompute(const Graph& graph, RecomputeMode mode, size_t segm
   if (mode == RecomputeMode::full) {
     const std::vector<Cut> cuts = find_cuts(a);
     const std::vector<Cut> chosen = segments == 0 ? best_cuts(a, cuts) : choose_cuts(cuts, segments);
-    // The last segment's backward follows its forward at once: keeping it costs nothing.
+    // The backward pass of the last segment follows its forward pass at once, so keeping it costs nothing.
     const size_t end = chosen.empty() ? 0 : chosen.back().node + 1;
     for (size_t n = 0; n < end; ++n) plan.again[n] = a.forward[n];
     for (const Cut& cut : chosen) plan.again[index(graph.value(cut.value).producer)] = 0;

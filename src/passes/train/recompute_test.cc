@@ -1,4 +1,4 @@
-// Recomputation: clones for backward readers, cuts of a chain, the same numbers as the plain graph.
+// Recomputation: clones for backward readers, cuts of a chain, and the results of the unchanged graph.
 #include "passes/train/recompute.h"
 
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@ using ops::testing::run_graph;
 using tensor::DType;
 using tensor::Tensor;
 
-/// A chain of products and hyperbolic tangents with a hand-written backward pass:
-/// y_i = tanh(y_{i-1} w), d_{i-1} = (d_i (1 - y_i^2)) w'.
+/// A chain of products and tanh with a hand-written backward pass: y_i = tanh(y_{i-1} w), d_{i-1} = (d_i (1 -
+/// y_i^2)) w'.
 ir::Graph chain(size_t layers) {
   ir::Graph g;
   const ir::OpTable& ops = ops::table();
@@ -68,7 +68,7 @@ TEST(Recompute, RunsClonesBesideTheirReaders) {
   const size_t forward_nodes = 16;
   recompute(graph, plan_recompute(graph, RecomputeMode::full, 2));
   graph.sort();
-  // The first half is cloned: its clones come after the backward pass of the second half has begun.
+  // The clones of the first half run after the backward pass of the second half has begun.
   size_t backward_seen = 0;
   for (size_t n = forward_nodes; n < graph.nodes().size() && graph.nodes()[n].op_name() != "tanh"; ++n)
     ++backward_seen;

@@ -1,4 +1,4 @@
-// From an inference graph to a training graph: training forms of ops, and the gradients of the loss.
+// Turns an inference graph into a training graph: training forms of ops, and gradients of the loss.
 #include "passes/train/train.h"
 
 #include "ops/grad.h"
@@ -11,9 +11,9 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// dropout(x, ratio) -> dropout_train; `index` tells the dropouts of a graph apart.
+/// dropout(x, ratio) -> dropout_train; `index` distinguishes the dropouts of a graph.
 bool train_dropout(Rewriter& rw, const Node& node, int64_t index) {
-  constexpr double kDefaultRatio = 0.5;  // as ONNX has it
+  constexpr double kDefaultRatio = 0.5;  // ONNX's default
   const bool has_ratio = node.in.size() > 1 && node.in[1] != ir::kNoValue;
   const std::optional<double> ratio = has_ratio ? rw.scalar(node.in[1]) : std::optional(kDefaultRatio);
   base::require(ratio.has_value(), "dropout '", node.from, "': training needs a constant ratio");
@@ -29,7 +29,7 @@ bool train_dropout(Rewriter& rw, const Node& node, int64_t index) {
   return true;
 }
 
-/// batch_norm(x, scale, bias, mean, var) -> batch_norm_train and the updates of both running statistics.
+/// batch_norm(x, scale, bias, mean, var) -> batch_norm_train, plus updates of both running statistics.
 bool train_batch_norm(Rewriter& rw, const Node& node) {
   for (size_t i : {size_t{3}, size_t{4}}) {
     base::check(rw.graph().value(node.in[i]).kind == ir::ValueKind::state, "running statistic '",

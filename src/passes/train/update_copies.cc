@@ -1,4 +1,4 @@
-// Adds the operands and results of rounded copies to update nodes.
+// Adds operands and results for rounded copies of parameters to update nodes.
 #include "passes/train/update_copies.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 using ir::ValueId;
 
-/// Which of a node's groups, by number, gets which of the copies.
+/// Maps groups of a node to the copies that they get, both by number.
 using Groups = std::map<size_t, size_t>;
 
 std::map<ir::NodeId, Groups> by_update(const ir::Graph& graph, const std::vector<ValueId>& updated,
