@@ -15,7 +15,7 @@ void* Arena::reserve(int64_t bytes) {
 }
 
 void Arena::trim() {
-  constexpr int64_t kLargePart = 16;  // a sixteenth
+  constexpr int64_t kLargePart = 16;  // a sixteenth of the limit
   const base::MemoryBudget& budget = base::process_memory();
   if (device_.kind() != tensor::DeviceKind::cpu || !budget.is_tight()) return;
   if (bytes_ <= budget.limit_bytes() / kLargePart) return;

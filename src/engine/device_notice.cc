@@ -1,4 +1,4 @@
-// What a model's programs have to tell of what they took, or could not take, from earlier runs.
+// Reports what a model's programs reused, or failed to reuse, from earlier runs.
 #include "engine/device_notice.h"
 
 #include "runtime/open_device.h"

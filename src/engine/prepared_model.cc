@@ -1,4 +1,4 @@
-// A model after the passes that do not depend on shapes.
+// A model after all passes that do not depend on shapes.
 #include "engine/prepared_model.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// The adapters that a language model may be asked for.
+// Loads adapters for a language model into a fixed number of slots.
 #include "engine/decode/adapter_slots.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ std::shared_ptr<const LoadedAdapter> AdapterSlots::load(const std::string& direc
   model::hf::Adapter weights = model::hf::read_adapter(directory, modules_, base_);
   base::require(weights.rank() <= most_rank_, "the adapter has rank ", weights.rank(),
                 ", --max-adapter-rank is ", most_rank_);
-  // Who trains it anew writes to the same file, under a map of which the process would die.
+  // Clone the data: rewriting a mapped adapter file (for example by training) would crash the process.
   for (model::hf::AdapterPart& part : weights.parts) {
     part.a = part.a.clone();
     part.b = part.b.clone();

@@ -1,4 +1,4 @@
-// Memory of a device for the adapters of a language model.
+// Device memory for the adapters of a language model.
 #include "engine/decode/adapter_states.h"
 
 #include <utility>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
 
-/// scale b' [rank, out], of b [out, rank].
+/// scale * b', [rank, out], for b [out, rank].
 std::vector<float> scaled_columns(const tensor::Tensor& b, double scale) {
   const tensor::Tensor wide = model::hf::to_f32(b);
   const auto from = wide.data<float>();
@@ -24,8 +24,8 @@ std::vector<float> scaled_columns(const tensor::Tensor& b, double scale) {
   return to;
 }
 
-/// Where the states stand, by name; ranks first, so that they lie in one run. Returns the bytes of these, and
-/// of all.
+/// Assigns the offsets of the states by name. The rank states come first, so that they are contiguous;
+/// returns their bytes, and the bytes of all states.
 std::pair<int64_t, int64_t> place_states(const passes::AdapterRoom& room,
                                          std::map<std::string, int64_t>& offsets) {
   int64_t end = 0;
@@ -69,7 +69,7 @@ void AdapterStates::use(const LoadedAdapter& adapter, tensor::Stream& stream) {
   const auto slot = static_cast<size_t>(adapter.slot());
   base::check(slot < numbers_.size(), "there is no slot ", slot, " for an adapter");
   if (numbers_[slot] == adapter.number()) return;
-  numbers_[slot] = -1;  // until all of it is there
+  numbers_[slot] = -1;  // invalid until the adapter is loaded completely
   write(adapter, stream);
   numbers_[slot] = adapter.number();
 }
@@ -92,7 +92,7 @@ void AdapterStates::write(const LoadedAdapter& adapter, tensor::Stream& stream) 
       stream.upload(factor(passes::adapter_up(m.name)) + slot * room_.rank * m.out, up.data(),
                     rank * m.out * kFloat);
     }
-    stream.synchronize();  // what was uploaded from goes
+    stream.synchronize();  // the host buffers of the uploads are freed next
   }
 }
 

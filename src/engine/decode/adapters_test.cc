@@ -1,5 +1,5 @@
-// Adapters beside a model: the same as merged weights, bits that follow from a text and its adapter alone,
-// pages that no other adapter finds, slots that come back.
+// Adapters of a language model: same results as merged weights, bits that depend only on a text and its
+// adapter, pages that are not shared among adapters, and reuse of slots.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -70,7 +70,7 @@ struct Scratch {
   }
 };
 
-/// The model with W + 2 B A in the place of W, [out, in], or of its transpose.
+/// The model with W replaced by W + 2 B A, [out, in], or by its transpose.
 model::Model merged(model::Model model, const std::vector<tests::AdapterModuleFile>& modules, uint32_t seed,
                     bool is_transposed) {
   const model::NamedTensors factors = tests::adapter_factors(modules, seed);
@@ -105,7 +105,7 @@ std::vector<int64_t> random_tokens(size_t n, uint32_t seed) {
   return tokens;
 }
 
-/// Logits behind the last of the tokens, in pieces of the given sizes (the last one repeats).
+/// Logits after the last of the tokens, fed in pieces of the given sizes (the last size repeats).
 Rows feed(DecodeSession& session, SequenceId id, std::span<const int64_t> tokens, std::vector<size_t> sizes) {
   Rows last;
   for (size_t at = 0, i = 0; at < tokens.size(); ++i) {
@@ -159,11 +159,11 @@ TEST(Adapters, AreAsMergedWeights) {
       const Rows got = feed(session, session.open(adapter.get()), tokens, {17, 1, 22});
       const Rows plain = feed(session, session.open(), tokens, {17, 1, 22});
       EXPECT_GT(difference(got, plain), 0.05) << base.name;
-      if (bits != passes::WeightBits::f32) continue;  // a merged weight is rounded to other codes
+      if (bits != passes::WeightBits::f32) continue;  // a merged weight would be quantized differently
       DecodeSession whole(std::make_shared<DecodeModel>(merged(base, modules, 11, !is_llama).graph),
                           {.threads = 2});
       EXPECT_LT(difference(got, feed(whole, whole.open(), tokens, {40})), 2e-4) << base.name;
-      // The model alone, beside which nothing is prepared for adapters.
+      // The same model loaded without support for adapters.
       DecodeSession alone(std::make_shared<DecodeModel>(base.graph), {.threads = 2});
       EXPECT_LT(difference(plain, feed(alone, alone.open(), tokens, {40})), 1e-5) << base.name;
     }
@@ -171,8 +171,8 @@ TEST(Adapters, AreAsMergedWeights) {
 }
 
 TEST(Adapters, StoredWeightsKeepWhatTheAdapterAdds) {
-  // What an adapter adds to stored weights is what it adds to the same numbers in f32: the difference of both
-  // forms is the rounding of the base, with the adapter and without.
+  // An adapter adds the same amounts to stored weights and to f32 weights, so both forms differ only by the
+  // rounding of the base weights, with and without the adapter.
   const Scratch scratch;
   const model::Model base = tiny_llama();
   const std::string directory = scratch("a", llama_modules(8), 21);
@@ -206,7 +206,7 @@ TEST(Adapters, BitsDependOnNothingButTheTextAndItsAdapter) {
   for (uint32_t i = 0; i < 3; ++i)
     adapters.push_back(
         p.slots->load(scratch(std::to_string(i), llama_modules(4 + 2 * int64_t{i}), 30 + 50 * i)));
-  // Whoever writes an adapter anew does not change those that are loaded.
+  // Rewriting an adapter's file does not affect adapters that are loaded.
   std::filesystem::resize_file(scratch.path + "/1/adapter_model.safetensors", 0);
   const auto tokens = random_tokens(70, 2);
   std::vector<Rows> want;
@@ -222,7 +222,7 @@ TEST(Adapters, BitsDependOnNothingButTheTextAndItsAdapter) {
     DecodeOptions options = p.options;
     options.threads = 1 + static_cast<int>(round % 3);
     DecodeSession session(p.model, options);
-    // Twelve texts with adapters by chance, all of them the same tokens, each cut into pieces by chance.
+    // Twelve texts with random adapters and the same tokens, cut into pieces at random.
     struct Text {
       SequenceId id;
       size_t adapter, at = 0;
@@ -283,7 +283,7 @@ TEST(Adapters, KnowTheirOwnBeginningsOnly) {
   EXPECT_EQ(known(first.get()), 32);
   EXPECT_EQ(run(first.get()), with);
   EXPECT_EQ(run(nullptr), plain);
-  // The next adapter of the same slot finds nothing of the last one's.
+  // The next adapter in a slot finds no data of the previous one.
   EXPECT_THROW(p.slots->load(scratch.path + "/first"), base::Error);
   first.reset();
   const Loaded second = p.slots->load(scratch("second", llama_modules(4), 77));

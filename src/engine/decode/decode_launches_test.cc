@@ -1,5 +1,5 @@
-// How many launches a step of decoding costs on a device, counted on the stand-in: a layer more, so many
-// launches more; and that fusing them changes no more than roundings.
+// The number of launches of a decoding step on a device, counted on the emulated device: a fixed number for
+// each additional layer. Also tests that fusion changes results only by rounding.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@ model::Model tiny_llama(int64_t layers) {
 struct Way {
   Precision precision = Precision::f32;
   DType cache = DType::f32;
-  int bits = 0;  ///< of stored weights; 0: as they are
+  int bits = 0;  ///< bits of stored weights; 0: original type
   bool fuses = true;
 };
 
@@ -50,7 +50,7 @@ Tensor of(const tensor::Dims& dims, const std::vector<T>& values) {
   return Tensor::from<T>(dims, std::span<const T>(values));
 }
 
-/// One token each of `sequences` sequences of 20 tokens, by a program of its own on the stand-in.
+/// A step with one token for each of `sequences` sequences of 20 tokens, on an emulated device.
 Step step(int64_t layers, int64_t sequences, const Way& way) {
   const auto device = cuda::open_emulated();
   base::ThreadPool pool(1);
@@ -130,8 +130,8 @@ TEST_P(DecodeLaunches, OfALayerAreAtMostSeven) {
     std::string listing;
     for (const std::string& line : three.listing) listing += line + "\n";
     EXPECT_LE(three.launches - two.launches, 7) << sequences << " sequences:\n" << listing;
-    // Before and behind the layers: tokens, their embedding, the last norm with the head, casts; and what the
-    // first layer has more, whose rows of the embedding are f32.
+    // Launches outside of the layers: tokens, embedding, the last norm with the head, casts; and those that
+    // only the first layer needs, as the rows of the embedding are f32.
     EXPECT_LE(two.launches - 2 * (three.launches - two.launches), 8) << listing;
     Way apart = GetParam();
     apart.fuses = false;

@@ -1,5 +1,5 @@
-// How often the team of threads meets in a step of decoding on a CPU, counted: weights in blocks, 22 layers
-// as a model of 1.1 billion weights has them.
+// Counts how often the threads of a team synchronize in a decoding step on a CPU: weights in blocks, and 22
+// layers as in a model with 1.1 billion weights.
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kVocabulary = 1024;
 
-/// Wide enough that every product is shared among threads.
+/// Wide enough that every product is divided among threads.
 model::Model wide_llama(int64_t layers) {
   model::zoo::LlamaConfig c;
   c.vocabulary = kVocabulary;
@@ -43,8 +43,8 @@ std::vector<int64_t> tokens_of(size_t sequence, int64_t count) {
   return tokens;
 }
 
-/// Meetings of one step in which each of so many sequences, of about 600 tokens over `sequences`, has one
-/// more.
+/// Synchronizations of one step in which each of `sequences` sequences, of about 600 / `sequences` tokens
+/// each, adds one token.
 int64_t meetings_of(DecodeSession& session, size_t sequences) {
   std::vector<SequenceId> ids;
   for (size_t s = 0; s < sequences; ++s) {
@@ -56,7 +56,7 @@ int64_t meetings_of(DecodeSession& session, size_t sequences) {
   const int64_t next[] = {5};
   std::vector<DecodePiece> pieces;
   for (const SequenceId id : ids) pieces.push_back({id, next});
-  session.step(pieces);  // compiles
+  session.step(pieces);  // compiles the program
   const int64_t before = base::team_meetings();
   session.step(pieces);
   const int64_t meetings = base::team_meetings() - before;
@@ -82,7 +82,7 @@ TEST(DecodeMeetings, OfALayerAreFour) {
     EXPECT_EQ(meetings_of(three, sequences) - meetings_of(two, sequences), 4) << sequences << " sequences";
 }
 
-/// Logits behind the last of `tokens`, fed in pieces.
+/// Logits after the last of `tokens`, fed in pieces.
 std::vector<float> logits_of(DecodeSession& session, std::span<const int64_t> tokens, size_t piece) {
   const SequenceId id = session.open();
   std::vector<float> logits;

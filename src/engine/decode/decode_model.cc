@@ -1,4 +1,4 @@
-// A language model in the form for decoding.
+// Prepares a language model for decoding.
 #include "engine/decode/decode_model.h"
 
 #include <set>
@@ -16,7 +16,7 @@
 namespace trireme::engine {
 namespace {
 
-/// Weights as in training and in programs of whole sequences, by the graph that still has its attention.
+/// Placements of the weights, as in training, from the graph that still contains its attention.
 std::map<std::string, tensor::Shard> places(const ir::Graph& graph, const passes::Strategy& strategy) {
   ir::Graph whole = passes::bind_shapes(graph, {{1, 2}});
   passes::run_passes(passes::prepare_passes(), whole);
@@ -24,12 +24,12 @@ std::map<std::string, tensor::Shard> places(const ir::Graph& graph, const passes
   return passes::place_params(whole, strategy);
 }
 
-/// Gives back pages of files that nothing reads any more.
+/// Releases the pages of mapped files that hold a tensor which is not read any more.
 void release(const MappedFiles& files, const tensor::Tensor& read) {
   for (const auto& file : files) file->release_pages({read.raw(), static_cast<size_t>(read.bytes())});
 }
 
-/// How the ranks of one stage share it.
+/// The strategy of the ranks within one stage.
 passes::Strategy of_stage(passes::Strategy strategy) {
   strategy.pp = 1;
   strategy.cuts.clear();
@@ -72,8 +72,8 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options, c
   if (strategy_.tp > 1) place_crossings();
 }
 
-/// What crosses stays the sum over ranks that it is made as, if it is one: the ranks of a stage go on as
-/// those of the whole model do, whose order of sums depends on where they add up.
+/// Values that cross between stages remain partial sums if they are computed as such: the ranks then add them
+/// up at the same place, and in the same order, as in a model without stages.
 void DecodeModel::place_crossings() {
   const tensor::MeshShape mesh = strategy_.mesh();
   tensor::Shard by_sums;
@@ -90,7 +90,7 @@ const DecodeStage& DecodeModel::stage(int number) const {
   const auto i = static_cast<size_t>(number);
   if (stages() == 1) return *stages_[0];
   return *making_.get<DecodeStage>(base::concat(number), [&] {
-    return stages_[i] = prepare(cuts_[i], files_);  // held: it is made once
+    return stages_[i] = prepare(cuts_[i], files_);  // stages_ holds it, so it is made once
   });
 }
 
@@ -129,7 +129,7 @@ int64_t DecodeModel::weight_bytes() const {
   return bytes;
 }
 
-/// Weights in blocks that products alone read stay in packed form: what they were packed from is let go.
+/// Block-format weights that only products read are kept in packed form; their source is released.
 void DecodeModel::hold_blocks(DecodeStage& stage, const MappedFiles& files) const {
   ir::Graph& graph = stage.form.graph;
   const int threads = base::read_cpu_info().threads();

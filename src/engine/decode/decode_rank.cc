@@ -1,4 +1,5 @@
-// The part of a decoding session that owns a device: pages, programs by size, results on their way.
+// The part of a decoding session that owns a device: pages, programs by size, and results that are being
+// copied.
 #include "engine/decode/decode_rank.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace {
 using passes::DecodeResult;
 using tensor::Tensor;
 
-/// Where in a result's memory, in bytes, stands what: tokens first, so that numbers of 64 bits are aligned.
+/// Offsets of the parts of a result in bytes; tokens come first, so that 64-bit numbers are aligned.
 struct DrawnPlaces {
   int64_t likeliest, log_probabilities, likeliest_logarithms, wanted_logarithms, bytes;
 
@@ -29,12 +30,12 @@ struct DrawnPlaces {
   }
 };
 
-/// The stage of this rank.
+/// The pipeline stage of this rank.
 int stage_of(const comm::Mesh* mesh) {
   return mesh == nullptr ? 0 : mesh->coordinates()[mesh->shape().index_of("pp")];
 }
 
-/// A rank among those of its stage, which are neighbours.
+/// This rank's part within its stage; ranks of a stage are numbered consecutively.
 std::optional<lower::RankPart> part_of(const passes::Strategy& strategy, comm::Mesh* mesh) {
   if (strategy.tp == 1) return std::nullopt;
   passes::Strategy stage = strategy;
@@ -42,20 +43,21 @@ std::optional<lower::RankPart> part_of(const passes::Strategy& strategy, comm::M
   return lower::RankPart(std::move(stage), mesh->world().rank() % strategy.tp);
 }
 
-/// Of each sequence, and of each row of the steps that may be under way, if draws behind guesses count.
+/// The number of places for counts of seen tokens: one for each sequence and, if draws after guesses are
+/// counted, one for each row of the steps that may be running.
 int64_t seen_places(const DecodeOptions& options) {
   return rounded_size(options.max_sequences) *
          static_cast<int64_t>(options.counts_ahead ? 1 + SeenCounts::kSlots : 1);
 }
 
-/// This rank's part of its stage. Stages agree on what crosses as a sum over their ranks.
+/// This rank's part of its stage's graph. Stages exchange which crossing values are partial sums.
 ir::Graph split(ir::Graph bound, const DecodeModel& model, const passes::DecodeGraph& form,
                 lower::RankPart& part, StageLinks* links) {
   if (links == nullptr) return part.of(std::move(bound), &model.placed()).graph;
   std::map<std::string, tensor::Shard> placed = model.placed();
   const tensor::MeshShape& mesh = part.place().mesh;
   const size_t axes[] = {mesh.index_of("tpr"), mesh.index_of("tp")};
-  for (const std::string& name : form.arrives) placed[name] = {};  // as the stage before says
+  for (const std::string& name : form.arrives) placed[name] = {};  // until the previous stage says otherwise
   const std::vector<int64_t> heard = links->hear(form.arrives.size() * std::size(axes));
   for (size_t i = 0; i < heard.size(); ++i) {
     if (heard[i] != 0)
@@ -79,15 +81,15 @@ int64_t rounded_size(int64_t n) {
   return power >= 4 && power / 4 * 3 >= n ? power / 4 * 3 : power;
 }
 
-/// One size's program with the addresses of its operands.
+/// The program for one size, with the addresses of its operands.
 struct DecodeRank::Compiled {
   std::shared_ptr<const compile::Program> program;
   std::unique_ptr<runtime::Executor> executor;
   void* arena = nullptr;
-  /// By input: the number of a DecodeInput or DrawInput, or kDrawInputs + i for value i that arrives.
+  /// By input: the number of a DecodeInput or DrawInput, or kDrawInputs + i for arriving value i.
   std::vector<size_t> operands;
   CrossingPlaces arriving, leaving;
-  std::vector<const void*> in;  ///< addresses of a run, in the program's order
+  std::vector<const void*> in;  ///< addresses for a run, in the program's order
   std::vector<void*> out;
 };
 
@@ -119,7 +121,7 @@ DecodeRank::~DecodeRank() {
   try {
     finish();
   } catch (const base::Error&) {
-    // whoever collects the step is told; here nothing may stay under way
+    // The caller who collects the step gets the error; here only nothing may remain running.
   }
 }
 
@@ -153,7 +155,7 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
     bound = split(std::move(bound), *model_, form(), *group_.part, group_.links.get());
     const bool is_cpu = device_->kind() == tensor::DeviceKind::cpu;
     const bool is_first = is_cpu && group_.part->hold_packed(bound, model_->packs(), threads_.size());
-    // What was cut or packed is not read again; what is read where it lies comes back.
+    // Originals of split or packed weights are not read again; pages still needed are paged in again.
     for (const auto& file : model_->files()) {
       if (is_first) file->release_pages();
     }
@@ -186,7 +188,7 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
 
 std::shared_ptr<DecodeRank::Compiled> DecodeRank::compiled(const Key& key) {
   std::shared_ptr<Compiled> found = compiled_.find(key, [&] {
-    finish();  // making a program moves memory that what is under way may read
+    finish();  // making a program moves memory that running steps may read
     return std::make_unique<std::shared_ptr<Compiled>>(build(key));
   });
   const int64_t bytes = found->executor->arena_bytes();
@@ -197,7 +199,7 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::compiled(const Key& key) {
   return found;
 }
 
-/// A rank that made a program by itself would wait for others that do not come.
+/// A rank may not make a program alone: its collectives would wait for the other ranks.
 std::shared_ptr<DecodeRank::Compiled> DecodeRank::prepared(const Key& key) {
   base::check(compiled_.peek(key) != nullptr, "a step of ", key.bucket.tokens, " tokens in ",
               key.bucket.sequences, " sequences was not prepared on this rank");
@@ -209,7 +211,7 @@ const compile::Program* DecodeRank::program(DecodeResult result, const DecodeBuc
   return found == nullptr ? nullptr : (*found)->program.get();
 }
 
-/// Waits for what comes from the stage before. Tokens that the step before drew are those of the other slot.
+/// Waits for values of the previous stage. Tokens drawn by the previous step are in the other slot.
 void DecodeRank::take_inputs(Compiled& program, const std::vector<Tensor>& inputs, size_t slot) {
   const std::byte* arrived = group_.links == nullptr ? nullptr : group_.links->arrive(program.arriving.bytes);
   for (size_t i = 0; i < program.operands.size(); ++i) {
@@ -225,7 +227,7 @@ void DecodeRank::take_inputs(Compiled& program, const std::vector<Tensor>& input
   for (size_t i = 0; i < program.out.size(); ++i) program.out[i] = to + program.leaving.begins[i];
 }
 
-/// Hands on what the next stage waits for.
+/// Sends the values that the next stage waits for.
 void DecodeRank::leave(Compiled& program) {
   if (form().draws()) return;
   group_.links->leave(program.leaving.bytes, *stream_);
@@ -243,7 +245,7 @@ void DecodeRank::run(const DecodeBucket& bucket, const std::vector<Tensor>& inpu
   if (form().draws()) program->out[0] = is_wanted_here ? logits->mutable_raw() : group_.unread.mutable_raw();
   program->executor->run(program->in, program->out, *stream_, trace);
   leave(*program);
-  // Of the ranks of a stage the first one has the caller.
+  // Only the first rank of each stage exchanges results: the caller is on the first rank.
   if (group_.links == nullptr || mesh_->world().rank() % model_->strategy().tp != 0) return;
   const int64_t bytes = bucket.sequences * form().vocabulary * static_cast<int64_t>(sizeof(float));
   Tensor& at = logits != nullptr ? *logits : group_.unread;

@@ -29,7 +29,7 @@ enum class Command : int64_t {
   write_page
 };
 
-/// The options of one of several ranks of this machine: its device and its share of the threads.
+/// The options of one of several ranks on this machine: its device and its share of the threads.
 DecodeOptions options_of(const DecodeOptions& all, int rank, int ranks) {
   DecodeOptions own = all;
   ThreadShare share = share_of(all.threads, all.cpus, rank, ranks);
@@ -40,8 +40,8 @@ DecodeOptions options_of(const DecodeOptions& all, int rank, int ranks) {
   return own;
 }
 
-/// Pages for all sequences at their longest, or as many as the budget of a rank of this stage allows.
-/// `ranks`: that share this machine's memory.
+/// The number of pages for all sequences at full length, or as many as this stage's ranks have memory for.
+/// `ranks`: the number of ranks that share this machine's memory.
 int64_t pages_of(const DecodeOptions& options, const DecodeModel& model, int stage, int ranks) {
   const KvLayout layout = model.kv_layout(stage);
   const int64_t most = options.max_sequences * model.form().options.most_pages;
@@ -59,13 +59,13 @@ int64_t pages_of(const DecodeOptions& options, const DecodeModel& model, int sta
   return std::min(most, fit);
 }
 
-/// This rank's part, with as many pages as all ranks can hold. Collective.
+/// Opens this rank with as many pages as all ranks can hold. Collective.
 std::unique_ptr<DecodeRank> open_rank(const std::shared_ptr<const DecodeModel>& model,
                                       const DecodeOptions& own, comm::Mesh& mesh) {
   const int here = own.mesh == nullptr ? mesh.world().size() : 1;
   if (own.mesh != nullptr) {
     require_same_model(mesh.world(), model->form().graph);
-    // Of other stages nothing is read again.
+    // The weights of other stages are not read again.
     for (const auto& file : model->files()) file->release_pages();
   }
   const int stage = mesh.coordinates()[mesh.shape().index_of("pp")];
@@ -75,7 +75,7 @@ std::unique_ptr<DecodeRank> open_rank(const std::shared_ptr<const DecodeModel>& 
   return std::make_unique<DecodeRank>(model, own, -fewest[0], &mesh);
 }
 
-/// The operands of a step that other ranks need, one after another.
+/// The operands of a step that other ranks need, concatenated.
 struct StepOperands {
   std::vector<size_t> inputs;  // numbers of passes::DecodeInput and DrawInput
   std::vector<tensor::Dims> shapes;
@@ -101,7 +101,7 @@ struct StepOperands {
     }
   }
 
-  /// By the numbers of inputs; those that the step does not have are undefined.
+  /// Tensors by input number; inputs that the step does not have are undefined.
   std::vector<Tensor> unpack(std::span<const std::byte> from) const {
     std::vector<Tensor> all(passes::kDrawInputs);
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -126,7 +126,7 @@ struct StepOperands {
       default: return DType::i32;
     }
   }
-  /// Each rank's device has what it drew.
+  /// Every rank has drawn these tokens on its own device.
   bool is_there(size_t i) const { return inputs[i] == passes::kDrawChosen; }
   size_t bytes_of(size_t i) const {
     return static_cast<size_t>(tensor::bytes_of(types[i], tensor::element_count(shapes[i])));
@@ -135,7 +135,7 @@ struct StepOperands {
 
 }  // namespace
 
-/// What the first rank tells the others: a command and its numbers. Bytes may follow.
+/// A command of the first rank for the others, with numbers; bytes may follow.
 struct DecodeRanks::Order {
   Command command = Command::end;
   int64_t result = 0, tokens = 0, sequences = 0, slot = 0, from = 0, to = 0, bytes = 0;
@@ -150,13 +150,13 @@ struct DecodeRanks::Order {
   DecodeResult wanted() const { return static_cast<DecodeResult>(result); }
   DecodeBucket bucket() const { return {tokens, sequences}; }
 
-  /// Collective: the first rank's order and bytes reach all.
+  /// Collective: broadcasts the first rank's order and bytes.
   void share(comm::Communicator& world, std::span<std::byte> with) {
     world.broadcast({reinterpret_cast<std::byte*>(this), sizeof *this}, 0, "what to decode");
     if (bytes > 0 && world.rank() == 0) world.broadcast(with, 0, "operands");
   }
 
-  /// On another rank: does what it is told until the end.
+  /// Executes orders on another rank until Command::end.
   static void follow(DecodeRank& rank, comm::Communicator& world) {
     std::vector<std::byte> bytes;
     for (Order order;;) {
@@ -176,7 +176,7 @@ struct DecodeRanks::Order {
     }
   }
 
-  /// Collective: every rank's part of page `from`, with the room of `to` bytes each, to `all` on the first.
+  /// Collective: gathers all ranks' parts of page `from`, `to` bytes each, in `all` on the first rank.
   void gather_page(DecodeRank& rank, comm::Communicator& world, std::span<std::byte> all) const {
     std::vector<std::byte> own(static_cast<size_t>(to));
     std::vector<std::byte> others(all.empty() ? own.size() * static_cast<size_t>(world.size()) : 0);
@@ -185,7 +185,7 @@ struct DecodeRanks::Order {
     world.all_gather(own, all.empty() ? std::span(others) : all, "a page");
   }
 
-  /// This rank's part of a page, of all ranks' parts.
+  /// Writes this rank's part of a page from the parts of all ranks.
   void write_part(DecodeRank& rank, const comm::Communicator& world, std::span<const std::byte> all) const {
     const auto page = static_cast<int32_t>(to);
     const size_t part = all.size() / static_cast<size_t>(world.size());
@@ -199,7 +199,7 @@ struct DecodeRanks::Order {
     switch (command) {
       case Command::end:
       case Command::read_page:
-      case Command::write_page: return;  // see follow()
+      case Command::write_page: return;  // done in follow()
       case Command::prepare: rank.prepare(wanted(), bucket()); return;
       case Command::run: return rank.run(bucket(), operands(), nullptr, nullptr);
       case Command::launch: return rank.launch(wanted(), bucket(), operands(), static_cast<size_t>(slot));

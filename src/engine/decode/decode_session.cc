@@ -1,4 +1,4 @@
-// A language model that keeps its sequences: pages and the operands of a step.
+// Decodes sequences with a language model: fills pages and the operands of each step.
 #include "engine/decode/decode_session.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using passes::DecodeResult;
 using tensor::DType;
 using tensor::Tensor;
 
-/// The tokens of a step, where they stand in their sequences and pages, and which rows of it give logits.
+/// Fills in a step's tokens, their positions and pages, and the rows whose logits are wanted.
 void fill_tokens(std::span<const DecodePiece> pieces, const Sequences& sequences, int64_t page_tokens,
                  const DecodeBucket& bucket, std::vector<Tensor>& inputs) {
   auto* ids = inputs[passes::kDecodeIds].mutable_data<int64_t>().data();
@@ -48,7 +48,7 @@ void fill_tokens(std::span<const DecodePiece> pieces, const Sequences& sequences
   const auto used = static_cast<int32_t>(token);
   int64_t begin = 0;
   for (const DecodePiece& piece : pieces) {
-    // Logits behind other tokens than the last are rows of no sequence.
+    // Rows for logits after other tokens than the last one belong to no sequence.
     for (int64_t i = 0; i < piece.more_rows(); ++i) {
       lengths[row] = 0;
       last[row] = begin + i;
@@ -97,7 +97,7 @@ DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const Dec
   make(passes::kDecodeStarts, DType::i32, {most.sequences + 1});
   make(passes::kDecodeLast, DType::i64, {most.sequences});
   make(passes::kDecodeAdapters, DType::i32, {most.tokens});
-  make(passes::kDrawChosen, DType::i64, {most.sequences});  // the device has it
+  make(passes::kDrawChosen, DType::i64, {most.sequences});  // already on the device
   make(passes::kDrawFrom, DType::i32, {most.tokens});
   make(passes::kDrawSettings, DType::f32, {most.sequences, SamplingOptions::kNumbers});
   make(passes::kDrawCounters, DType::i64, {most.sequences, 2});
@@ -185,7 +185,7 @@ const compile::Program& DecodeSession::prepare(const Bucket& bucket, DecodeResul
 
 namespace {
 
-/// A step draws with what any of its pieces asks for.
+/// The result of a step covers the wishes of all its pieces.
 DecodeResult result_of(std::span<const DecodePiece> pieces) {
   DecodeResult result = DecodeResult::tokens;
   for (const DecodePiece& p : pieces) {
@@ -198,17 +198,17 @@ DecodeResult result_of(std::span<const DecodePiece> pieces) {
   return result;
 }
 
-/// The token that a row of a step stands behind.
+/// A row of a step: the token after which it draws.
 struct StepRow {
   const DecodePiece* piece;
-  int64_t token;  // of the piece
+  int64_t token;  // within the piece
   bool is_drawn() const {
     return piece->sampling != nullptr && (piece->draws_each || token + 1 == piece->size());
   }
   bool is_behind_guess() const { return piece->draws_each && token > 0; }
-  /// The number of its draw.
+  /// The number of the row's draw, which determines its random numbers.
   int64_t position() const { return piece->position + (piece->draws_each ? token : 0); }
-  /// What may come behind it.
+  /// The tokens that may follow.
   std::span<const uint64_t> allowed() const {
     if (piece->allowed_behind.empty() || token == 0) return piece->allowed;
     const size_t words = piece->allowed_behind.size() / (piece->tokens.size() - 1);
@@ -216,7 +216,7 @@ struct StepRow {
   }
 };
 
-/// All rows: the last token of each piece, then the others of pieces that have more rows.
+/// All rows: the last token of each piece, then the other tokens of pieces with more rows.
 std::vector<StepRow> rows_of(std::span<const DecodePiece> pieces) {
   std::vector<StepRow> rows;
   for (const DecodePiece& piece : pieces) rows.push_back({&piece, piece.size() - 1});
@@ -226,8 +226,8 @@ std::vector<StepRow> rows_of(std::span<const DecodePiece> pieces) {
   return rows;
 }
 
-/// How each row's token is drawn; rows whose token nobody wants take the likeliest and are not counted.
-/// `first_ahead`: the place of the first row's counts, where it stands behind a guess.
+/// Writes how each row draws its token; rows that are not wanted take the likeliest token and are not
+/// counted. `first_ahead`: the place of the counts of the first row, if it follows a guess.
 void fill_draws(std::span<const StepRow> rows, const DecodeBucket& bucket, DecodeResult result,
                 int32_t first_ahead, std::vector<Tensor>& inputs) {
   const int64_t sequences = bucket.sequences;
@@ -250,7 +250,7 @@ void fill_draws(std::span<const StepRow> rows, const DecodeBucket& bucket, Decod
   }
 }
 
-/// What may come in each row, and its biases. Rows that ask for nothing keep their logits to the bit.
+/// Writes allowed tokens and biases of each row. Rows without either keep their logits bit for bit.
 void fill_edits(std::span<const StepRow> rows, int64_t sequences, std::vector<Tensor>& inputs) {
   const auto words = static_cast<size_t>(inputs[passes::kDrawAllowed].dims()[1]);
   auto* allowed = inputs[passes::kDrawAllowed].mutable_data<int32_t>().data();
@@ -262,7 +262,7 @@ void fill_edits(std::span<const StepRow> rows, int64_t sequences, std::vector<Te
     const DecodePiece& piece = is_drawn ? *rows[row].piece : nothing;
     const std::span<const uint64_t> may_come = is_drawn ? rows[row].allowed() : piece.allowed;
     const size_t given = std::min(words, 2 * may_come.size());
-    // Words of 64 bits are two of 32, the lower one first: this machine's order of bytes.
+    // A 64-bit word is two 32-bit words with the lower one first, as this machine is little-endian.
     static_assert(std::endian::native == std::endian::little);
     if (given > 0) std::memcpy(allowed, may_come.data(), given * sizeof(int32_t));
     std::fill(allowed + given, allowed + words, given > 0 ? 0 : -1);
@@ -275,7 +275,7 @@ void fill_edits(std::span<const StepRow> rows, int64_t sequences, std::vector<Te
   }
 }
 
-/// Which token each row is asked about; 0 where nobody asks.
+/// Writes the token whose probability each row reports; 0 for rows without one.
 void fill_wanted(std::span<const DecodePiece> pieces, int64_t sequences, Tensor& input) {
   auto* wanted = input.mutable_data<int64_t>().data();
   std::fill_n(wanted, sequences, 0);
@@ -355,7 +355,7 @@ void DecodeSession::take_seen(SequenceId id, size_t row) {
 
 void DecodeSession::see(SequenceId id, std::span<const int64_t> prompt, std::span<const int64_t> answer) {
   sequences_->at(id);
-  std::vector<int32_t> seen(static_cast<size_t>(vocabulary()), 0);  // as count_tokens keeps it
+  std::vector<int32_t> seen(static_cast<size_t>(vocabulary()), 0);  // in the format of count_tokens
   for (int64_t token : prompt) seen.at(static_cast<size_t>(token)) = 1;
   for (int64_t token : answer) seen.at(static_cast<size_t>(token)) += 2;
   ranks_->set_seen(id, std::move(seen));

@@ -1,5 +1,5 @@
-// Decoding against the whole-sequence graph, and its promises: logits that do not depend on batch mates,
-// pieces or threads; pages that come back.
+// Decoding compared with the graph over whole sequences, and its guarantees: logits do not depend on the
+// other sequences of the batch, on pieces or on threads; pages are returned.
 #include "engine/decode/decode_session.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ std::vector<int64_t> random_tokens(int64_t n, int64_t vocabulary, uint32_t seed)
   return tokens;
 }
 
-/// Logits of every position by the graph as it was loaded: [tokens, vocabulary].
+/// Logits at every position, computed by the loaded graph: [tokens, vocabulary].
 Tensor whole(const model::Model& model, const std::vector<int64_t>& tokens) {
   Session session(std::make_shared<PreparedModel>(model.graph), {.threads = 2});
   const auto n = static_cast<int64_t>(tokens.size());
@@ -64,7 +64,7 @@ double difference(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() ? most : INFINITY;
 }
 
-/// Feeds tokens in pieces of the given sizes (the last one repeats); logits behind each piece.
+/// Feeds tokens in pieces of the given sizes (the last size repeats); returns the logits after each.
 std::vector<std::vector<float>> feed(DecodeSession& session, SequenceId id, std::span<const int64_t> tokens,
                                      const std::vector<size_t>& sizes) {
   std::vector<std::vector<float>> logits;
@@ -120,7 +120,7 @@ TEST(DecodeSession, BitsDependOnNothingButTheSequence) {
     };
     EXPECT_EQ(low(sizes, 2), low({1}, 1)) << "bf16, first piece " << sizes[0];
   }
-  // Mates of many lengths, prefill beside decode.
+  // Other sequences of many lengths, in prefill and in decoding.
   DecodeSession session(prepared, {.threads = 3});
   std::vector<SequenceId> mates;
   std::vector<std::vector<int64_t>> texts;
@@ -252,7 +252,7 @@ TEST(DecodeSession, RunsOnADevice) {
       DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
       const SequenceId a = session.open(), b = session.open();
       std::vector<float> last;
-      for (size_t at = 0; at < 40; at += 10) {  // prefill beside decode, and the same program again: recorded
+      for (size_t at = 0; at < 40; at += 10) {  // prefill next to decoding, then the recorded program again
         feed(session, b, std::span(other).subspan(at / 10, 1), {1});
         const DecodePiece pieces[] = {{a, std::span(tokens).subspan(at, 10)},
                                       {b, std::span(other).subspan(10 + at / 10, 1)}};
@@ -297,7 +297,7 @@ TEST(DecodeSession, DrawsFromItsLogits) {
       for (float v : logits) sum += std::exp(double{v} - double{*best});
       DecodePiece next{.sequence = drawn, .sampling = &likeliest, .position = i};
       if (i == 0) next.tokens = text;
-      if (i > 0) next.chosen = 0;  // what the step before drew, wherever it is
+      if (i > 0) next.chosen = 0;  // the token drawn by the previous step
       session.launch({&next, 1});
       const DecodeSession::Drawn got = session.collect();
       ASSERT_EQ(got.tokens.size(), 1u);
@@ -324,7 +324,7 @@ TEST(DecodeSession, DrawsBehindEachTokenAndTakesTokensBack) {
     const DecodeSession::Drawn got = session.collect();
     return std::pair{got.tokens[0], got.log_probabilities[0]};
   };
-  // One token after another.
+  // One token at a time.
   std::vector<int64_t> text = prompt;
   std::vector<float> logs;
   const SequenceId alone = session.open();
@@ -333,7 +333,7 @@ TEST(DecodeSession, DrawsBehindEachTokenAndTakesTokensBack) {
     text.push_back(token);
     logs.push_back(log);
   }
-  // The prompt, then four at a time of which the last is wrong, between two others.
+  // The prompt, then four tokens at a time, the last of which is wrong, between two other sequences.
   const SequenceId first = session.open(), mine = session.open(), last = session.open();
   EXPECT_EQ(next(mine, prompt, 0), std::pair(text[10], logs[0]));
   const int64_t free = session.pool().free_pages();
@@ -350,7 +350,7 @@ TEST(DecodeSession, DrawsBehindEachTokenAndTakesTokensBack) {
       {.sequence = last, .tokens = std::span(other).first(3), .scored = std::span(other).subspan(1, 3)}};
   session.launch(pieces);
   const DecodeSession::Drawn got = session.collect();
-  ASSERT_EQ(got.tokens.size(), 8u);  // three pieces, three tokens more of the second, two of the third
+  ASSERT_EQ(got.tokens.size(), 8u);  // three pieces, plus three more rows of the second and two of the third
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(got.tokens[3 + i], text[11 + i]) << i;
     EXPECT_EQ(got.log_probabilities[3 + i], logs[1 + i]) << i;
@@ -359,7 +359,7 @@ TEST(DecodeSession, DrawsBehindEachTokenAndTakesTokensBack) {
   session.shrink(mine, 13);
   session.close(first);
   session.close(last);
-  EXPECT_EQ(session.pool().free_pages(), free - 1);  // of 13 tokens
+  EXPECT_EQ(session.pool().free_pages(), free - 1);  // for 13 tokens
   EXPECT_EQ(next(mine, std::span(text).subspan(13, 1), 4), std::pair(text[14], logs[4]));
   session.shrink(mine, 10);
   EXPECT_EQ(session.pool().free_pages(), free);

@@ -1,4 +1,4 @@
-// Drafts by a smaller model of the same tokens.
+// Drafts tokens with a smaller model that has the same vocabulary.
 #include "engine/decode/draft_model.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace trireme::engine {
 
 DraftModel::DraftModel(std::unique_ptr<DecodeSession> session, int64_t vocabulary)
     : session_(std::move(session)), vocabulary_(vocabulary) {
-  // Vocabularies are filled up to round numbers, some models of a family more than others.
+  // Models of a family pad their vocabularies by different amounts.
   constexpr int64_t kMostFilling = 1024;
   const int64_t own = session_->vocabulary();
   base::require(std::abs(own - vocabulary) <= kMostFilling,
@@ -30,7 +30,7 @@ void DraftModel::forget(int64_t number) {
   texts_.erase(at);
 }
 
-/// The text's sequence, which holds nothing but its tokens then. Null: it has none.
+/// Makes the text's sequence hold a prefix of its tokens and nothing else; null if it has no sequence.
 DraftModel::Text* DraftModel::follow(const DraftWish& wish) {
   Text& t = texts_[wish.text];
   const std::span<const int64_t> tokens = wish.tokens;
@@ -59,20 +59,20 @@ DraftModel::Text* DraftModel::follow(const DraftWish& wish) {
   return nullptr;
 }
 
-/// Gives the pages of a text back; it is read anew when there are pages for all of it.
+/// Frees the pages of a text; it is read again once there are pages for all of it.
 void DraftModel::drop(Text& text) {
   session_->close(text.sequence);
   text = {.is_strange = text.is_strange};
 }
 
-/// Takes in what is new in each text; those that are read to their end draw.
+/// Reads the new tokens of each text; texts that are read completely draw their first draft.
 void DraftModel::begin(std::span<const DraftWish> wishes) {
   under_.clear();
   pieces_.clear();
   for (const DraftWish& wish : wishes) {
     if (Text* text = follow(wish)) under_.push_back({&wish, text});
   }
-  // Those that miss little go first, so that a long prompt does not keep them waiting.
+  // Texts with few unread tokens go first, so that they need not wait for long prompts.
   const auto unread = [](const Under& u) { return u.wish->tokens.size() - u.text->read; };
   std::stable_sort(under_.begin(), under_.end(),
                    [&](const Under& a, const Under& b) { return unread(a) < unread(b); });
@@ -103,7 +103,7 @@ void DraftModel::begin(std::span<const DraftWish> wishes) {
   under_ = std::move(drawing);
 }
 
-/// Each of those that drew and want more runs the token that it drew.
+/// Texts that need more drafts run the token that they drew last.
 void DraftModel::go_on() {
   pieces_.clear();
   int64_t pages = session_->free_pages();
@@ -142,7 +142,7 @@ void DraftModel::draft(std::span<const DraftWish> wishes) {
 DecodeOptions draft_options(DecodeOptions o, const SpeculationOptions& options) {
   o.strategy = o.strategy.over({});
   o.mesh = nullptr;
-  o.max_adapters = 0;  // it guesses by itself
+  o.max_adapters = 0;  // drafts use no adapters
   o.cache_bytes = options.draft_cache_bytes.bytes;
   o.cache_share = 0.125;
   return o;

@@ -1,4 +1,4 @@
-// Generates continuations of prompts: the texts under way.
+// Generates continuations of prompts, several texts at a time.
 #include "engine/decode/generator.h"
 
 #include <algorithm>
@@ -14,24 +14,24 @@ struct Generator::Running {
   int64_t number = 0;
   GenerateRequest request;
   SequenceId sequence = -1;
-  std::vector<int64_t> text;               // prompt and answer so far
-  size_t done = 0;                         // tokens that it began with that were launched
-  int64_t drawn = 0;                       // draws that were launched
-  int64_t generated = 0;                   // of them, those that are here
-  int64_t last = 0;                        // the token that came last
-  std::vector<int64_t> drafts = {};        // what may come behind it
-  std::vector<int64_t> guessed = {};       // the last token and drafts behind it that a step runs
-  bool is_drafted = false;                 // it waits for its tokens, which drafts go on from
-  int32_t row = -1;                        // of the step launched last, where that draws its next token
-  std::vector<uint64_t> own_words = {};    // of the mask, where the filter's are not all
-  std::span<const uint64_t> words = {};    // what may come in the next draw; none: anything
-  std::vector<uint64_t> first_words = {};  // these, where other masks are made behind them
-  std::vector<uint64_t> behind = {};       // what may come behind each draft, by the form
-  std::unordered_map<int64_t, int32_t> seen = {};  // counts as see() has them, where drafts need them
-  std::vector<int32_t> seen_behind = {};           // those of drafts once they have come
-  SamplingOptions draft_sampling = {};             // without penalties: who drafts counts nothing
-  std::shared_ptr<const base::Error> error;        // why it cannot go on
-  std::vector<ScoredToken> scores = {};            // of the prompt, until the first token comes
+  std::vector<int64_t> text;                       // prompt and answer so far
+  size_t done = 0;                                 // tokens of the prompt that were launched
+  int64_t drawn = 0;                               // draws that were launched
+  int64_t generated = 0;                           // draws whose tokens have arrived
+  int64_t last = 0;                                // the latest token
+  std::vector<int64_t> drafts = {};                // drafted tokens after `last`
+  std::vector<int64_t> guessed = {};               // the last token and the drafts after it in a running step
+  bool is_drafted = false;                         // waits for its tokens before it drafts more
+  int32_t row = -1;                                // the row in the latest step that draws its next token
+  std::vector<uint64_t> own_words = {};            // the mask, if it differs from the filter's
+  std::span<const uint64_t> words = {};            // tokens allowed in the next draw; empty: all
+  std::vector<uint64_t> first_words = {};          // a copy of them, kept while masks of drafts are made
+  std::vector<uint64_t> behind = {};               // tokens allowed after each draft, by the filter
+  std::unordered_map<int64_t, int32_t> seen = {};  // counts as in see(), if drafts need them
+  std::vector<int32_t> seen_behind = {};           // counts of drafts including themselves
+  SamplingOptions draft_sampling = {};             // without penalties, as draft models count nothing
+  std::shared_ptr<const base::Error> error;        // the reason why it cannot continue
+  std::vector<ScoredToken> scores = {};            // of the prompt, until the first token arrives
   bool is_cancelled = false;
   bool is_over = false;
 
@@ -56,8 +56,8 @@ bool allows(std::span<const uint64_t> words, int64_t token) {
 
 }  // namespace
 
-/// What may come in a draw: what the filter says, null where there is none, but no end before it is time.
-/// Draws of one step are all before that time, or none.
+/// The tokens allowed in a draw: those of the filter (null without one), except stop tokens before the
+/// shortest length is reached. The draws of a step are either all before that point or all after it.
 std::span<const uint64_t> Generator::Running::words_of(TokenFilter* filter, int64_t vocabulary) {
   const bool may_end = generated >= request.least_tokens || request.stop.empty();
   const std::span<const uint64_t> mask = filter == nullptr ? std::span<const uint64_t>() : filter->mask();
@@ -68,19 +68,19 @@ std::span<const uint64_t> Generator::Running::words_of(TokenFilter* filter, int6
   for (int64_t id : request.stop) {
     if (id >= 0 && id < vocabulary) own_words[static_cast<size_t>(id) / 64] &= ~(uint64_t{1} << id % 64);
   }
-  // An answer that is whole by its form ends, however short it is.
+  // An answer that is complete by its filter may end, however short it is.
   return is_any(own_words) ? own_words : mask;
 }
 
-/// How many of the first `most` drafts the filter lets come; what may come behind each of them is in `behind`
-/// then. Drafts of tokens that end the answer have nothing behind them.
+/// The number of the first `most` drafts that the filter accepts; `behind` then holds the tokens allowed
+/// after each. Drafts end before a stop token.
 int64_t Generator::Running::form_drafts(int64_t most, int64_t vocabulary, MaskCost& cost) {
   behind.clear();
   if (request.filter == nullptr || most <= 0) return most;
   const auto began = std::chrono::steady_clock::now();
   const auto count = static_cast<size_t>(vocabulary + 63) / 64;
   const auto& stop = request.stop;
-  first_words.assign(words.begin(), words.end());  // the next masks may be made where these are
+  first_words.assign(words.begin(), words.end());  // filters may reuse the memory of their mask
   words = first_words;
   int64_t taken = 0;
   try {
@@ -97,14 +97,14 @@ int64_t Generator::Running::form_drafts(int64_t most, int64_t vocabulary, MaskCo
       std::copy_n(next.begin(), std::min(count, next.size()), behind.begin() + static_cast<ptrdiff_t>(begin));
     }
   } catch (const base::Error&) {
-    // the answer meets it where it really goes there
+    // The error is reported if the answer really takes this path.
   }
   cost.masks += taken;
   cost.ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
   return taken;
 }
 
-/// False where a text cannot go on; clean() ends it.
+/// False if a text cannot continue; clean() then ends it.
 bool Generator::Running::find_mask(int64_t vocabulary, MaskCost& cost) {
   if (error != nullptr) return false;
   if (request.filter == nullptr && generated >= request.least_tokens) {
@@ -124,7 +124,7 @@ bool Generator::Running::find_mask(int64_t vocabulary, MaskCost& cost) {
   return error == nullptr;
 }
 
-/// Tells the filter; clean() ends a text that cannot go on.
+/// Passes the token to the filter; clean() ends a text that cannot continue.
 void Generator::Running::accept(int64_t token, MaskCost& cost) {
   const auto began = std::chrono::steady_clock::now();
   try {
@@ -135,7 +135,7 @@ void Generator::Running::accept(int64_t token, MaskCost& cost) {
   cost.ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
 }
 
-/// How often each of the drafts that a step runs will have been seen once it has come.
+/// The counts of each draft of a step if it and the drafts before it are accepted.
 void Generator::Running::count_drafts() {
   seen_behind.clear();
   for (auto draft = guessed.begin() + 1; draft != guessed.end(); ++draft) {
@@ -145,8 +145,7 @@ void Generator::Running::count_drafts() {
   }
 }
 
-/// The next `tokens` tokens of a text; `row_before`: of the step launched last, where that draws its next
-/// token.
+/// The next `tokens` tokens of a text. `row_before`: the row of the latest step that draws its next token.
 DecodePiece Generator::Running::next_piece(int64_t tokens, int32_t row_before) {
   DecodePiece piece{.sequence = sequence, .position = drawn};
   const std::span<const int64_t> prompt(request.prompt);
@@ -198,7 +197,7 @@ Generator::~Generator() {
     try {
       session_.collect();
     } catch (const base::Error&) {
-      // nobody waits for these draws
+      // Nobody waits for these draws.
     }
   }
   for (const auto& r : running_) {
@@ -216,7 +215,7 @@ void GenerateLimits::check(GenerateRequest& request) const {
   for (int64_t id : request.prompt)
     base::require(id >= 0 && id < vocabulary, "token ", id, " is not in the vocabulary of ", vocabulary);
   request.max_tokens = std::min(request.max_tokens, max_length - prompt);
-  // The last token is chosen and not run.
+  // The last token is drawn but not run.
   const int64_t needed = (prompt + request.max_tokens - 1 + page_tokens - 1) / page_tokens;
   if (needed > pages) {
     base::fail(base::ErrorCode::exhausted, "prompt and answer need ", needed, " pages of ", page_tokens,
@@ -250,7 +249,7 @@ bool Generator::fetch(int64_t number, const GenerateRequest& request) {
 void Generator::start(int64_t number, GenerateRequest request) {
   auto made = std::make_unique<Running>(Running{.number = number, .request = std::move(request)});
   Running& r = *made;
-  // What is known from others has not been scored.
+  // Known pages have no scores, so a prompt that must be scored is run.
   r.sequence = r.request.scores_prompt ? session_.open(r.request.origin())
                                        : session_.open(r.request.prompt, r.request.origin());
   r.done = static_cast<size_t>(session_.length(r.sequence));
@@ -274,7 +273,7 @@ void Generator::start(int64_t number, GenerateRequest request) {
 GenerateRequest Generator::put_back(size_t i) {
   Running& r = *running_[i];
   for (Launched& step : launched_) step.forget(r);
-  // What it ran is remembered until the pages are needed; draws that are not here are drawn again.
+  // Pages that were run are kept until they are needed; draws that have not arrived are repeated.
   const auto ran = static_cast<size_t>(session_.length(r.sequence));
   session_.keep(r.sequence, std::span(r.text).first(std::min(ran, r.text.size())));
   session_.close(r.sequence);
@@ -282,7 +281,7 @@ GenerateRequest Generator::put_back(size_t i) {
   GenerateRequest request = std::move(r.request);
   request.prompt = std::move(r.text);
   request.answered = r.generated;
-  request.scores_prompt = request.scores_prompt && r.generated == 0;  // else it was told
+  request.scores_prompt = request.scores_prompt && r.generated == 0;  // else the scores were reported
   running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
   return request;
 }
@@ -318,7 +317,7 @@ int64_t Generator::most_drafts(size_t i) const {
   const GenerateRequest& request = r.request;
   if (drafter_ == nullptr || prompt_left(i) > 0 || r.error != nullptr) return 0;
   if (request.sampling.has_penalties() && !session_.options().counts_ahead) return 0;
-  // All draws of a step have one mask: as long as the answer may not end yet, all or none.
+  // The draws of a step use one mask, so all or none come before the answer may end.
   const bool may_end = r.drawn >= request.least_tokens || request.stop.empty();
   const int64_t most = may_end ? request.max_tokens : std::min(request.least_tokens, request.max_tokens);
   return std::max<int64_t>(most - r.drawn - 1, 0);
@@ -364,7 +363,7 @@ void Generator::clean(std::vector<GenerateEvent>& events) {
 bool Generator::launch(std::span<const int64_t> tokens) {
   pieces_.clear();
   Launched step;
-  size_t more = 0;  // rows behind those of pieces
+  size_t more = 0;  // rows in addition to those of pieces
   for (size_t i = 0; i < running_.size(); ++i) {
     Running& r = *running_[i];
     const int32_t row = std::exchange(r.row, -1);
@@ -419,7 +418,7 @@ int64_t Generator::collect(std::vector<GenerateEvent>& events) {
   return step.tokens;
 }
 
-/// The next tokens of a request are here: as far as its drafts were what was drawn, and one more.
+/// Takes the next tokens of a request: its drafts as far as they equal the drawn tokens, and one more.
 void Generator::take(const Launched::Drawn& piece, const DecodeSession::Drawn& drawn, size_t last_row,
                      std::vector<GenerateEvent>& events) {
   Running& r = *piece.text;
@@ -446,11 +445,11 @@ void Generator::Launched::forget(const Running& running) {
   for (Scored& s : scored) s.text = s.text == &running ? nullptr : s.text;
 }
 
-/// Gives back what finished requests hold.
+/// Frees the resources of finished requests.
 void Generator::retire() {
   for (const auto& r : running_) {
     if (!r->is_over) continue;
-    // The token that came last may not have run, nor may all of what it began with.
+    // The latest token may not have been run, nor all tokens of the prompt.
     const auto ran = static_cast<size_t>(session_.length(r->sequence));
     session_.keep(r->sequence, std::span(r->text).first(std::min(ran, r->text.size() - 1)));
     session_.close(r->sequence);
@@ -462,7 +461,7 @@ void Generator::retire() {
 
 namespace {
 
-/// Those that may come in a row, the likeliest first.
+/// The likeliest of the tokens that are allowed in a row, likeliest first.
 std::vector<TokenChance> likeliest(const DecodeSession::Drawn& drawn, size_t row, int64_t count) {
   std::vector<TokenChance> list;
   const auto wanted = std::min(drawn.listed, static_cast<size_t>(count));
@@ -475,7 +474,7 @@ std::vector<TokenChance> likeliest(const DecodeSession::Drawn& drawn, size_t row
 
 }  // namespace
 
-/// Steps are collected as they were launched, so scores come in the order of their tokens.
+/// Steps are collected in the order of launches, so scores are in the order of their tokens.
 void Generator::take_scores(const Launched& step, const DecodeSession::Drawn& drawn) {
   for (const Launched::Scored& s : step.scored) {
     if (s.text == nullptr) continue;
@@ -488,7 +487,7 @@ void Generator::take_scores(const Launched& step, const DecodeSession::Drawn& dr
   }
 }
 
-/// The next token of a request is here.
+/// Takes the next token of a request.
 void Generator::choose(Running& r, const DecodeSession::Drawn& drawn, size_t row,
                        std::vector<GenerateEvent>& events) {
   const int64_t token = drawn.tokens[row];

@@ -1,4 +1,4 @@
-// Beginnings of texts whose pages need not be computed.
+// Finds beginnings of texts whose pages are already known, so that they need not be computed.
 #include "engine/decode/known_beginnings.h"
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 namespace trireme::engine {
 namespace {
 
-constexpr std::chrono::seconds kLate{2};  // then computing is the better way
+constexpr std::chrono::seconds kLate{2};  // after that computing is better
 constexpr std::chrono::milliseconds kMoment{10};
 
-/// What runs kernels, as far as their bits may depend on it.
+/// Adds everything about the machine and the program that results may depend on bit for bit.
 void add_machine(base::KeyedHash& hash, const std::string& device) {
   if (runtime::kind_of_device(device) == tensor::DeviceKind::cpu) {
     const base::CpuInfo cpu = base::read_cpu_info();
@@ -123,11 +123,11 @@ void KnownBeginnings::wait() {
   if (fetch_.load != nullptr) fetch_.load->wait(kMoment);
 }
 
-/// Writes what was loaded of `ids` to pages, as long as there are some, and holds them.
+/// Writes loaded pages among `ids` to free pages, as long as there are any, and holds these.
 std::vector<int32_t> KnownBeginnings::restore(std::span<const PageId> ids) {
   const std::shared_ptr<PageLoad> load = std::exchange(fetch_.load, nullptr);
   if (!load->is_done()) return {};
-  // Others may have computed some of them meanwhile; what stands before the others is known then.
+  // Other texts may have computed some of the pages meanwhile, so the first loaded ones may be skipped.
   const auto& loaded = load->ids();
   const auto first = ids.empty() ? loaded.end() : std::find(loaded.begin(), loaded.end(), ids.front());
   const auto skipped = static_cast<size_t>(first - loaded.begin());

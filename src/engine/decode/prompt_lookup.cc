@@ -1,4 +1,4 @@
-// Drafts by looking back.
+// Drafts tokens by looking up earlier occurrences of the last tokens in the text (prompt lookup).
 #include "engine/decode/prompt_lookup.h"
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 namespace trireme::engine {
 namespace {
 
-/// Places that are compared for one draft, and tokens of each.
+/// The most occurrences that are compared for one draft, and the most tokens compared at each.
 constexpr int kMostPlaces = 16;
 constexpr size_t kMostAlike = 64;
-/// Tokens of a long prompt that are taken in for one step: some tenths of a millisecond.
+/// The most tokens of a long prompt that are indexed in one step, which takes some tenths of a millisecond.
 constexpr size_t kMostTaken = 4096;
 
 uint64_t hash_of(std::span<const int64_t> tokens) {
@@ -44,7 +44,7 @@ void RepeatIndex::extend(std::span<const int64_t> text, size_t most) {
 int64_t RepeatIndex::find(std::span<const int64_t> text) const {
   base::check(text.size() == size(), "a text of ", text.size(), " tokens, ", size(), " of them known");
   int64_t best = -1;
-  size_t longest = least_ - 1;  // places whose hashes are the same by chance are no match
+  size_t longest = least_ - 1;  // occurrences with equal hashes but other tokens do not match
   const size_t last = size() - 1;
   int32_t place = before_.empty() ? -1 : before_[last];
   for (int looked = 0; place >= 0 && looked < kMostPlaces; ++looked) {
@@ -70,10 +70,10 @@ void PromptLookup::draft(std::span<const DraftWish> wishes) {
   for (const DraftWish& wish : wishes) {
     RepeatIndex& index = texts_.try_emplace(wish.text, least_).first->second;
     index.extend(wish.tokens, kMostTaken);
-    if (index.size() < wish.tokens.size()) continue;  // the rest of a long prompt comes with the next steps
+    if (index.size() < wish.tokens.size()) continue;  // the rest of a long prompt is indexed in later steps
     const int64_t place = index.find(wish.tokens);
     if (place < 0) continue;
-    // What repeats with a period shorter than the draft goes on repeating.
+    // If the period of the repetition is shorter than the draft, the draft repeats it.
     const auto size = static_cast<int64_t>(wish.tokens.size()), period = size - 1 - place;
     for (int64_t i = 0; i < wish.most; ++i)
       wish.drafts->push_back(wish.tokens[static_cast<size_t>(place + 1 + i % period)]);

@@ -1,4 +1,4 @@
-// Drafts by looking back, against places found by comparing everything.
+// Drafts by prompt lookup, compared with a search that compares all tokens.
 #include "engine/decode/prompt_lookup.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 namespace trireme::engine {
 namespace {
 
-/// Of the 16 latest earlier places where the last `least` tokens of the text stand: the one whose tokens up
-/// to there are alike the longest, up to 64.
+/// Among the 16 latest earlier occurrences of the last `least` tokens: the one with the longest run of equal
+/// tokens before it, up to 64.
 int64_t latest_longest(const std::vector<int64_t>& text, int64_t least) {
   const auto size = static_cast<int64_t>(text.size());
   const auto at = [&](int64_t i) { return text[static_cast<size_t>(i)]; };
@@ -38,7 +38,7 @@ TEST(RepeatIndex, FindsThePlaceThatIsMostAlike) {
       std::vector<int64_t> text;
       for (int i = 0; i < 300; ++i) {
         text.push_back(static_cast<int64_t>(random() % letters));
-        if (random() % 20 == 0 && text.size() > 12) {  // something is quoted
+        if (random() % 20 == 0 && text.size() > 12) {  // repeats an earlier passage
           const size_t from = random() % (text.size() - 10);
           for (size_t j = 0; j < 10; ++j) text.push_back(text[from + j]);
         }
@@ -80,9 +80,9 @@ TEST(PromptLookup, DraftsWhatFollowed) {
   EXPECT_EQ(drafts(lookup, {7}, 4), List());
   EXPECT_EQ(drafts(lookup, {7, 8, 9, 5, 6, 7}, 4), List());
   EXPECT_EQ(drafts(lookup, {7, 8, 9, 5, 6, 7, 8}, 3), (List{9, 5, 6}));
-  EXPECT_EQ(drafts(lookup, {7, 8, 9, 5, 6, 7, 8}, 7), (List{9, 5, 6, 7, 8, 9, 5}));  // and on, as it began
+  EXPECT_EQ(drafts(lookup, {7, 8, 9, 5, 6, 7, 8}, 7), (List{9, 5, 6, 7, 8, 9, 5}));  // and from the start
   EXPECT_EQ(drafts(lookup, {1, 1, 1}, 3, 1), (List{1, 1, 1}));
-  EXPECT_EQ(drafts(lookup, {7, 8}, 4, 2), List());  // texts are their own
+  EXPECT_EQ(drafts(lookup, {7, 8}, 4, 2), List());  // texts are separate
   lookup.forget(0);
   EXPECT_EQ(drafts(lookup, {7, 8}, 4), List());
   EXPECT_THROW(PromptLookup(0), base::Error);

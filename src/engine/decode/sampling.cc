@@ -1,4 +1,4 @@
-// How the next token is chosen from logits.
+// Chooses the next token from logits.
 #include "engine/decode/sampling.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ void SamplingOptions::check() const {
 
 float* SamplingOptions::write(float* row, bool with_penalties) const {
   static_assert(kNumbers == ops::kSampleSettings);
-  constexpr int64_t kExact = int64_t{1} << 24;  // above every vocabulary, and a float still
+  constexpr int64_t kExact = int64_t{1} << 24;  // larger than any vocabulary, and exact as a float
   row[ops::kTemperature] = static_cast<float>(temperature);
   row[ops::kTopK] = static_cast<float>(std::min(top_k, kExact));
   row[ops::kTopP] = static_cast<float>(top_p);

@@ -1,4 +1,4 @@
-// How often a text has seen each token.
+// Counts how often each token occurs in a text.
 #include "engine/decode/seen_counts.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// What a rank of a pipeline stage exchanges with the stages beside it.
+// Communication of a rank of a pipeline stage with the stages before and after it.
 #include "engine/decode/stage_links.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace trireme::engine {
 namespace {
 
-constexpr int kFrom = 0, kTo = 1;  // ranks on a link
+constexpr int kFrom = 0, kTo = 1;  // ranks of a link
 constexpr const char* kWhat = "activations between stages";
 
 }  // namespace
@@ -22,8 +22,8 @@ StageLinks::StageLinks(comm::Mesh& mesh, tensor::Device& device, const runtime::
       is_host_(device.kind() == tensor::DeviceKind::cpu),
       in_(device),
       out_(device) {
-  // Programs open the groups that they meet in when they are made, which for several axes is collective over
-  // all ranks: stages have programs of their own, so it is done here.
+  // Programs open their groups when they are made; for several axes this is collective over all ranks. Stages
+  // have different programs, so the group is opened here.
   if (mesh.shape().extent("tpr") > 1 && mesh.shape().extent("tp") > 1) mesh.open("tpr,tp");
 }
 

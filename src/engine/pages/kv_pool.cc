@@ -12,7 +12,7 @@ int64_t KvLayout::page_bytes() const {
 KvPool::KvPool(tensor::Device& device, KvLayout layout, int64_t pages) : layout_(std::move(layout)) {
   base::require(pages > 0 && pages * layout_.page_tokens <= INT32_MAX, "a pool of ", pages, " pages of ",
                 layout_.page_tokens, " tokens");
-  // Each layer's keys and values begin on a cache line of their own.
+  // The keys and values of each layer start at a multiple of this.
   constexpr int64_t kLine = 256;
   int64_t total = 0;
   for (size_t i = 0; i < layout_.layers.size(); ++i) {

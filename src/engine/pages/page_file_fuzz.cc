@@ -1,4 +1,4 @@
-// libFuzzer entry: any bytes are refused as a page's file, or are one to the last bit, and of one page alone.
+// libFuzzer entry: bytes are either refused as a page file, or are exactly the file of one page.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme::engine;
   const std::span<const std::byte> file(reinterpret_cast<const std::byte*>(data), size);
   const PageId id{1, 2};
-  // The input as a file, and as the content of one.
+  // Takes the input as a file, and as the content of a file.
   const std::span<const std::byte> found = page_content(file, id);
   if (!found.empty()) {
     const auto head = page_head(id, found);

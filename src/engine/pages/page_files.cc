@@ -1,4 +1,4 @@
-// Pages of keys and values as files of one directory.
+// Stores pages of keys and values as files in a directory.
 #include "engine/pages/page_files.h"
 
 #include <fcntl.h>
@@ -21,17 +21,17 @@
 namespace trireme::engine {
 namespace {
 
-constexpr char kMagic[] = "TRIKV01\n";  // 8 bytes; another form has another
+constexpr char kMagic[] = "TRIKV01\n";  // 8 bytes; other formats have other ones
 constexpr const char* kEnding = ".page";
 constexpr const char* kUnfinished = ".page.new";
 
-/// At offsets 0, 8, 24, 32 and 36 of a file, in this machine's order of bytes; zeros up to the content.
+/// At offsets 0, 8, 24, 32 and 36 of a file, in native byte order; zeros fill the rest of the head.
 struct Head {
   char magic[8];
   PageId id;
   uint64_t content_bytes;
   uint32_t content_crc;
-  uint32_t head_crc;  // of what stands before it
+  uint32_t head_crc;  // of the fields before it
   char rest[kPageHeadBytes - 40];
 };
 static_assert(sizeof(Head) == kPageHeadBytes);
@@ -54,7 +54,7 @@ bool is_head_of(const Head& head, const PageId& id, uint64_t content_bytes) {
   base::fail(code, "cannot ", action, " '", path, "': ", std::strerror(error));
 }
 
-/// An open file that is closed again.
+/// A file descriptor that is closed by the destructor.
 struct Open {
   int fd;
   ~Open() {
@@ -85,12 +85,12 @@ void write_all(int fd, const void* from, size_t bytes, const std::string& path) 
   }
 }
 
-/// By the clock to the nanosecond: what the system would write stands still for milliseconds.
+/// Nanosecond clock times: those that the kernel would set advance only every few milliseconds.
 void mark_used(int fd) {
   std::array<timespec, 2> now{};
   ::clock_gettime(CLOCK_REALTIME, now.data());
   now[1] = now[0];
-  static_cast<void>(::futimens(fd, now.data()));  // where that is refused the order is that of writing
+  static_cast<void>(::futimens(fd, now.data()));  // where that fails, the order is that of writing
 }
 
 int digit_of(char c) {
@@ -98,7 +98,7 @@ int digit_of(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/// Of a name like ID.page.
+/// The id in a name of the form ID.page.
 std::optional<PageId> id_of(std::string_view name, std::string_view ending) {
   constexpr size_t kDigits = 32;
   if (name.size() != kDigits + ending.size() || !name.ends_with(ending)) return std::nullopt;
@@ -138,8 +138,9 @@ std::span<const std::byte> page_content(std::span<const std::byte> file, const P
   return content;
 }
 
-/// Makes the directory for its owner alone, since pages tell of what was said. One that is there keeps its
-/// permissions, which others may rely on; where they may write, they would decide what answers say.
+/// Creates the directory with access for its owner only, since pages reveal what was said. An existing
+/// directory keeps its permissions, as others may rely on them, but is refused if others may write to it:
+/// they could then change the answers.
 void PageFiles::open_directory() const {
   std::error_code error;
   const bool is_new = std::filesystem::create_directories(directory_, error);
@@ -177,7 +178,7 @@ PageFiles::PageFiles(std::string directory) : directory_(std::move(directory)) {
 
 PageFiles::~PageFiles() { ::close(lock_); }
 
-/// The key of earlier pages; a new one where there is none that is whole.
+/// Reads the key of existing pages; makes a new one if there is no complete key.
 void PageFiles::read_key() {
   const std::string path = directory_ + "/key";
   {
@@ -227,7 +228,7 @@ std::vector<PageFiles::Found> PageFiles::scan(size_t most) {
 
 PageFiles::Reading PageFiles::read(const PageId& id, std::span<std::byte> to) const {
   const std::string path = path_of(id);
-  // Not blocking: whatever lies there in place of a file, nobody waits for it.
+  // Nonblocking, so that a FIFO in place of the file cannot block the open.
   const Open file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   if (file.fd < 0) return errno == ENOENT ? Reading::missing : Reading::broken;
   struct stat info {};

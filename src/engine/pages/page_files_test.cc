@@ -1,4 +1,4 @@
-// Files of pages: whole or refused, whatever became of them, and of one process at a time.
+// Page files: complete or refused after any damage, and used by only one process at a time.
 #include "engine/pages/page_files.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST_F(PageFilesTest, RefuseEveryDamage) {
   }
   put(file_of(id), whole + "x");
   EXPECT_EQ(files.read(id, to), Reading::broken);
-  // Another page's file under this one's name, and a page of another size.
+  // The file of another page under this page's name, and a page of another size.
   const PageId other{7, 8};
   files.write(other, content);
   std::filesystem::copy_file(file_of(other), file_of(id), std::filesystem::copy_options::overwrite_existing);
@@ -79,7 +79,7 @@ TEST_F(PageFilesTest, RefuseEveryDamage) {
   std::vector<std::byte> longer(content.size() + 1);
   EXPECT_EQ(files.read(id, longer), Reading::broken);
   EXPECT_EQ(files.read(id, to), Reading::good);
-  // Neither a link nor a directory is followed.
+  // Links and directories are not followed.
   std::filesystem::remove(file_of(id));
   std::filesystem::create_symlink(file_of(other), file_of(id));
   EXPECT_EQ(files.read(id, to), Reading::broken);
@@ -99,7 +99,7 @@ TEST_F(PageFilesTest, OneProcessHasTheDirectory) {
   const auto key = first->key();
   first.reset();
   EXPECT_EQ(PageFiles(directory).key(), key);
-  // A key that is not whole is none: what is there is not found any more.
+  // An incomplete key is replaced, so existing pages are not found any more.
   put(directory + "/key", "short");
   EXPECT_NE(PageFiles(directory).key(), key);
   const auto mode = std::filesystem::status(directory).permissions();
@@ -144,7 +144,7 @@ TEST_F(PageFilesTest, KnowWhatAnEarlierProcessLeft) {
   EXPECT_TRUE(base::file_exists(strange));
   EXPECT_TRUE(base::file_exists(elsewhere));
   EXPECT_TRUE(base::file_exists(misplaced));
-  EXPECT_EQ(files.scan(10).size(), 4U);  // one was too many
+  EXPECT_EQ(files.scan(10).size(), 4U);  // one exceeded the limit
 }
 
 TEST(PageNames, FollowFromAllThatStandsBefore) {

@@ -1,4 +1,4 @@
-// What pages of keys and values are called outside of a session's memory.
+// Names of pages of keys and values outside of a session's memory.
 #include "engine/pages/page_names.h"
 
 namespace trireme::engine {

@@ -1,4 +1,4 @@
-// Pages of keys and values that sessions gave up.
+// Keeps pages of keys and values that sessions gave up, in memory and on disk.
 #include "engine/pages/page_store.h"
 
 #include <utility>
@@ -8,7 +8,7 @@
 namespace trireme::engine {
 namespace {
 
-constexpr size_t kMostFiles = size_t{1} << 20;  // some 100 bytes of memory each
+constexpr size_t kMostFiles = size_t{1} << 20;  // each takes about 100 bytes of memory
 constexpr std::chrono::seconds kPause{5};
 
 }  // namespace
@@ -132,14 +132,14 @@ void PageStore::main() {
       write(id);
       lock.lock();
     } else {
-      return;  // it ends
+      return;  // the store is closing
     }
   }
 }
 
 void PageStore::fill(const std::shared_ptr<PageLoad>& load) {
   for (const PageId& id : load->ids()) {
-    if (files_ != nullptr && load.use_count() == 1) break;  // nobody waits for it
+    if (files_ != nullptr && load.use_count() == 1) break;  // no session waits for it
     std::shared_ptr<const PageBytes> page = fetch(id, load->page_bytes_);
     if (page == nullptr) break;
     load->pages_.push_back(std::move(page));
@@ -147,7 +147,7 @@ void PageStore::fill(const std::shared_ptr<PageLoad>& load) {
   load->finish();
 }
 
-/// The page's content; null where it cannot be had. Of whoever reads files.
+/// Returns the page's content, or null if it is unavailable. Called only by the thread that reads files.
 std::shared_ptr<const PageBytes> PageStore::fetch(const PageId& id, int64_t bytes) {
   std::shared_ptr<const PageBytes> page;
   {
@@ -181,7 +181,7 @@ std::shared_ptr<const PageBytes> PageStore::fetch(const PageId& id, int64_t byte
   return nullptr;
 }
 
-/// Writes a page that waits for it. The thread's.
+/// Writes a queued page to its file. Called only by the store's thread.
 void PageStore::write(const PageId& id) {
   std::shared_ptr<const PageBytes> page;
   bool is_paused = false;
@@ -195,7 +195,7 @@ void PageStore::write(const PageId& id) {
     if (!is_paused) files_->write(id, page->bytes());
     is_written = !is_paused;
   } catch (const base::Error&) {
-    // counted below; a disk that is full or gone is not asked again at once
+    // Counted below; a disk that is full or missing is not tried again for a while.
   }
   std::vector<PageId> surplus;
   {
@@ -211,7 +211,7 @@ void PageStore::write(const PageId& id) {
       ++counts_.dropped;
       if (!is_paused) paused_until_ = std::chrono::steady_clock::now() + kPause;
     }
-    // A page larger than what may stay there is gone from the disk already.
+    // A page larger than the disk limit has already been removed again.
     const auto still = entries_.find(id);
     if (still != entries_.end()) {
       keep(id, still->second);
@@ -221,7 +221,7 @@ void PageStore::write(const PageId& id) {
   for (const PageId& gone : surplus) files_->remove(gone);
 }
 
-/// The entry was used just now, of those in memory.
+/// Marks the page as the most recently used one in memory.
 void PageStore::keep(const PageId& id, Entry& entry) {
   if (entry.kept != 0) {
     host_.erase(entry.kept);
@@ -231,7 +231,7 @@ void PageStore::keep(const PageId& id, Entry& entry) {
   host_.emplace(entry.kept = ++clock_, id);
 }
 
-/// The entry was used just now, of those on the disk.
+/// Marks the page as the most recently used one on disk.
 void PageStore::file(const PageId& id, Entry& entry, int64_t bytes) {
   unfile(entry);
   entry.file_bytes = bytes;
@@ -245,7 +245,7 @@ void PageStore::unfile(Entry& entry) {
   counts_.disk_bytes -= std::exchange(entry.file_bytes, 0);
 }
 
-/// What is beyond the memory that pages may have goes, least recently used first; it may stay on the disk.
+/// Removes the least recently used pages beyond the memory limit; they may remain on disk.
 void PageStore::shrink_host() {
   while (counts_.host_bytes > options_.host_bytes) {
     const auto at = entries_.find(host_.begin()->second);
@@ -258,7 +258,7 @@ void PageStore::shrink_host() {
   }
 }
 
-/// The same of the disk; whose files are to be removed.
+/// Does the same for the disk limit; returns the pages whose files must be removed.
 std::vector<PageId> PageStore::shrink_disk() {
   std::vector<PageId> gone;
   while (!disk_.empty() && (counts_.disk_bytes > options_.disk_bytes || disk_.size() > kMostFiles)) {

@@ -1,4 +1,4 @@
-// The store of pages: bounded, of those used last, and there again after its process.
+// The page store: limits, eviction of least recently used pages, and reuse by a new process.
 #include "engine/pages/page_store.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::shared_ptr<const PageBytes> page_of(uint64_t i, int64_t bytes = kBytes) {
   return page;
 }
 
-/// Whether the store has page i, as it was saved.
+/// Whether the store returns page i as it was saved.
 bool gives(PageStore& store, uint64_t i) {
   const PageId id = id_of(i);
   const auto load = store.load({&id, 1}, kBytes);
@@ -50,12 +50,12 @@ TEST(PageStore, KeepsThoseOfTheHostThatWereUsedLast) {
   EXPECT_EQ(store.counts().loaded_pages, 2);
 }
 
-/// Against a model of what a bounded directory holds.
+/// Compares with a model of a directory with a size limit.
 TEST(PageStore, BoundsTheDiskAndComesBack) {
   const auto scratch = base::make_scratch("trireme-store");
   const PageStore::Options options{.directory = *scratch + "/pages", .disk_bytes = 10 * kFile};
   base::Rng random(5);
-  std::vector<uint64_t> kept;  // the least recently used first
+  std::vector<uint64_t> kept;  // least recently used first
   auto store = std::make_unique<PageStore>(options);
   for (int round = 0; round < 400; ++round) {
     const uint64_t i = random.below(30);
@@ -74,7 +74,7 @@ TEST(PageStore, BoundsTheDiskAndComesBack) {
     ASSERT_EQ(store->counts().host_bytes, 0);
     if (round % 50 == 49) {
       store.reset();
-      store = std::make_unique<PageStore>(options);  // the order is that of the files' times
+      store = std::make_unique<PageStore>(options);  // the order is given by the files' times
     }
   }
   int64_t files = 0;
@@ -94,7 +94,7 @@ TEST(PageStore, RefusesWhatIsDamagedOnce) {
   std::vector<PageId> ids{id_of(0), id_of(1), id_of(2)};
   const auto load = store.load(ids, kBytes);
   ASSERT_TRUE(load->wait(std::chrono::seconds(20)));
-  EXPECT_EQ(load->pages().size(), 1U);  // nothing behind it is of use
+  EXPECT_EQ(load->pages().size(), 1U);  // pages after it are useless
   EXPECT_EQ(store.counts().refused, 1);
   EXPECT_FALSE(store.has(id_of(1)));
   EXPECT_TRUE(gives(store, 2));
@@ -118,7 +118,7 @@ TEST(PageStore, BoundsWhatIsOnItsWay) {
   auto first = store.load(std::span(ids).first(2), kBytes);
   auto second = store.load(ids, kBytes);
   ASSERT_NE(second, nullptr);
-  EXPECT_EQ(second->ids().size(), 1U);  // what there is room for
+  EXPECT_EQ(second->ids().size(), 1U);  // as many as fit
   EXPECT_EQ(store.load(ids, kBytes), nullptr);
   first.reset();
   store.settle();
@@ -134,7 +134,7 @@ TEST(PageStore, GoesOnWhereTheDiskIsGone) {
   store.settle();
   EXPECT_FALSE(store.has(id_of(1)));
   EXPECT_EQ(store.counts().dropped, 1);
-  EXPECT_FALSE(store.takes(kBytes));  // for a while
+  EXPECT_FALSE(store.takes(kBytes));  // refuses for a while
 }
 
 }  // namespace

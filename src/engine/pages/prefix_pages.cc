@@ -1,4 +1,4 @@
-// Pages whose keys and values are those of a known beginning of a text.
+// Pages with the keys and values of known beginnings of texts.
 #include "engine/pages/prefix_pages.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ void PrefixPages::holders_changed(int32_t page) {
   if (node_of(page) != nodes_.end()) settle(node_of(page)->second);
 }
 
-/// The node's counts are right again after its holders, its followers or its last use changed.
+/// Updates the node's counts after a change of its holders, its successors or its last use.
 void PrefixPages::settle(Node& node) {
   const bool is_spare = pool_.holders(node.page) == 1;
   spare_ += static_cast<int>(is_spare) - static_cast<int>(std::exchange(node.is_spare, is_spare));

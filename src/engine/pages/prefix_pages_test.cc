@@ -1,4 +1,4 @@
-// Known beginnings: found by their tokens and what stands before them, given up from their ends.
+// Known beginnings are found by their tokens and all tokens before them, and are given up from their ends.
 #include "engine/pages/prefix_pages.h"
 
 #include <gtest/gtest.h>
@@ -25,10 +25,10 @@ TEST(PrefixPages, AreFoundKeptAndGivenUp) {
     EXPECT_EQ(prefixes.find(text({1, 2, 3, 4, 9})), (std::vector<int32_t>{a, b}));
     EXPECT_EQ(prefixes.find(text({1, 2, 3})), (std::vector<int32_t>{a}));
     EXPECT_EQ(prefixes.find(text({3, 4, 1, 2})),
-              (std::vector<int32_t>{}));  // a page is known where it stands
+              (std::vector<int32_t>{}));  // a page is known only after its prefix
     const int32_t other = pool.take();
     const std::vector<int32_t> twice{other, c};
-    prefixes.keep(text({1, 2, 7, 8}), twice);  // the first page is known already: nothing follows `other`
+    prefixes.keep(text({1, 2, 7, 8}), twice);  // page one is already known, so it is not replaced
     EXPECT_EQ(pool.holders(other), 1);
     EXPECT_EQ(pool.holders(c), 1);
     const std::vector<int32_t> branch{a, c};
@@ -39,7 +39,7 @@ TEST(PrefixPages, AreFoundKeptAndGivenUp) {
     for (int32_t page : {a, b, c, other}) pool.release(page);
     EXPECT_EQ(prefixes.spare(), 3);
     prefixes.find(text({1, 2, 3, 4}));
-    EXPECT_EQ(prefixes.give_up(1), 1);  // of the two ends the one that nobody asked for
+    EXPECT_EQ(prefixes.give_up(1), 1);  // of the two ends, the one that was never requested
     EXPECT_EQ(pool.holders(c), 0);
     EXPECT_EQ(pool.holders(b), 1);
     EXPECT_EQ(prefixes.give_up(5), 2);
@@ -52,7 +52,7 @@ TEST(PrefixPages, AreFoundKeptAndGivenUp) {
   EXPECT_EQ(pool.free_pages(), 6);
 }
 
-/// What PrefixPages keeps beside its tree, counted anew from what it shows.
+/// Recomputes the counts that PrefixPages keeps next to its tree.
 TEST(PrefixPages, CountsWhatRandomTextsLeave) {
   const auto cpu = runtime::open_device("cpu");
   constexpr int64_t kPages = 24;
@@ -84,7 +84,7 @@ TEST(PrefixPages, CountsWhatRandomTextsLeave) {
       }
       prefixes.keep(std::span(text.tokens).first(text.pages.size()), text.pages);
       open.push_back(std::move(text));
-      // Every page is free, held by a text, or spare in the tree.
+      // Every page is free, held by a text, or unused in the tree.
       std::set<int32_t> held;
       for (const Text& t : open) held.insert(t.pages.begin(), t.pages.end());
       ASSERT_EQ(pool.free_pages() + prefixes.spare() + static_cast<int64_t>(held.size()), kPages);

@@ -1,4 +1,4 @@
-// How many ranks hold a model that is run or served, as options and as the strategy file that training takes.
+// The number of ranks for inference, from options or from the strategy file that training uses.
 #include "engine/ranks/inference_ranks.h"
 
 #include "base/error.h"

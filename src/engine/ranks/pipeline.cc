@@ -18,11 +18,11 @@ using passes::PipelineWork;
 
 namespace {
 
-/// A ring of equal buffers.
+/// A ring of buffers of equal size.
 struct Ring {
   std::shared_ptr<void> memory;
-  int64_t bytes = 0;  ///< of one, a multiple of the alignment
-  int64_t used = 0;   ///< of them
+  int64_t bytes = 0;  ///< of one buffer, a multiple of the alignment
+  int64_t used = 0;   ///< number of buffers in use
   int count = 1;
 
   std::byte* at(int micro_batch) const {
@@ -42,18 +42,18 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Members of a link form a group of their own; ranks that are not on it get none.
+/// The two ranks of a link form a group; other ranks get none.
 std::unique_ptr<comm::Communicator> open_link(comm::Communicator& pp, int from, int to) {
   const bool is_member = pp.rank() == from || pp.rank() == to;
   auto link = pp.split(is_member ? 1 : 0, pp.rank() == from ? 0 : 1);
   return is_member ? std::move(link) : nullptr;
 }
 
-constexpr int kFrom = 0, kTo = 1;  // ranks on a link
+constexpr int kFrom = 0, kTo = 1;  // ranks of a link
 
 }  // namespace
 
-/// A stream for each link, and the host's communicators under those of the device.
+/// A stream for each link, and the host communicators beneath those of the device.
 struct PipelineLinks::OnDevice {
   struct Link {
     std::unique_ptr<comm::Communicator> host;
@@ -100,8 +100,8 @@ PipelineLinks::PipelineLinks(comm::Communicator& pp, bool is_ring, tensor::Devic
   }
 }
 
-/// Buffers of one part, and how many micro-batches are through with each event. Counts only grow during a
-/// run.
+/// The buffers of a part, and the number of micro-batches that have completed each event. Counts only grow
+/// during a run.
 struct PipelineRunner::Chunk {
   Ring in, out, out_gradient, in_gradient, kept, late;
   bool is_first = false, is_last = false;  ///< of the model
@@ -117,16 +117,16 @@ struct PipelineRunner::Chunk {
   }
 };
 
-/// One direction of one link with its thread.
+/// One direction of a link, with its own thread.
 struct PipelineRunner::Lane {
   comm::Communicator* link = nullptr;
   bool is_gradient = false, is_send = false;
-  std::vector<PipelineTransfer> transfers;  ///< chunks are this stage's
-  std::atomic<int> runs{0};                 ///< finished
+  std::vector<PipelineTransfer> transfers;  ///< with this stage's chunk numbers
+  std::atomic<int> runs{0};                 ///< completed runs
   std::thread thread;
 };
 
-/// What stages tell each other after a run.
+/// The report that stages exchange after a run.
 struct PipelineRunner::StageReport {
   int code = -1;  ///< of the error, or -1
   std::array<char, 244> text{};
@@ -182,11 +182,12 @@ void PipelineRunner::add_lane(comm::Communicator* link, bool is_gradient, bool i
   lane->is_send = is_send;
   const int stages = order_.shape.stages;
   const auto listed = is_gradient ? passes::gradient_transfers : passes::activation_transfers;
-  const int step = is_gradient ? 1 : -1;  // to the sender, from a receiver's side
+  const int step = is_gradient ? 1 : -1;  // from a receiver to its sender
   const int sender = is_send ? stage_ : (stage_ + step + stages) % stages;
   lane->transfers = listed(order_, sender);
   if (!is_send) {
-    // The part behind (before) the sender's is in the same chunk, but for the step around the ring.
+    // The parts at both ends of a transfer have the same chunk number, except across the wrap-around of the
+    // ring.
     for (PipelineTransfer& t : lane->transfers) {
       if (!is_gradient && stage_ == 0) ++t.chunk;
       if (is_gradient && stage_ + 1 == stages) --t.chunk;
@@ -200,11 +201,11 @@ void PipelineRunner::signal() {
   epoch_.notify_all();
 }
 
-/// False if the runner stops or a link failed before the condition holds.
+/// Returns false if the runner stops or a link fails before the condition holds.
 bool PipelineRunner::wait(const std::function<bool()>& condition) {
   constexpr int kSpins = 200;
   for (int spin = 0;; ++spin) {
-    // Read before the condition: an event after it changes the epoch, and the wait returns at once.
+    // Read before the condition: a later event changes the epoch, so that the wait returns at once.
     const uint32_t epoch = epoch_.load(std::memory_order_acquire);
     if (has_failed_.load(std::memory_order_acquire)) return false;
     if (condition()) return true;
@@ -224,7 +225,7 @@ void PipelineRunner::fail(std::exception_ptr error) {
 
 void PipelineRunner::run_lane(Lane& lane) {
   try {
-    links_.settle(lane.link);  // this thread is the device's from here on
+    links_.settle(lane.link);  // from here on this thread uses the device
     for (;;) {
       const int done = lane.runs.load(std::memory_order_relaxed);
       if (!wait([&] { return runs_.load(std::memory_order_acquire) > done; })) return;
@@ -300,7 +301,7 @@ void PipelineRunner::finish(const PipelineAction& a) {
 }
 
 void PipelineRunner::act(const PipelineAction& a, const Work& work, StageReport& mine) {
-  // After an error the transfers go on with whatever the buffers hold: no stage waits for this one.
+  // After an error the transfers continue with whatever the buffers contain, so that no stage waits.
   if (mine.code >= 0) return;
   try {
     work(a, buffers_of(a));
@@ -317,7 +318,7 @@ void PipelineRunner::act(const PipelineAction& a, const Work& work, StageReport&
 
 PipelineReport PipelineRunner::run(const Work& work) {
   if (has_failed_.load(std::memory_order_acquire)) std::rethrow_exception(failure_);
-  // No lane looks at the counts now: all of them wait for the next run.
+  // The lanes all wait for the next run, so none of them reads the counts now.
   for (auto& c : chunks_) c->reset();
   work_failure_ = nullptr;
   StageReport mine;
@@ -342,7 +343,7 @@ PipelineReport PipelineRunner::run(const Work& work) {
       return lane->runs.load(std::memory_order_acquire) == runs_.load(std::memory_order_relaxed);
     });
   };
-  // Buffers may be read until the last transfer is through.
+  // Buffers may be read until the last transfer is complete.
   if (!wait(all_done)) std::rethrow_exception(failure_);
   return agree(mine, spent);
 }

@@ -1,4 +1,5 @@
-// The runner of a stage: every schedule moves every byte, errors reach every stage, bubbles are measured.
+// The runner of a stage: all schedules transfer all bytes, errors reach every stage, and bubbles are
+// measured.
 #include "engine/ranks/pipeline.h"
 
 #include <gtest/gtest.h>
@@ -22,9 +23,9 @@ using passes::PipelineSchedule;
 using passes::PipelineShape;
 using passes::PipelineWork;
 
-/// Numbers stand for activations: part k adds k + 1 on the way there, and k + 1 to the gradient on the way
-/// back.
-constexpr int64_t kBytes = 40;  // no multiple of the alignment
+/// Numbers take the place of activations: part k adds k + 1 in the forward pass, and k + 1 to the gradient in
+/// the backward pass.
+constexpr int64_t kBytes = 40;  // not a multiple of the alignment
 
 void put(std::byte* to, int64_t value) {
   for (int64_t i = 0; i < kBytes / 8; ++i) std::memcpy(to + 8 * i, &value, 8);
@@ -40,7 +41,7 @@ struct Counts {
   int64_t forward = 0, backward = 0, weights = 0;
 };
 
-/// Runs `steps` steps on one stage and checks every number that arrives or was kept.
+/// Runs `steps` steps on one stage, and checks every number that arrives or was kept.
 Counts run_stage(comm::Communicator& pp, const passes::PipelineOrder& order, int steps) {
   const auto device = runtime::open_device("cpu");
   const PipelineShape& shape = order.shape;
@@ -201,7 +202,7 @@ TEST(PipelineRunner, AStuckStageIsReportedWithTheLayer) {
   EXPECT_NE(report.find("last of 0"), std::string::npos) << report;
 }
 
-/// Work that takes time but no core. A busy machine makes it longer, never shorter.
+/// Work that takes time without a core; a busy machine can only prolong it.
 TEST(PipelineRunner, TheBubbleIsTheTimeWithoutWork) {
   using namespace std::chrono_literals;
   for (auto kind : {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble}) {
@@ -216,7 +217,7 @@ TEST(PipelineRunner, TheBubbleIsTheTimeWithoutWork) {
       const PipelineReport report = runner.run([](const PipelineAction& a, const PipelineBuffers&) {
         std::this_thread::sleep_for(a.work == PipelineWork::backward ? 20ms : 10ms);
       });
-      // In parts of 10 ms: 24 of each stage, and 9 or 3 in which it has nothing to do.
+      // In units of 10 ms: each stage works for 24, and waits for 9 or 3.
       EXPECT_GE(report.seconds, kind == PipelineSchedule::one_f_one_b ? 0.33 : 0.27);
       EXPECT_EQ(report.predicted, passes::simulate(order, report.times).bubble);
       ASSERT_EQ(report.times.parts.size(), 4u);

@@ -1,4 +1,4 @@
-// The ranks that hold one model together.
+// The ranks that together hold one model.
 #include "engine/ranks/rank_group.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ OpenRanks::OpenRanks(const RankHome& home, const Follow& follow) : local_(home.h
         comm::Mesh mesh(local_.communicator(r), home.shape);
         follow(r, mesh);
       } catch (const std::exception& e) {
-        local_.fail(r, e.what());  // the leader meets this
+        local_.fail(r, e.what());  // reported by the leader's next call
       }
     });
   }
@@ -49,7 +49,7 @@ OpenRanks::OpenRanks(const RankHome& home, const Follow& follow) : local_(home.h
     own_ = std::make_unique<comm::Mesh>(opened_ != nullptr ? *opened_ : local_.communicator(0), home.shape);
     mesh_ = own_.get();
   } catch (const std::exception& e) {
-    local_.fail(0, e.what());  // the followers need not wait
+    local_.fail(0, e.what());  // so that the followers need not wait
     join();
     throw;
   }

@@ -1,4 +1,4 @@
-// One rank's part of a model for inference: its stage of the pipeline, its parts of the weights, its programs
+// One rank's share of a model for inference: its pipeline stage, its parts of the weights, and its programs
 // by shape.
 #include "engine/ranks/rank_model.h"
 
@@ -20,8 +20,8 @@ size_t position(const std::vector<std::string>& names, const std::string& name) 
   return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
-/// Into how many equal parts a batch is cut so that stages work at the same time: with twice as many as there
-/// are stages, a third of the time is lost at most; more would make products smaller than they need be.
+/// The number of equal parts of a batch that let stages work at the same time: with twice as many parts as
+/// stages at most a third of the time is lost; more parts would make products needlessly small.
 int micro_batches_of(const ir::Graph& graph, const std::vector<Dims>& shapes, int stages) {
   if (stages == 1 || shapes.empty() || shapes[0].empty()) return 1;
   const int64_t rows = shapes[0][0];

@@ -1,5 +1,5 @@
-// Runs one rank's programs of a model that several ranks hold together: activations come from the stage
-// before, go to the next, results to the first rank.
+// Runs one rank's programs of a model that several ranks hold: receives activations from the previous stage,
+// sends them to the next one, and sends results to the first rank.
 #include "engine/ranks/rank_runner.h"
 
 #include "runtime/device_ranks.h"
@@ -41,7 +41,7 @@ std::unique_ptr<RankRunner::Bound> RankRunner::bind(const std::vector<Dims>& sha
   Bound& bound = *made;
   bound.program = model_.program_for(shapes);
   runtime::DeviceBinding on = on_;
-  if (on.device != nullptr) {  // what crosses between stages stays on the device
+  if (on.device != nullptr) {  // values between stages stay on the device
     on.inputs_there.assign(bound.program->inputs.size(), false);
     on.inputs_there.resize(bound.program->program->inputs.size(), true);
     on.outputs_there.assign(bound.program->out.size(), true);
@@ -49,7 +49,7 @@ std::unique_ptr<RankRunner::Bound> RankRunner::bind(const std::vector<Dims>& sha
   }
   bound.executor =
       std::make_unique<runtime::Executor>(bound.program->program, std::vector<void*>(), &mesh_, on);
-  // The first rank of a model without stages has its results written where the caller wants them.
+  // In a model without stages the first rank writes results directly to the caller's memory.
   const bool is_last = model_.stage() + 1 == model_.stages();
   if (is_last && (model_.stages() > 1 || mesh_.world().rank() != 0)) {
     for (const tensor::TensorType& t : bound.program->results)
@@ -77,7 +77,7 @@ void RankRunner::bind_arena(Bound& bound) {
   bound.arena = arena_.get();
 }
 
-/// Lays out what crosses, and prepares the run over the micro-batches.
+/// Lays out the values that cross stages, and prepares the run over micro-batches.
 void RankRunner::add_stages(Bound& bound) {
   const compile::Program& p = *bound.program->program;
   const auto lay_out = [&](const std::vector<compile::SlotId>& slots, std::vector<int64_t>& offsets) {
@@ -126,7 +126,7 @@ void RankRunner::run(const std::vector<Tensor>& inputs, std::vector<Tensor>& out
   bound.executor->run(in, out, *stream_, trace);
 }
 
-/// From the last stage to the first, on the ranks that stand where the first rank does on the other axes.
+/// Sends results from the last to the first stage, between ranks equal in all other coordinates.
 void RankRunner::deliver(std::vector<Tensor>& results) {
   const int stage = model_.stage(), last = model_.stages() - 1;
   const tensor::MeshShape& shape = mesh_.shape();

@@ -1,5 +1,5 @@
-// The ranks of a launched job as a service to sessions: the first rank opens groups, the others follow each
-// of them.
+// Offers the ranks of a launched job to sessions: the first rank opens a group for each session, which the
+// other ranks follow.
 #include "engine/ranks/rank_service.h"
 
 #include <map>
@@ -27,8 +27,8 @@ std::string receive_key(comm::Communicator& world) {
   return key;
 }
 
-/// Follows one session. A rank that is gone ends it, and with it the job; what else goes wrong here would
-/// leave the others waiting for ever, so it ends this process and its launcher starts the job again.
+/// Follows one session, which ends with the job if a rank is lost. Any other error must end this process,
+/// since other ranks would wait forever; the launcher then restarts the job.
 void follow_session(const std::shared_ptr<const PreparedModel>& model, const SessionOptions& options,
                     comm::Communicator& group) {
   try {
@@ -44,7 +44,7 @@ RankService::~RankService() {
   try {
     send_key(world_, "");
   } catch (const base::Error&) {
-    is_lost_ = true;  // the others have ended already
+    is_lost_ = true;  // the others have already ended
   }
 }
 
@@ -80,7 +80,7 @@ void follow_service(comm::Communicator& world, const SessionOptions& options,
           [model, &options, &group = *groups.back()] { follow_session(model, options, group); });
     }
   } catch (...) {
-    failure = std::current_exception();  // the sessions learn it from their groups
+    failure = std::current_exception();  // sessions get the error from their groups
   }
   for (std::thread& t : sessions) t.join();
   if (failure) std::rethrow_exception(failure);

@@ -1,5 +1,4 @@
-// A session whose model several ranks hold together: the first rank leads, the others follow what it is
-// asked.
+// A session whose model is held by several ranks: the first rank leads, and the others follow its commands.
 #include "engine/ranks/sharded_session.h"
 
 #include <array>
@@ -15,8 +14,8 @@ using tensor::Tensor;
 
 enum class Command : int64_t { run, prepare, stop };
 
-/// What the leader says before each round: the command and the inputs' types: {command, inputs, {type, rank,
-/// extents}}.
+/// The leader's message before each round: the command, and the types of inputs: {command, inputs, {type,
+/// rank, extents}}.
 using Message = std::array<int64_t, 128>;
 
 comm::Bytes bytes_of(Message& m) { return comm::as_bytes(std::span<int64_t>(m)); }
@@ -37,7 +36,7 @@ Message message_of(Command command, const std::vector<tensor::TensorType>& types
   return m;
 }
 
-/// Tensors of the types that the message names.
+/// Tensors of the types in the message.
 std::vector<Tensor> tensors_of(const Message& m) {
   std::vector<Tensor> tensors;
   size_t at = 2;
@@ -64,7 +63,7 @@ std::vector<Dims> shapes_of(const std::vector<Tensor>& tensors) {
   return shapes;
 }
 
-/// Follows the leader's messages until it says stop.
+/// Follows the leader's messages until the stop command.
 void answer(RankRunner& runner, comm::Communicator& world) {
   std::vector<Tensor> nowhere;
   for (Message m{};;) {
@@ -123,8 +122,8 @@ ShardedSession::ShardedSession(std::shared_ptr<const PreparedModel> model, const
 
 ShardedSession::~ShardedSession() = default;
 
-/// Inputs that are read as rows of a table: of what else a client may get wrong, ranks learn only when some
-/// of them wait for others already.
+/// Finds inputs that are indices into a table, so that they can be checked beforehand: ranks would detect bad
+/// indices only when other ranks already wait for them.
 void ShardedSession::find_indices() {
   const ir::Graph& graph = model_->graph();
   for (const ir::Node& node : graph.nodes()) {
@@ -172,7 +171,7 @@ std::vector<Tensor> ShardedSession::run(const std::vector<Tensor>& inputs, runti
 void ShardedSession::run_into(const std::vector<Tensor>& inputs, std::vector<Tensor>& outputs,
                               runtime::Trace* trace) {
   check_types(inputs);
-  // What is wrong with the shapes shows here, before other ranks hear of them.
+  // Wrong shapes are reported here, before other ranks learn of them.
   const std::shared_ptr<const RankProgram> program = models_[0]->program_for(shapes_of(inputs));
   base::require(types_of(outputs) == program->results, "the given memory is not of the results' types");
   Message message = message_of(Command::run, types_of(inputs));

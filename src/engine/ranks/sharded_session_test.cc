@@ -1,5 +1,5 @@
-// Models that several ranks hold together answer as one rank does; a rank that is lost fails the call it was
-// needed for, and the next one finds new ranks.
+// A model on several ranks returns the same results as on one; a lost rank fails the call that needs it, and
+// the next call starts new ranks.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -33,7 +33,7 @@ Tensor noise(tensor::Dims dims, uint64_t seed) {
   return t;
 }
 
-/// Weights large enough that every path shows in the results.
+/// Weights are large enough that every path affects the results.
 std::shared_ptr<const PreparedModel> prepared(const std::string& network,
                                               const std::vector<std::string>& options) {
   model::Model m = model::zoo::build(network, options);
@@ -168,7 +168,7 @@ TEST(ShardedSession, AStageThatIsLostOrRefusesItsInputFailsOneCall) {
 }
 
 TEST(ShardedSession, WeightsAreShared) {
-  // Each rank holds half of what the ranks split; programs of other shapes add none.
+  // Each rank holds half of the split weights; programs for other shapes add none.
   const auto model = llama();
   Session many(model, {.threads = 2, .strategy = {.tp = 2}});
   const auto bytes = [&](int64_t rows) {
@@ -211,7 +211,7 @@ TEST(ShardedSession, WrongInputsAreTheCallersAlone) {
   EXPECT_NO_THROW(many.run(inputs));
 }
 
-/// Deep enough that each rank's part of a matrix holds whole groups.
+/// Wide enough that each rank's part of a matrix consists of whole groups.
 std::shared_ptr<const PreparedModel> wide_llama() {
   return prepared("llama", {"vocabulary=37", "width=128", "layers=2", "heads=4", "inner=256", "kv_heads=4"});
 }
@@ -232,8 +232,8 @@ TEST(ShardedSession, EveryPrecisionAnswersAsOneRank) {
       passes::Strategy low = strategy;
       low.precision.compute = precision;
       Session many(model, {.threads = strategy.world(), .strategy = low});
-      // Stages split no sum; other ranks round partial sums apart. In fp8 the last product of each stage
-      // stays in 16 bits, as the last of a model does.
+      // Stages split no sums; tensor-parallel ranks round partial sums separately. In fp8 the last product of
+      // each stage keeps 16 bits, as the last product of a model does.
       const bool is_exact = strategy.tp == 1 && precision != passes::Precision::fp8;
       const double most = is_exact ? 0 : tolerance;
       EXPECT_LE(distance(many.run(inputs)[0], want), most)

@@ -1,4 +1,4 @@
-// How batches are cut, and that cut batches give the same bytes.
+// How batches are cut into slices, and that slices compute the same bytes.
 #include "lower/batch_slices.h"
 
 #include <gtest/gtest.h>
@@ -35,18 +35,18 @@ TEST(PlanSlices, CutsWhatOutgrowsTheCacheAndSharesRowsAmongThreads) {
   using Pair = std::pair<int64_t, int>;
   EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 8, 1), Pair(4, 1));
   EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 8, 4), Pair(8, 4));
-  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 7, 4), Pair(7, 1));  // not even: part by part
-  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, kMiB), 8, 1), Pair(1, 1));            // cached as it is
+  EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 7, 4), Pair(7, 1));  // odd: one row at a time
+  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, kMiB), 8, 1), Pair(1, 1));            // fits the cache as it is
   EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, kMiB), 8, 4), Pair(4, 4));
-  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, 400 * kMiB), 8, 4), Pair(1, 1));  // weights outweigh the values
+  EXPECT_EQ(slices(program_of(kMiB, 4 * kMiB, 400 * kMiB), 8, 4), Pair(1, 1));  // more weights than values
   EXPECT_EQ(slices(program_of(8 * kMiB, 40 * kMiB, 14 * kMiB), 1, 4), Pair(1, 1));
-  // Less work than it takes to wake a thread.
+  // Less work than waking a thread.
   EXPECT_EQ(slices(program_of(0, 64, 0), 32, 4), Pair(1, 1));
   EXPECT_EQ(slices(program_of(0, 4096, 0), 32, 4), Pair(1, 1));
   EXPECT_EQ(slices(program_of(0, 65536, 0), 32, 4), Pair(4, 4));
 }
 
-// Rows without elements may be any number: a request's extents set no amount of work.
+// The number of rows without elements comes from a request, and must not determine the amount of work.
 TEST(PlanSlices, TakesBoundedTimeForAnyNumberOfRows) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   for (const int64_t rows : {int64_t{1} << 50, (int64_t{1} << 50) + 1, (int64_t{1} << 56) - 5}) {
@@ -63,7 +63,7 @@ TEST(PlanSlices, TakesBoundedTimeForAnyNumberOfRows) {
   }
 }
 
-/// A product of `flop_per_byte` for each of its weights' bytes, and a table of which it reads little.
+/// A product with `flop_per_byte` operations for each byte of weights, and a table of which little is read.
 compile::Program product_and_table(double flop_per_byte, int64_t weights) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   compile::Program p = program_of(kMiB, 4 * kMiB, 400 * kMiB);
@@ -82,12 +82,12 @@ compile::Program product_and_table(double flop_per_byte, int64_t weights) {
 TEST(PlanSlices, RowsOfTheirOwnWhereAThreadComputesMuchForEachWeight) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   const compile::Program p = product_and_table(60, 200 * kMiB);
-  const lower::SlicePlan two = lower::plan_slices(p, 8, 4);  // two rows a thread
+  const lower::SlicePlan two = lower::plan_slices(p, 8, 4);  // two rows per thread
   EXPECT_EQ(two.slices, 4);
   EXPECT_EQ(two.lanes, 4);
-  EXPECT_EQ(lower::plan_slices(p, 4, 4).lanes, 1);  // one row: the weights would be read for too little
-  // Weights that are still near when the next lane reads them may be read for less, and the less the fewer
-  // lanes.
+  EXPECT_EQ(lower::plan_slices(p, 4, 4).lanes, 1);  // with one row each, too little work per weight
+  // Weights that are still in a cache when the next lane reads them need less work per byte; the fewer lanes,
+  // the less.
   const compile::Program near = product_and_table(18, 40 * kMiB);
   EXPECT_EQ(lower::plan_slices(near, 8, 4).lanes, 4);
   EXPECT_EQ(lower::plan_slices(near, 4, 4).lanes, 1);
@@ -149,8 +149,8 @@ TEST(Slices, GiveTheBytesOfRowsRunAlone) {
   }
 }
 
-// A run that is held stands still between two steps, in every lane, and loses nothing: other runs of the
-// model go on meanwhile, and its own bytes are those of a run that nobody held.
+// A paused run stops between two steps in every lane and loses nothing: other runs of the model go on
+// meanwhile, and its result has the same bytes as without a pause.
 TEST(Slices, StandStillBetweenStepsWhileTheirThreadIsHeld) {
   const auto model = convolutions();
   const Tensor x = noise({8, 8, 20, 20}, 9);
@@ -175,7 +175,7 @@ TEST(Slices, StandStillBetweenStepsWhileTheirThreadIsHeld) {
     const auto steps = static_cast<int64_t>(waits.prepare({x.dims()}).steps.size());
     EXPECT_GT(steps, 1);
     EXPECT_EQ(static_cast<int64_t>(point.passes()), steps * waits.slices({x.dims()}));
-    // Held and released at any moment.
+    // Paused and resumed at arbitrary moments.
     std::thread others([&] {
       for (int i = 0; i < 200; ++i) {
         point.hold();
@@ -189,7 +189,7 @@ TEST(Slices, StandStillBetweenStepsWhileTheirThreadIsHeld) {
   }
 }
 
-// Two products over `tokens` rows of 512 channels: 2 flop a weight and token.
+// Two products over `tokens` rows of 512 channels: 2 operations per weight and token.
 std::shared_ptr<const PreparedModel> products(int64_t tokens) {
   ir::Graph graph = ir::parse("graph \"products\"\n  %0 = input \"x\" : f32[n," + std::to_string(tokens) +
                                   ",512]\n  %1 = param \"w\" : f32[512,512]#zeros\n"
@@ -199,7 +199,7 @@ std::shared_ptr<const PreparedModel> products(int64_t tokens) {
   return std::make_shared<const PreparedModel>(std::move(graph));
 }
 
-// Of weights near the cache a slice does more than 30 flop for each and for each thread.
+// For weights near the cache, a slice does more than 30 operations per weight and thread.
 TEST(Slices, EachThreadTakesRowsWhereTheyOutweighTheWeights) {
   const auto slices = [](int64_t tokens, int64_t rows, int threads) {
     return Session(products(tokens), {.threads = threads}).slices({{rows, tokens, 512}});
@@ -212,7 +212,7 @@ TEST(Slices, EachThreadTakesRowsWhereTheyOutweighTheWeights) {
   EXPECT_EQ(slices(64, 4, 4), 4);
 }
 
-// The constant has equal rows, but fits batches of eight alone.
+// The constant has equal rows, but fits only batches of eight.
 TEST(Slices, LeaveBatchesWholeThatAConstantFixes) {
   Session session(model_with_constant_rows(), {.device = tests::device_under_test(), .threads = 2});
   const Tensor x = noise({8, 4}, 3);
@@ -220,14 +220,14 @@ TEST(Slices, LeaveBatchesWholeThatAConstantFixes) {
   EXPECT_TRUE(session.run({x})[0].same_as(x));
 }
 
-/// A batch of eight by two threads, and each of its rows alone.
+/// Compares a batch of eight on two threads with each of its rows alone.
 void expect_rows_alone(const std::string& body, const char* why) {
   const auto model = std::make_shared<const PreparedModel>(ir::parse(
       "graph \"g\"\n  %0 = input \"x\" : f32[n,8,24,24]\n  %1 = param \"w\" : f32[8,8,3,3]#ones\n" + body,
       ops::table()));
   const std::string reason = lower::why_not_batched(model->graph());
   EXPECT_NE(reason.find(why), std::string::npos) << reason;
-  // What cannot be shown runs as one batch: as many slices as one would give other numbers.
+  // A model without a proof runs as one batch: slices would give other numbers.
   const Tensor x = noise({8, 8, 24, 24}, 5);
   Session one(model, {.threads = 1}), four(model, {.threads = 4});
   EXPECT_EQ(four.slices({x.dims()}), 1);
@@ -257,7 +257,7 @@ TEST(Slices, ANumberOfRowsAsANumberKeepsThemTogether) {
       "div");
 }
 
-// No memory holds the program of 2^50 rows as they are planned; what counts is that this is said at once.
+// No memory can hold a program for 2^50 rows; the error must come at once.
 TEST(Slices, RowsWithoutElementsDoNotHoldAModelUp) {
   const auto model = std::make_shared<const PreparedModel>(ir::parse(
       "graph \"g\"\n  %0 = input \"x\" : f32[n,m]\n  %1 = relu(%0)\n  return %1 \"y\"\n", ops::table()));

@@ -1,4 +1,4 @@
-// Control flow: `if` picks a branch, `loop` and `scan` run a body per iteration and stack what it yields.
+// Control flow: `if` runs one branch; `loop` and `scan` run a body per iteration and stack its results.
 #include "engine/session/control.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::vector<Tensor> captured(const ir::Node& node, const std::vector<Tensor>& in
   return {in.end() - count, in.end()};
 }
 
-/// Tensors of one type and shape -> one tensor with a new dimension at `axis`. `like` types an empty list.
+/// Stacks tensors of equal type and shape along a new dimension `axis`. `like`: the type for an empty list.
 Tensor stack(const std::vector<Tensor>& parts, size_t axis, const tensor::TensorType& like) {
   if (parts.empty()) {
     Dims dims{0};
@@ -79,13 +79,13 @@ Tensor slice(const Tensor& t, size_t axis, int64_t i) {
   return out;
 }
 
-/// Counts what a loop keeps of its rounds against what its session may take: how many there are, and how
-/// large each is, may come from a request.
+/// Collects the results of a loop's iterations within the memory limit of the session: the number and size of
+/// the results may be determined by a request.
 class KeptRounds {
  public:
   KeptRounds(size_t lists, int64_t max_bytes) : lists_(lists), left_(max_bytes) {}
   void keep(size_t list, Tensor t) {
-    constexpr int64_t kOwnBytes = 256;  // of a tensor besides its elements
+    constexpr int64_t kOwnBytes = 256;  // of a tensor in addition to its elements
     left_ -= t.bytes() + kOwnBytes;
     if (left_ < 0) {
       base::fail(base::ErrorCode::exhausted, "the results of ", lists_[list].size(),
@@ -122,7 +122,7 @@ std::vector<Tensor> run_loop(const ir::Node& node, const std::vector<Tensor>& in
   bool go_on = !in[1].defined() || truth(in[1]);
   std::vector<Tensor> carried(in.begin() + 2, in.end() - static_cast<int64_t>(outer.size()));
   base::require(body->outputs().size() >= carried.size() + 1, "the loop body yields too few values");
-  // What is kept is copied once more when it is stacked.
+  // Stacking copies the results once more.
   KeptRounds scanned(body->outputs().size() - 1 - carried.size(), context.compile.memory_bytes / 2);
   for (int64_t i = 0; i < trips && go_on; ++i) {
     std::vector<Tensor> args{Tensor::scalar<int64_t>(i), Tensor::scalar<bool>(true)};
@@ -152,7 +152,7 @@ std::vector<Tensor> run_scan(const ir::Node& node, const std::vector<Tensor>& in
   GraphRunner& runner = runner_of(body, cache, context);
   const std::vector<Tensor> outer = captured(node, in);
   const size_t scans =
-      static_cast<size_t>(node.attrs.need_int("num_scan_inputs"));  // the type rule checks it
+      static_cast<size_t>(node.attrs.need_int("num_scan_inputs"));  // checked by the type rule
   const size_t states = in.size() - outer.size() - scans;
   std::vector<Tensor> carried(in.begin(), in.begin() + static_cast<int64_t>(states));
   const std::vector<int64_t> in_axes = node.attrs.get_ints("scan_input_axes");

@@ -1,4 +1,5 @@
-// Runs a graph for any input shapes: one program per shape, nodes with data-dependent shapes in between.
+// Runs a graph for any input shapes: compiles one program per shape, and runs nodes with data-dependent
+// shapes between programs.
 #include "engine/session/graph_runner.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace trireme::engine {
 using tensor::Dims;
 using tensor::Tensor;
 
-/// One executor with the addresses of its next slice. Several lanes run slices of one batch at the same time.
+/// An executor and the addresses of its next slice. Lanes run slices of one batch concurrently.
 struct Lane {
   std::unique_ptr<runtime::Executor> executor;
   std::vector<const void*> in;
@@ -28,19 +29,19 @@ struct Lane {
 };
 
 struct CompiledShape {
-  std::vector<Dims> shapes;  ///< of the inputs: the key
+  std::vector<Dims> shapes;  ///< of the inputs; the key
   ir::Graph bound;
   lower::Segments segments;
   std::shared_ptr<const compile::Program> compiled;
   int64_t slices = 1;       ///< the program covers rows / slices rows of the batch
-  std::vector<Lane> lanes;  ///< at least one, none where programs are only planned
-  void* arena = nullptr;    ///< what the executors were bound to last
+  std::vector<Lane> lanes;  ///< at least one; none if programs are only planned
+  void* arena = nullptr;    ///< the memory that executors were last bound to
   std::unique_ptr<GraphRunner> rest;
   SubgraphCache subgraphs;   ///< runners of branches and loop bodies
-  int64_t folded_bytes = 0;  ///< of constants that the model does not have: made for these shapes
+  int64_t folded_bytes = 0;  ///< of constants computed for these shapes
 
   const compile::Program& program() const { return *compiled; }
-  /// Extents of result i over all slices; whether `dims` are those.
+  /// Extents of result i over all slices, and a comparison with `dims`.
   Dims out_dims(size_t i) const {
     Dims dims = program().slot(program().outputs[i]).dims;
     if (slices > 1) dims[0] *= slices;
@@ -96,7 +97,7 @@ CompiledShape& GraphRunner::compiled_for(const std::vector<Tensor>& inputs) {
 }
 
 CompiledShape& GraphRunner::compiled_for(const std::vector<Dims>& shapes) {
-  last_ = nullptr;  // it may be the one that goes
+  last_ = nullptr;  // it may be erased
   last_ = &compiled_.find(shapes, [&] { return compile_shape(shapes); });
   return *last_;
 }
@@ -107,7 +108,7 @@ lower::LoweredInference GraphRunner::compile_ready(ir::Graph& ready, int threads
   return lower::lower_inference(std::move(ready), target, context_.packs, graph_);
 }
 
-/// The proof does not depend on the number of rows, so one does for all of them.
+/// The proof does not depend on the number of rows, so it is made once for all numbers.
 bool GraphRunner::keeps_rows_apart(const std::vector<Dims>& shapes) {
   const bool have_rows = std::all_of(shapes.begin(), shapes.end(), [&](const Dims& dims) {
     return !dims.empty() && dims[0] == shapes[0][0];
@@ -119,13 +120,13 @@ bool GraphRunner::keeps_rows_apart(const std::vector<Dims>& shapes) {
   return at->second;
 }
 
-/// `one_row`: the plan of a row, if there is one, whose weights are not packed; while it lives, others need
-/// not round them again.
+/// `one_row`: receives the plan for one row, if there is one, without packed weights; while it lives, other
+/// plans share the weights that it rounded.
 lower::SlicePlan GraphRunner::slice_plan(const CompiledShape& shape,
                                          std::shared_ptr<const compile::Program>& one_row) {
   const int64_t rows = shape.shapes.empty() || shape.shapes[0].empty() ? 1 : shape.shapes[0][0];
   if (rows < 2 || !shape.segments.complete || context_.compile.on != tensor::DeviceKind::cpu) return {};
-  // Rows of types narrower than a byte may begin inside one.
+  // Rows of types narrower than a byte may start within a byte.
   const auto has_whole_bytes = [&](ir::ValueId id) {
     const tensor::DType type = graph_.type(id).dtype;
     return tensor::bytes_of(type, 2) == 2 * tensor::bytes_of(type, 1);
@@ -137,7 +138,7 @@ lower::SlicePlan GraphRunner::slice_plan(const CompiledShape& shape,
   try {
     one = lower::cut_segments(passes::bind_shapes(graph_, with_rows(shape.shapes, 1)));
   } catch (const base::Error&) {
-    return {};  // a constant of the model fits this number of rows and no other
+    return {};  // a constant of the model fits only this number of rows
   }
   if (!one.complete) return {};
   one_row = compile_ready(one.ready, 1).program;
@@ -158,7 +159,7 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
   }
   const int threads = plan.lanes > 1 ? 1 : context_.compile.threads;
   const lower::LoweredInference lowered = compile_ready(made->segments.ready, threads);
-  // A session that only plans packs nothing.
+  // A session that only plans packs no weights.
   made->compiled =
       context_.plan_only ? lowered.program : lower::bind_weights(lowered.program, context_.packs);
   made->folded_bytes = lowered.folded_bytes;
@@ -203,7 +204,7 @@ void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs
       run_slice(shape.lanes[0], slice, context_.stream, trace);
     return;
   }
-  // Lanes take slices until none is left; which lane runs a slice changes nothing in its results.
+  // Lanes take slices until none is left; results do not depend on which lane runs a slice.
   std::atomic<int64_t> next{0};
   std::atomic<int> at_work{0};
   base::PausePoint* const pause = base::PausePoint::of_this_thread();
@@ -220,7 +221,7 @@ void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs
     }
     at_work.fetch_sub(1);
     if (pause == nullptr) return;
-    // The pool waits for its members without sleeping: not for one that stands still.
+    // The pool spins while it waits for its members, so lanes that may be paused wait here, asleep.
     at_work.notify_all();
     for (int others; (others = at_work.load()) > 0;) at_work.wait(others);
   });
@@ -256,7 +257,7 @@ void GraphRunner::run_into(const std::vector<Tensor>& inputs, std::vector<Tensor
   for (size_t i = 0; i < outputs.size(); ++i) {
     const compile::Slot& slot = program.slot(program.outputs[i]);
     if (outputs[i].dtype() == slot.dtype && shape.has_out_dims(i, outputs[i].dims())) continue;
-    // Not require(): its message would be built, and allocate, on every run.
+    // require() would build its message, and so allocate, in every run.
     base::fail_invalid("output '", program.output_names[i], "' has type ", tensor::name_of(slot.dtype),
                        tensor::to_string(shape.out_dims(i)), ", the given memory is ",
                        outputs[i].type().to_string());

@@ -1,4 +1,5 @@
-// One product for queries, keys and values: the same bytes as three, one copy of the weights for all sizes.
+// One product for queries, keys and values: the same bytes as three products, and one copy of the weights for
+// all sizes.
 #include "lower/joined_weights.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ namespace {
 
 using tensor::Tensor;
 
-/// A layer as exporters write it, 4 heads of 16 channels; keys without a bias.
+/// A layer as exporters write it, with 4 heads of 16 channels; keys have no bias.
 constexpr const char* kLayer = R"(graph "layer"
   %0 = input "x" : f32[n,s,64]
   %1 = param "wq" : f32[64,64]#zeros

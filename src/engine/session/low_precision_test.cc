@@ -1,4 +1,5 @@
-// Sessions with 16-bit products: near f32, the same bits for any thread count and any company, weights once.
+// Sessions with 16-bit products: results near f32, the same bits for any number of threads and any batch, and
+// one copy of the weights.
 #include "lower/low_precision.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ struct Case {
   const char* network;
   std::vector<std::string> options;
   DType input;
-  tensor::Dims row;  ///< without the batch
+  tensor::Dims row;  ///< without the batch dimension
 };
 
 const Case kCases[] = {
@@ -64,7 +65,7 @@ TEST(LowPrecision, IsNearF32AndIndependentOfThreadsAndCompany) {
       double largest = 0;
       for (float x : exact.data<float>()) largest = std::max(largest, std::abs(double(x)));
       const double error = tensor::absolute_error(low, exact) / largest;
-      EXPECT_GT(error, 0) << c.network;  // it did compute in 16 bits
+      EXPECT_GT(error, 0) << c.network;  // shows that it computed in 16 bits
       EXPECT_LT(error, precision == Precision::bf16 ? 3e-2 : 4e-3) << c.network;
       EXPECT_TRUE(low.same_as(run(model, precision, input, 3))) << c.network;
       const Tensor alone = run(model, precision, input.rows(2, 3).clone());
@@ -132,7 +133,7 @@ TEST(LowPrecision, WeightsThatArePackedTakeNoOtherMemory) {
   if (!has_products) GTEST_SKIP() << "the processor has no bf16 products";
   EXPECT_GT(count(packed, true), 0u);
   EXPECT_EQ(count(packed, false), 0u);
-  // Kernels that read weights as they lie find them there.
+  // Kernels that read unpacked weights find their content.
   Session plain(model, {.threads = 2,
                         .only_kernel = "reference_via_f32",
                         .strategy = {.precision = {.compute = Precision::bf16}}});
@@ -141,7 +142,7 @@ TEST(LowPrecision, WeightsThatArePackedTakeNoOtherMemory) {
   EXPECT_TRUE(packed.run({x})[0].same_as(want));
 }
 
-/// The same weights in memory of their own.
+/// The same weights in separate memory.
 class Copied final : public model::ParamSource {
  public:
   Tensor get(const std::string& name, const tensor::Dims& dims, const model::Init& init) override {
@@ -167,7 +168,7 @@ TEST(LowPrecision, WeightsThatRepeatABlockAreRoundedAndUploadedAsIfTheyDidNot) {
   Copied copied;
   const Case& gpt = kCases[2];
   Tensor ids = input_of({gpt.network, {}, DType::i64, {4}}, 1);
-  ids.mutable_data<int64_t>()[1] = 65999;  // behind the block's end
+  ids.mutable_data<int64_t>()[1] = 65999;  // beyond the end of the block
   for (const char* device : {"cpu", "emulated", "cuda:0"}) {
     if (!is_there(device)) continue;
     for (Precision precision : {Precision::f32, Precision::bf16}) {

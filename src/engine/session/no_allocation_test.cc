@@ -1,4 +1,4 @@
-// Nothing allocates while a program runs: this test binary counts every malloc, on every thread.
+// Running a program allocates no memory: this test binary counts every malloc on every thread.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@
 #include "runtime/open_device.h"
 #include "tests/test_device.h"
 
-// Sanitizers bring an allocator of their own; there the runs are still made, but not counted.
+// Sanitizers replace the allocator, so runs are made but allocations are not counted.
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TRIREME_COUNTS_ALLOCATIONS 1
 namespace {
@@ -70,10 +70,10 @@ int64_t count() {
 
 struct AllocCase {
   const char* name;
-  const char* body;  ///< the graph's lines
+  const char* body;  ///< the lines of the graph
 };
 
-// One graph a family of kernels, in sizes large enough to be shared among threads.
+// One graph per family of kernels, with sizes large enough to use several threads.
 constexpr AllocCase kCases[] = {
     {"elementwise", R"(
   %0 = input "x" : f32[64,1000]
@@ -270,7 +270,7 @@ constexpr AllocCase kCases[] = {
   %3 = param "w" : f32[4,3,2,2,2]#seed=1
   %4 = conv(%0, %3)
   return %1, %2, %4)"},
-    // Large enough that the engine runs it slice by slice or row by row.
+    // Large enough to run in slices or row by row.
     {"batch_in_slices", R"(
   %0 = input "x" : f32[32,8,40,40]
   %1 = param "w" : f32[32,8,3,3]#seed=1
@@ -290,7 +290,7 @@ Tensor random_tensor(const tensor::TensorType& type) {
   return t;
 }
 
-/// The case, threads, and the device.
+/// The case, the number of threads, and the device.
 class NoAllocation : public testing::TestWithParam<std::tuple<size_t, int, const char*>> {};
 
 TEST_P(NoAllocation, WhileAProgramRuns) {
@@ -304,14 +304,15 @@ TEST_P(NoAllocation, WhileAProgramRuns) {
   std::vector<Tensor> in;
   for (ir::ValueId id : session.graph().inputs()) in.push_back(random_tensor(session.graph().type(id)));
   std::vector<Tensor> out = session.run(in);
-  session.run_into(in, out);  // a device's launches are recorded here
+  session.run_into(in, out);  // the launches of a device are recorded here
   const int64_t before = count();
   for (int i = 0; i < 3; ++i) session.run_into(in, out);
   const int64_t allocated = count() - before;
   std::vector<tensor::Dims> shapes;
   for (const Tensor& t : in) shapes.push_back(t.dims());
   const compile::Program& program = session.prepare(shapes);
-  // A program that is not recorded makes its launches anew, whose arguments some launchers gather in vectors.
+  // A program that is not recorded repeats its launches, for which some launchers collect arguments in
+  // vectors.
   if (!program.host_operators().empty()) return;
   EXPECT_EQ(allocated, 0) << compile::print_steps(program);
 }
@@ -330,7 +331,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, NoAllocation,
                                           testing::Values("emulated")),
                          name_of_case);
 
-// Buckets, parts that are packed, a state, in line and beside the computation.
+// Buckets, packed parts and a state, with collectives in line and aside of the computation.
 constexpr const char* kRanksBody = R"(graph "ranks"
   mesh dp=2
   %0 = input "x" : f32[64,64]
@@ -401,7 +402,7 @@ TEST(NoAllocation, WhileSequencesDecode) {
   DecodeSession session(std::make_shared<DecodeModel>(model.graph), {.threads = 3, .max_sequences = 4});
   const std::vector<int64_t> tokens(40, 7);
   const auto all = std::span(tokens);
-  // A prompt beside decoding sequences, then all decode: pages are taken and given back all the while.
+  // A prompt next to decoding sequences, then all decode, while pages are taken and returned.
   const auto round = [&] {
     const SequenceId ids[] = {session.open(), session.open(), session.open()};
     for (size_t i = 0; i < 20; ++i) {

@@ -1,4 +1,4 @@
-// A session: a model made runnable.
+// A session runs a prepared model.
 #include "engine/session/session.h"
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 namespace trireme::engine {
 namespace {
 
-/// What programs may need at most.
+/// The most memory that programs may use.
 int64_t memory_of(const SessionOptions& options, const tensor::Device& device) {
   if (options.memory_bytes > 0) return options.memory_bytes;
   if (options.plan_only && runtime::kind_of_device(options.device) != tensor::DeviceKind::cpu)
-    return INT64_MAX;  // of a device that is not here
+    return INT64_MAX;  // of a device that is not present
   if (device.memory_bytes() > 0) return device.memory_bytes();
   return std::min(base::memory_limit_bytes(), base::process_memory().limit_bytes());
 }
@@ -64,7 +64,7 @@ Session::~Session() = default;
 
 std::vector<tensor::Tensor> Session::run(const std::vector<tensor::Tensor>& inputs, runtime::Trace* trace) {
   if (sharded_ != nullptr) return sharded_->run(inputs, trace);
-  struct Trim {  // after failures too
+  struct Trim {  // also after failures
     Session& session;
     ~Trim() { session.trim(); }
   } trim{*this};

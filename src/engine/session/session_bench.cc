@@ -1,4 +1,4 @@
-// What a session costs beside its kernels: one tiny op, and a chain of a hundred.
+// The overhead of a session besides its kernels: one tiny op, and a chain of a hundred.
 #include <benchmark/benchmark.h>
 
 #include "engine/session/session.h"
@@ -38,11 +38,11 @@ std::string chain(int length) {
   return text + base::concat(" return %", length, " \"y\"\n");
 }
 
-/// A hundred small ops of which no two fuse into a long run. Goal: at most 20 us.
+/// A hundred small ops that do not fuse into long chains. Goal: at most 20 us.
 void chain_of_100(benchmark::State& state) { run_session(state, chain(100), {}); }
 BENCHMARK(chain_of_100)->Arg(1)->Arg(4);
 
-/// Gated activation on [1024,1024] f32, fused into one pass over memory or not: 8 MiB moved, or 28.
+/// A gated activation on [1024,1024] f32, fused into one pass (8 MiB moved) or not (28 MiB).
 void gate(benchmark::State& state) {
   const passes::PassOptions apart{.off = {"fuse_elementwise"}};
   run_session(state,
@@ -53,7 +53,7 @@ void gate(benchmark::State& state) {
 }
 BENCHMARK(gate)->ArgNames({"threads", "fused"})->ArgsProduct({{1, 4}, {0, 1}});
 
-/// The same gate on 64 elements: what one step costs.
+/// The same gate on 64 elements: the cost of a step.
 void small_gate(benchmark::State& state) {
   const passes::PassOptions apart{.off = {"fuse_elementwise"}};
   run_session(state,

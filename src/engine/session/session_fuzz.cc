@@ -1,4 +1,4 @@
-// libFuzzer entry: any bytes that import as an ONNX model also pass, compile and run on tiny shapes, or give
+// libFuzzer entry: bytes that import as an ONNX model must also pass, compile and run on tiny shapes, or give
 // a clear error.
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace trireme;
 
-/// Symbolic extents become 2; what declares large inputs is not run.
+/// Symbolic extents become 2; models that declare large inputs are not run.
 bool tiny_shapes(const ir::Graph& graph, std::vector<tensor::Dims>& shapes) {
   for (ir::ValueId id : graph.inputs()) {
     const tensor::Shape& declared = graph.type(id).shape;
@@ -25,7 +25,7 @@ bool tiny_shapes(const ir::Graph& graph, std::vector<tensor::Dims>& shapes) {
   return true;
 }
 
-/// Loops may run for ever by right.
+/// Loops may legitimately run forever.
 bool has_control(const ir::Graph& graph) {
   return std::any_of(graph.nodes().begin(), graph.nodes().end(),
                      [](const ir::Node& node) { return node.op->schema.is_control; });

@@ -93,7 +93,7 @@ TEST(Session, RefusesInputsTheModelDoesNotTake) {
   expect_refused(session, {noise({2, 4}, 1), z}, "'x' has shape [2,4]");
   expect_refused(session, {noise({2}, 1), z}, "'x' has shape [2]");
   expect_refused(session, {noise({3, 3}, 1), z}, "dimension 'batch' is 3 in one input and 2");
-  EXPECT_EQ(session.run({x, z}).size(), 2u);  // a refusal leaves the session as it was
+  EXPECT_EQ(session.run({x, z}).size(), 2u);  // a refusal does not change the session
 }
 
 TEST(Session, RefusesMemoryThatDoesNotFit) {
@@ -108,7 +108,7 @@ TEST(Session, RefusesMemoryThatDoesNotFit) {
 }
 
 TEST(Session, ShapesThatDependOnData) {
-  // Positive elements, found, fetched, scaled: two cuts, then a program of the size found.
+  // Finds, gathers and scales positive elements: two cuts, then a program for the size found.
   Session session(model_of(R"(graph "chain"
   %0 = input "x" : f32[n]
   %1 = const : f32[]{0}
@@ -215,7 +215,7 @@ TEST(Control, LoopCarriesStopsAndStacks) {
   EXPECT_EQ(values(out[0]), (Doubles{11, 16}));
   EXPECT_EQ(out[1].dims(), (Dims{2, 2}));
   EXPECT_EQ(values(out[1]), (Doubles{0, 0, 5, 7}));
-  out = run(100, true);  // 2, 9, 16, 23: the third iteration says stop
+  out = run(100, true);  // 2, 9, 16, 23: the third iteration stops the loop
   EXPECT_EQ(values(out[0]), (Doubles{16, 23}));
   EXPECT_EQ(out[1].dims(), (Dims{3, 2}));
   out = run(0, true);
@@ -225,7 +225,7 @@ TEST(Control, LoopCarriesStopsAndStacks) {
   EXPECT_EQ(values(out[0]), (Doubles{1, 2}));
 }
 
-/// What a request's numbers ask for, within and beyond what the session may take.
+/// Expects an error for amounts of memory that a request's numbers ask for beyond the session's limit.
 void expect_exhausted(Session& session, const std::vector<Tensor>& inputs, const std::string& why) {
   try {
     session.run(inputs);
@@ -263,7 +263,7 @@ TEST(Control, WhatRoundsKeepIsBounded) {
   };
   EXPECT_EQ(session.run(inputs(1000))[1].dims(), (Dims{1000, 2}));
   expect_exhausted(session, inputs(INT64_MAX), "rounds leave no room");
-  // Without anything to keep, it is another thread that ends them.
+  // A loop that keeps nothing is stopped by another thread.
   std::atomic<bool> stop{false};
   attrs.set("body", subgraph("graph \"b\"\n %0 = input \"i\" : i64[]\n %1 = input \"go\" : bool[]\n"
                              " %2 = input \"v\" : f32[n]\n %3 = input \"s\" : f32[n]\n"
@@ -278,7 +278,7 @@ TEST(Control, WhatRoundsKeepIsBounded) {
   other.join();
 }
 
-/// Restores what the process may use.
+/// Restores the memory limit of the process.
 struct MemoryLimit {
   explicit MemoryLimit(int64_t more_bytes) {
     base::process_memory().set_limit(base::process_memory().used_bytes() + more_bytes);
@@ -287,7 +287,7 @@ struct MemoryLimit {
 };
 
 TEST(Session, WhatIsKeptForManyShapesIsBounded) {
-  // A constant as large as the input is folded for each shape: 1 MB and more of them.
+  // Each shape folds a constant as large as the input: 1 MB or more.
   Session session(model_of(R"(graph "masks"
   %0 = input "x" : f32[n]
   %1 = shape(%0)
@@ -314,7 +314,7 @@ TEST(Session, ScratchMemoryGoesBackWhereTheProcessHasLittle) {
     run(4);
     EXPECT_GE(base::process_memory().used_bytes(), before);
     const base::MemoryLease others(base::MemoryUse::bodies, int64_t{340} << 20);
-    run(1'000'000);  // 12 MB in, 12 MB out: as much as there is
+    run(1'000'000);  // 12 MB in, 12 MB out: all the memory there is
     run(4);
   }
   EXPECT_LT(base::process_memory().used_bytes() - before, int64_t{30} << 20);
@@ -462,7 +462,7 @@ TEST(Session, InstancesAndBucketsShareOnePackedWeight) {
   }
   Session third(model, {.device = tests::device_under_test(), .threads = 1});
   third.prepare({{5}});
-  EXPECT_EQ(packed, 2);  // the last session that held the first copy is gone
+  EXPECT_EQ(packed, 2);  // the last session with the first copy has been destroyed
 }
 
 TEST(Session, BadDataIsTheCallersMistake) {

@@ -1,4 +1,4 @@
-// Data parallelism: the same bits of losses and weights for every number of ranks and every stage of ZeRO.
+// Data parallelism: losses and weights have the same bits for every number of ranks and every stage of ZeRO.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,21 +50,21 @@ Case resnet(OptimizerKind kind, Precision precision) {
   return c;
 }
 
-/// How many ranks do what.
+/// How the work is divided among ranks.
 struct Layout {
   int dp = 1, zero = 0;
   std::string text() const { return base::concat("dp ", dp, " zero ", zero); }
 };
 
 struct Trained {
-  std::vector<double> numbers;  ///< of every step: loss, count, norm
+  std::vector<double> numbers;  ///< loss, count and norm of every step
   std::map<std::string, Tensor> states;
 };
 
-constexpr size_t kMicroBatches = 4;  // of a step, on all ranks
+constexpr size_t kMicroBatches = 4;  // of a step, over all ranks
 constexpr int kSteps = 3;
 
-/// The copies that a rank's forward pass reads are its masters rounded.
+/// The copies that a rank's forward pass reads must equal the rounded masters.
 void expect_rounded_copies(const TrainSession& session, const Trained& trained, const comm::Mesh* mesh) {
   for (const auto& [copy, master] : session.copies()) {
     const Tensor& held = session.scratch().at(copy);
@@ -75,7 +75,7 @@ void expect_rounded_copies(const TrainSession& session, const Trained& trained, 
   }
 }
 
-/// Steps of one rank's session; all ranks return the same.
+/// Trains in one rank's session; the results of all ranks are equal.
 Trained train(TrainSession& session, const Case& c, size_t micro_batches, comm::Mesh* mesh) {
   Trained out;
   const size_t own = micro_batches / static_cast<size_t>(mesh == nullptr ? 1 : mesh->shape().extent("dp"));
@@ -102,7 +102,7 @@ void expect_same(const Trained& want, const Trained& got, const std::string& wha
   }
 }
 
-/// What each rank of a layout ends with.
+/// The final results of all ranks of a layout.
 std::vector<Trained> train_on(const Case& c, Layout layout, size_t micro_batches) {
   comm::LocalWorld world(layout.dp);
   std::vector<Trained> got(static_cast<size_t>(layout.dp));
@@ -128,7 +128,7 @@ void expect_layouts_agree(const Case& c, size_t micro_batches = kMicroBatches) {
   }
 }
 
-/// Six micro-batches on two and three ranks: where ranks own whole subtrees of sums, the same bits.
+/// Six micro-batches on two and three ranks: same bits if ranks own whole subtrees of the sums.
 TEST(DataParallel, NumbersThatAreNoPowersOfTwo) {
   const Case c = gpt(OptimizerKind::adamw, Precision::f32);
   TrainSession alone(c.graph, c.options);
@@ -182,13 +182,13 @@ TEST(DataParallel, ANumberThatIsNotFiniteOnOneRankSkipsTheStepOnAll) {
   }
 }
 
-/// Parameters of the session by how they are read, for the formula.
+/// Numbers of parameters by the type in which they are read, for the formula.
 ZeroElements elements_of(const TrainSession& session, bool low) {
   ZeroElements e;
   for (const lower::TrainedParam& p : session.params()) {
     const auto holds = [&](const char* part) { return p.name.find(part) != std::string::npos; };
     const bool is_of_product = !holds("wte") && !holds("wpe") && !holds("ln_");
-    // The embedding is the head too.
+    // The embedding is also the head.
     int64_t& place = !low ? e.full : is_of_product ? e.low : holds("wte") ? e.both : e.full;
     place += tensor::element_count(p.dims);
   }
@@ -203,7 +203,7 @@ TEST(DataParallel, RecomputedActivations) {
   }
 }
 
-/// Products of the forward and backward pass of a micro-batch as the device runs them, in a fixed order.
+/// Products in the forward and backward pass of a micro-batch as the device runs them, in fixed order.
 std::vector<std::string> products_of(TrainSession& session, const std::vector<tensor::Dims>& shapes) {
   std::vector<std::string> list;
   const compile::Program& program = *session.programs(shapes, kMicroBatches)[0];
@@ -223,8 +223,8 @@ std::vector<std::string> products_of(TrainSession& session, const std::vector<te
   return list;
 }
 
-/// What is computed again decides what is fused into products, and the libraries of GPUs round fused ones in
-/// another way: with recomputation too all layouts run the same products.
+/// Recomputation determines what is fused into products, and GPU libraries round fused products differently:
+/// all layouts must run the same products also with recomputation.
 TEST(DataParallel, RecomputedProductsAreThoseOfOneRank) {
   for (const Precision precision : {Precision::f32, Precision::bf16}) {
     for (const auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
@@ -260,7 +260,7 @@ TEST(DataParallel, AveragesGuardsAndLossScale) {
   expect_layouts_agree(c);
 }
 
-/// The step graph of a rank of two under a stage of ZeRO.
+/// The step graph of one of two ranks for a stage of ZeRO.
 ir::Graph rank_graph(int zero, lower::StepPart part) {
   ir::Graph graph;
   const Case c = gpt(OptimizerKind::adamw, Precision::f32);
@@ -278,7 +278,7 @@ ir::Graph rank_graph(int zero, lower::StepPart part) {
   return graph;
 }
 
-/// Makes readers of all_reduce number `skip` read its operands; false where there are fewer.
+/// Makes readers of all_reduce number `skip` read its operands; false if there is no such node.
 bool drop_reduction(ir::Graph& graph, size_t skip) {
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const ir::Node node = graph.nodes()[n];
@@ -316,7 +316,7 @@ TEST(DataParallel, AForgottenReductionIsRefused) {
 }
 
 TEST(DataParallel, APartThatIsTakenForTheWholeIsRefused) {
-  // Slicing what should be summed has the same type as reduce_scatter.
+  // A slice where values should be summed has the same type as a reduce_scatter.
   for (const int zero : {1, 2, 3}) {
     ir::Graph graph = rank_graph(zero, lower::StepPart::last);
     for (size_t n = 0; n < graph.nodes().size(); ++n) {

@@ -1,5 +1,5 @@
-// What a training step on a device is made of: GELU at the end of products, gradients of weights in f32, few
-// casts, scores of a vocabulary in aligned rows; and that it learns as without them.
+// The composition of a training step on a device: GELU fused into products, weight gradients in f32, few
+// casts, vocabulary scores in aligned rows; and that the step learns as well as without these passes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,8 +41,8 @@ Feeds tokens(uint64_t stream) {
 
 struct Trained {
   std::vector<double> loss;
-  std::vector<std::string> steps;   ///< of the program, as listed
-  std::vector<std::string> states;  ///< names and types of all that is trained or kept
+  std::vector<std::string> steps;   ///< as in the program's listing
+  std::vector<std::string> states;  ///< names and types of all trained or kept values
   size_t count(std::string_view text) const {
     return static_cast<size_t>(std::count_if(steps.begin(), steps.end(), [&](const std::string& step) {
       return step.find(text) != std::string::npos;
@@ -53,9 +53,9 @@ struct Trained {
 struct Way {
   std::string device;
   Precision precision = Precision::f32;
-  bool finishes = true;  ///< the pass runs
-  bool absorbs = true;   ///< casts vanish into kernels
-  bool pads = true;      ///< scores of a vocabulary are padded
+  bool finishes = true;  ///< runs the pass that fuses GELU into products
+  bool absorbs = true;   ///< fuses casts into kernels
+  bool pads = true;      ///< pads vocabulary scores
   passes::RecomputeMode recompute = passes::RecomputeMode::none;
 };
 
@@ -123,13 +123,13 @@ TEST_F(DeviceStep, SixteenBitsLearnAlikeWithAndWithout) {
     const Trained with = train(gpt, {.device = device_, .precision = precision});
     const Trained without = train(gpt, {.device = device_, .precision = precision, .finishes = false});
     EXPECT_EQ(with.count("gelu_grad") + with.count("gelu approximate"), 0u);
-    // Of every layer's four products and the head, whose weight has no bias.
+    // Four products in each layer, and the head, whose weight has no bias.
     EXPECT_EQ(with.count("linear_grad_w"), size_t{4 * kLayers + 1});
     EXPECT_EQ(with.count("wide=1"), size_t{4 * kLayers + 1});
     EXPECT_EQ(with.count("cast"), without.count("cast"));
     EXPECT_EQ(without.steps.size() - with.steps.size(), size_t{2 * kLayers});
-    // Both are right: they round at other places, and four steps of Adam make of a last bit what they make of
-    // it. So neither may be farther from f32 than 16 bits are on the CPU, and they no farther apart.
+    // The two runs round at different places, and four steps of Adam amplify a last bit unpredictably. So
+    // each must be as near to f32 as 16 bits on the CPU are, and they must be as near to each other.
     for (const std::vector<double>& loss : {with.loss, without.loss, here.loss})
       expect_near(loss, f32.loss, 1e-2);
     expect_near(with.loss, without.loss, 1e-2);
@@ -172,7 +172,7 @@ TEST_F(DeviceStep, WhatIsComputedAgainStaysApart) {
 }
 
 TEST_F(DeviceStep, ScoresOfAVocabularyStandInAlignedRows) {
-  // 300 classes are 320 columns inside, with a weight of their own (llama) or that of the embedding (gpt2).
+  // 300 classes are padded to 320 columns, of a separate weight (llama) or of the embedding (gpt2).
   for (const char* name : {"gpt2", "llama"}) {
     const ir::Graph graph = network(name, 300);
     for (const Precision precision : {Precision::f32, Precision::bf16}) {
@@ -182,7 +182,7 @@ TEST_F(DeviceStep, ScoresOfAVocabularyStandInAlignedRows) {
       EXPECT_EQ(here.count("padded="), 0u);
       EXPECT_EQ(without.count("padded="), 0u);
       EXPECT_EQ(with.count("padded=20"), 2u) << name;  // the loss and its gradient
-      EXPECT_EQ(with.count("pad "), 1u);               // forward and backward read one weight
+      EXPECT_EQ(with.count("pad "), 1u);               // forward and backward share a padded weight
       EXPECT_EQ(with.states, without.states);
       expect_near(with.loss, without.loss, precision == Precision::f32 ? 1e-6 : 1e-3);
       expect_near(with.loss, here.loss, precision == Precision::f32 ? 2e-4 : 1e-2);
@@ -236,13 +236,13 @@ TEST_F(DeviceStep, TheStemOfAResNetLearnsWithEightChannelsAsWithThree) {
   expect_near(resnet_losses(device_), resnet_losses(device_, {"step_stems"}), 1e-2);
 }
 
-/// Casts of a program by what they read: constants and states, inputs, the rest.
+/// The casts of a program by what they read: constants and states, inputs, gradients, or others.
 struct Casts {
   int of_weights = 0, of_inputs = 0, of_gradients = 0, of_others = 0;
   std::string others;
 };
 
-/// Gradients of convolutions' weights reach the update in f32; that of the stem is cut to its channels
+/// Weight gradients of convolutions reach the update in f32; that of the stem is cut to its real channels
 /// before.
 bool is_of_weights_gradient(const compile::Program& program, const compile::Step& cast) {
   compile::SlotId from = cast.in[0];
@@ -274,7 +274,7 @@ Casts casts_of(const compile::Program& program) {
   return casts;
 }
 
-/// A step of ResNet-50 over 16 images in bf16, compiled but not run. `keep`: ops that stay f32.
+/// A step of ResNet-50 over 16 images in bf16, compiled but not run. `keep`: ops that remain in f32.
 std::unique_ptr<TrainSession> resnet_session(const std::string& device, std::vector<std::string> keep) {
   const std::vector<std::string> size{"size=64", "classes=10"};
   ir::Graph resnet = model::zoo::build("resnet50", size).graph;
@@ -287,7 +287,7 @@ std::unique_ptr<TrainSession> resnet_session(const std::string& device, std::vec
 }
 const std::vector<tensor::Dims> kImages{{16, 3, 64, 64}, {16}};
 
-/// Bytes and number of the steps of an op.
+/// Bytes and number of the steps with an op.
 std::pair<double, int> count_of(const compile::Program& program, std::string_view op) {
   std::pair<double, int> count{0, 0};
   for (const compile::Step& step : program.steps) {
@@ -305,7 +305,7 @@ TEST_F(DeviceStep, ActivationsOfAResNetStayInSixteenBits) {
   EXPECT_EQ(casts.of_others, 0) << casts.others;
   EXPECT_EQ(casts.of_inputs, 1);
   EXPECT_EQ(casts.of_weights, 0);
-  // Of 53 convolutions, the head and its bias the update writes the copies that the next step reads.
+  // For 53 convolutions, the head and its bias the update writes copies that the next step reads.
   EXPECT_EQ(session->copies().size(), 55u);
   double weights = 0, copied = 0;
   for (const lower::TrainedParam& p : session->params())
@@ -324,7 +324,7 @@ TEST_F(DeviceStep, ActivationsOfAResNetStayInSixteenBits) {
     EXPECT_EQ(program.slot(step.in[2]).dtype, DType::f32) << step.from;
     EXPECT_EQ(program.slot(step.out[0]).dtype, DType::bf16) << step.from;
   }
-  // With norms in f32 every activation is cast to them and back.
+  // With norms in f32 every activation is cast to f32 and back.
   const auto wide = resnet_session(device_, {"batch_norm_train"});
   const compile::Program& before = *wide->programs(kImages, 1)[0];
   EXPECT_LT(count_of(program, "batch_norm").first, 0.6 * count_of(before, "batch_norm").first);

@@ -1,4 +1,4 @@
-// Tensor parallel training and hybrids: every layout of the same ranks learns the same.
+// Tensor-parallel training and hybrids: every layout of the same number of ranks learns the same.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -34,7 +34,7 @@ Case language(const std::string& network, std::vector<std::string> options) {
   return c;
 }
 
-/// Sizes that every axis of 8 ranks divides, and a vocabulary that none does.
+/// Sizes that every axis of 8 ranks divides, and a vocabulary that none of them divides.
 Case gpt(const std::string& dropout = "0.1") {
   return language<37>("gpt2", {"positions=8", "width=64", "layers=8", "heads=8", "dropout=" + dropout});
 }
@@ -46,10 +46,10 @@ Case llama(int kv_heads) {
 struct Trained {
   std::vector<double> loss, norm, count;
   std::map<std::string, Tensor> weights;
-  int64_t bytes = 0;  ///< of rank 0's states
+  int64_t bytes = 0;  ///< bytes of rank 0's states
 };
 
-constexpr size_t kMicroBatches = 8;  // of a step, on all ranks
+constexpr size_t kMicroBatches = 8;  // of a step, over all ranks
 
 Trained steps(TrainSession& session, const Case& c, comm::Mesh* mesh, int count) {
   Trained out;
@@ -73,7 +73,7 @@ Trained alone(const Case& c, int count = 3) {
   return steps(session, c, nullptr, count);
 }
 
-/// Trains on as many local ranks as the strategy wants; what rank 0 saw, which all others saw too.
+/// Trains on as many local ranks as the strategy needs; returns rank 0's results, equal to all others'.
 Trained on_ranks(const Case& c, const Strategy& wanted, int count = 3) {
   const Strategy strategy = passes::choose_kv_ranks(c.graph, wanted);
   comm::LocalWorld world(strategy.world());
@@ -144,7 +144,7 @@ TEST(TensorParallel, LlamaWithFewerKeyHeadsThanRanks) {
 }
 
 TEST(TensorParallel, PartsOfUnevenLengthComputeTheSameAgain) {
-  // 65 and 64 scores a token: on one rank 64 bytes are little beside the largest value, on the other not.
+  // 65 and 64 scores per token: 64 bytes are small relative to the largest value on one rank only.
   Case c = language<129>("llama", {"positions=8", "width=32", "layers=2", "heads=4", "inner=64"});
   const Trained want = alone(c);
   for (const passes::RecomputeMode mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
@@ -219,7 +219,7 @@ TEST(TensorParallel, InBf16) {
   for (const Strategy& s :
        {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 1}, Strategy{.dp = 2, .tp = 2, .zero = 3}}) {
     SCOPED_TRACE(text(s));
-    // Other sums round to other 16-bit values, which Adam takes for gradients where there are none (key
+    // Other sums round to other 16-bit values, which Adam amplifies where true gradients are zero (key
     // biases).
     const Trained got = on_ranks(c, s);
     EXPECT_LT(relative(want.loss, got.loss), 4e-3);
@@ -227,7 +227,7 @@ TEST(TensorParallel, InBf16) {
   }
 }
 
-/// Content for any input: numbers, or ids below what every network of the test has.
+/// Content for any input: random numbers, or ids valid for all networks of the test.
 Feeds any_feeds(const ir::Graph& graph, uint64_t stream) {
   constexpr int64_t kRows = 4, kTokens = 8, kFewest = 3;
   base::Rng rng(9, stream);
@@ -257,7 +257,7 @@ struct Network {
   std::vector<std::string> options;
 };
 
-/// Three steps of two micro-batches; states gathered.
+/// Trains three steps of two micro-batches; gathers the states.
 Trained any_steps(const ir::Graph& graph, const Strategy& wanted) {
   const Strategy strategy = passes::choose_kv_ranks(graph, wanted);
   comm::LocalWorld world(strategy.world());
@@ -313,12 +313,12 @@ TEST(Hybrid, NetworksOfTheZoo) {
     }
     const Trained got = any_steps(graph, {.tp = 2});
     EXPECT_LT(relative(want.loss, got.loss), 1e-4);
-    // Batch norms over few elements magnify roundings from the second step on.
+    // Batch norms over few elements amplify rounding errors from the second step on.
     EXPECT_LT(std::abs(want.norm[0] - got.norm[0]), 1e-5 * want.norm[0]);
   }
 }
 
-/// Every factorisation of 8 = dp x pp x tp, each with another stage of ZeRO.
+/// Every factorization of 8 = dp x pp x tp, with varying stages of ZeRO.
 TEST(Hybrid, EveryFactorisationOfEightRanksLearnsTheSame) {
   const Case c = gpt();
   const Trained want = alone(c);

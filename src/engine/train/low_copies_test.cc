@@ -1,5 +1,5 @@
-// 16-bit copies of weights, which the update writes and steps read: no step casts a weight, in any layout,
-// and the copies have the bits of a cast of their masters.
+// 16-bit copies of weights that the update writes and steps read: no layout casts weights within a step, and
+// copies have the bits of rounded masters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Network {
   std::vector<tensor::Dims> shapes;
 };
 
-/// The head is the embedding, or has a weight of its own.
+/// The head is the embedding, or has a separate weight.
 Network language(const std::string& name, bool is_tied) {
   const std::string tied = is_tied ? "is_tied=true" : "is_tied=false";
   return {
@@ -48,7 +48,7 @@ TrainOptions options_for(Precision precision, const std::string& device) {
   return o;
 }
 
-/// The state that a slot holds, or that ranks gathered into it.
+/// The state that a slot holds, or that was gathered into it.
 std::string weight_of(const compile::Program& program, compile::SlotId id) {
   const compile::Slot& slot = program.root(id);
   if (slot.kind == compile::SlotKind::state) return slot.name;
@@ -62,7 +62,7 @@ std::string weight_of(const compile::Program& program, compile::SlotId id) {
   return "";
 }
 
-/// Names of the weights that programs read in f32 and round.
+/// Names of the weights that programs read in f32 and cast.
 std::string cast_weights(const std::vector<const compile::Program*>& programs) {
   std::string names;
   for (const compile::Program* program : programs) {
@@ -77,7 +77,7 @@ std::string cast_weights(const std::vector<const compile::Program*>& programs) {
   return names;
 }
 
-/// What the programs of a step of two micro-batches cast on any rank of a layout.
+/// The casts in the programs of a step of two micro-batches, on all ranks of a layout.
 std::string cast_on_ranks(const Network& network, TrainOptions options) {
   const int ranks = options.strategy.dp * options.strategy.tp * options.strategy.pp;
   comm::LocalWorld world(ranks);
@@ -134,7 +134,7 @@ TEST(LowCopies, NoRankCastsAWeight) {
   }
 }
 
-/// What is read in f32 as well is shared out whole, in f32: its cast stays, and is the only one.
+/// A weight that is also read in f32 is sharded in f32, so its cast remains, as the only one.
 TEST(LowCopies, AnEmbeddingThatIsTheHeadIsCastWhereZeroSharesItOut) {
   const std::string each = "transformer.wte.weight ";  // the program of every micro-batch, on two ranks
   for (const int zero : {1, 2, 3}) {
@@ -150,8 +150,8 @@ struct Run {
   std::map<std::string, Tensor> states;
 };
 
-/// Four steps of two micro-batches, the third with infinite gradients; `remakes`: copies are cast from their
-/// masters before each step.
+/// Runs four steps of two micro-batches, the third with infinite gradients; `remakes`: whether copies are
+/// cast from their masters before each step.
 Run train(const Network& network, const TrainOptions& options, Feeds (*feeds)(uint64_t), bool remakes) {
   TrainSession session(network.graph, options);
   Run run;
@@ -212,7 +212,7 @@ TEST(LowCopies, FollowStatesThatAreOverwritten) {
   EXPECT_EQ(step(first, 3), step(second, 3));
 }
 
-/// Bytes of the steps of an op.
+/// Bytes of the steps with an op.
 double bytes_of(const compile::Program& program, std::string_view op) {
   double bytes = 0;
   for (const compile::Step& step : program.steps) {
@@ -221,7 +221,8 @@ double bytes_of(const compile::Program& program, std::string_view op) {
   return bytes;
 }
 
-/// A weight costs a step 2 bytes beside the update's own 28, where a cast moved 6 in every micro-batch.
+/// Per weight and step, a copy costs 2 bytes in addition to the update's 28; a cast would move 6 bytes in
+/// every micro-batch.
 TEST(LowCopies, CostTwoBytesAWeightAndStep) {
   const auto device = tests::cuda_device();
   if (!device) GTEST_SKIP() << tests::kNoGpu;

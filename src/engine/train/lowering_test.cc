@@ -1,5 +1,5 @@
-// Programs that are lowered for one rank without the others, a device or any weight are those that the ranks
-// run.
+// Programs lowered for one rank without other ranks, a device or the content of weights equal those that
+// ranks run.
 #include <gtest/gtest.h>
 
 #include "comm/local.h"
@@ -19,7 +19,7 @@ namespace {
 using passes::RecomputeMode;
 using passes::Strategy;
 
-/// The graph with weights that have no content.
+/// The graph with weights without content.
 ir::Graph without_weights(ir::Graph graph) {
   for (size_t i = 0; i < graph.values().size(); ++i) {
     ir::Value& v = graph.value(ir::ValueId(static_cast<uint32_t>(i)));
@@ -58,7 +58,7 @@ std::vector<std::string> lowered_alone(const ir::Graph& loss, const lower::StepT
   return texts;
 }
 
-/// A vocabulary that no axis divides: parts are of uneven length.
+/// A vocabulary that no axis divides, so that parts have unequal lengths.
 ir::Graph uneven_loss() {
   return tests::loss_network(
       "gpt2", {"vocabulary=37", "positions=8", "width=32", "layers=4", "heads=4", "dropout=0.1"});
@@ -104,7 +104,7 @@ TEST(Lowering, OneRankAloneGetsTheProgramsThatTheRanksRun) {
   }
 }
 
-/// A budget that the smaller parts of the last rank fit, and those of the first do not.
+/// A budget that suffices for the smaller parts of the last rank but not for those of the first.
 TEST(Lowering, ARankTakesThePlanOfTheFirstThoughItsOwnPartsAreSmaller) {
   TrainOptions options;
   options.strategy = {.tp = 4};
@@ -154,11 +154,11 @@ TEST(Lowering, AGptOf175BillionParametersIsLoweredWithoutMemoryForThem) {
   lower::StepLowering lowering(
       std::move(form), {options, {mesh, mesh.coordinates(13)}, {.on = tensor::DeviceKind::cuda}}, packs);
   const auto step = lowering.lower({{{1, 2048}, {1, 2048}}, 1, lower::StepPart::last});
-  // 6 flop a parameter and token, of which this rank has an eighth, and attention.
+  // 6 operations per parameter and token, an eighth of them on this rank, plus attention.
   const double products = 6.0 * static_cast<double>(parameters) * 2048 / 8;
   EXPECT_GT(step.program->cost().flop, products);
   EXPECT_LT(step.program->cost().flop, 1.1 * products);
-  // 16-bit copies of its eighth of the weights, and f32 masters and moments of a 64th: ZeRO 1.
+  // 16-bit copies of an eighth of the weights, and f32 masters and moments of a 64th (ZeRO 1).
   const double states = static_cast<double>(parameters) * (2.0 / 8 + 12.0 / 64);
   EXPECT_NEAR(static_cast<double>(step.program->memory.state_bytes), states, 0.01 * states);
 }

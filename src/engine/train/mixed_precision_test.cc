@@ -1,5 +1,5 @@
-// Sessions in 16 bits and with every optimizer: they learn like f32, with the same bits for every thread
-// count, and a step with too large a loss scale changes nothing.
+// Sessions in 16 bits and with every optimizer: they learn as in f32, with the same bits for every number of
+// threads, and a step with too large a loss scale changes nothing.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ using passes::Precision;
 using tensor::DType;
 using tensor::Tensor;
 
-/// Tokens whose successor follows a rule (next = 3 token + 1 mod 17), 4 rows of 8.
+/// Tokens that follow a rule (next = 3 token + 1 mod 17), 4 rows of 8.
 Feeds tokens(uint64_t stream) {
   Tensor ids = Tensor::empty(DType::i64, {4, 8}), labels = Tensor::empty(DType::i64, {4, 8});
   base::Rng rng(3, stream);
@@ -29,7 +29,7 @@ Feeds tokens(uint64_t stream) {
   return {ids, labels};
 }
 
-/// Images of one bright row: its place is the class.
+/// Images with one bright row, whose position is the class.
 Feeds images(uint64_t stream) {
   Tensor x = Tensor::empty(DType::f32, {8, 1, 28, 28}), labels = Tensor::empty(DType::i64, {8});
   base::Rng rng(5, stream);
@@ -95,7 +95,7 @@ TEST(MixedPrecision, GptLearnsAsInF32) {
   }
 }
 
-/// Mean distance of two loss curves.
+/// The mean distance between two loss curves.
 double distance(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += std::abs(a[i] - b[i]);
@@ -170,7 +170,7 @@ TEST(Optimizers, EveryKindLearns) {
     TrainOptions options = options_for(Precision::f32);
     options.optimizer.kind = kind;
     options.optimizer.clip_norm = 1;
-    options.optimizer.eta = 0.05;  // vectors of lars take the whole rate, so that must be small
+    options.optimizer.eta = 0.05;  // lars applies the full rate to vectors, so it must be small
     const Trained t = train(gpt, options, tokens, 80, lr);
     EXPECT_LT(t.loss.back(), 0.5 * t.loss.front()) << t.session->optimizer_text();
   }
@@ -179,7 +179,7 @@ TEST(Optimizers, EveryKindLearns) {
 TEST(Optimizers, MicroBatchesMakeTheSameGroups) {
   TrainOptions options = options_for(Precision::f32);
   options.optimizer.kind = OptimizerKind::muon;
-  options.optimizer.muon_exclude = {};  // the embedding is known by what reads it
+  options.optimizer.muon_exclude = {};  // the embedding is recognized by its readers
   TrainSession whole(tests::loss_network("gpt2", kSmallGpt), options),
       parts(tests::loss_network("gpt2", kSmallGpt), options);
   whole.prepare({{4, 8}, {4, 8}}, 1);

@@ -1,4 +1,4 @@
-// Networks of the zoo, split over local ranks by rules: losses and gradients are those of one rank.
+// Networks of the zoo, split over local ranks by rules: same losses and gradients as on one rank.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -44,7 +44,7 @@ struct Network {
   int64_t batch = 2, sequence = 8;
 };
 
-/// Forward and backward of one micro-batch in global shapes; gradients are outputs named after their weight.
+/// Forward and backward pass of a micro-batch in global shapes; gradients are outputs named after weights.
 struct Step {
   ir::Graph loss;  ///< the model with its loss, symbolic
   ir::Graph graph;
@@ -86,7 +86,7 @@ Tensor feed_for(const ir::Value& input, int64_t vocabulary, const Network& netwo
   return noise(dims, 1, 9);
 }
 
-/// Weights become states; the step as engine::TrainSession makes it, up to the partition pass.
+/// Weights become states; the step is made as engine::TrainSession does, up to the partition pass.
 Step step_of(const Network& network, int64_t vocabulary,
              passes::Precision precision = passes::Precision::f32) {
   Step step;
@@ -102,7 +102,7 @@ Step step_of(const Network& network, int64_t vocabulary,
     const auto id = ValueId(static_cast<uint32_t>(i));
     const ir::Value& v = g.value(id);
     if (v.kind != ir::ValueKind::param || v.data.dtype() != DType::f32 || v.data.elements() <= 1) continue;
-    // Larger than at a start, so that no path is too faint to be seen.
+    // Larger than initial weights, so that every path has a visible effect.
     step.feeds[v.name] = noise(v.data.dims(), v.data.rank() > 1 ? 0.2 : 1, ++stream);
     g.make_state(id);
   }
@@ -134,13 +134,13 @@ Step step_of(const Network& network, int64_t vocabulary,
   return step;
 }
 
-/// A part of a tensor as local_boxes says.
+/// The part of a tensor given by local_boxes.
 Tensor part(const Tensor& whole, const Shard& shard, const Partitioning& how) {
   const auto boxes = tensor::local_boxes(whole.dims(), shard, how.mesh, how.coordinates);
   const tensor::Dims dims = tensor::local_dims(whole.dims(), shard, how.mesh, how.coordinates);
   Tensor out = Tensor::empty(whole.dtype(), dims);
   const std::vector<double> from = whole.to_doubles();
-  // Boxes lie side by side along the one dimension that has sections.
+  // Boxes are next to each other along the only dimension that has sections.
   size_t axis = 0;
   for (size_t d = 0; d < dims.size(); ++d) axis = boxes.size() > 1 && boxes[0].size[d] != dims[d] ? d : axis;
   tensor::Dims at(dims.size(), 0);
@@ -162,7 +162,7 @@ Tensor part(const Tensor& whole, const Shard& shard, const Partitioning& how) {
   return out;
 }
 
-/// Outputs by name of a program made of the graph.
+/// The outputs, by name, of a program compiled from the graph.
 Contents run(ir::Graph graph, const Contents& feeds, comm::Mesh* mesh) {
   passes::run_passes(passes::step_passes(), graph);
   graph.sort();
@@ -224,7 +224,7 @@ size_t count(const ir::Graph& graph, std::string_view op) {
   return n;
 }
 
-/// Every rank's loss and gradients against one rank's. Returns rank 0's graph.
+/// Compares every rank's loss and gradients with those of one rank. Returns rank 0's graph.
 ir::Graph expect_same_step(const Step& step, Partitioning how, double tolerance = 2e-4) {
   const Contents want = run(step.graph, step.feeds, nullptr);
   std::vector<ir::Graph> graphs;
@@ -313,7 +313,7 @@ TEST(PartitionModels, Bert) {
   Network bert{"bert",
                {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
                kBertRules};
-  // Behind the attention's output comes the same suffix again.
+  // The same suffix also occurs after the attention's output.
   bert.rules.insert(bert.rules.begin(), {"*layer.*.output.dense.weight", "tp", 1});
   for (const std::string head : {"masked_lm", "classification"}) {
     bert.options.push_back("head=" + head);
@@ -365,17 +365,18 @@ TEST(PartitionModels, SequenceParallel) {
       Partitioning how = partitioning_of(step, gpt2.rules, tp(ranks));
       how.sequence_axis = "tp";
       const ir::Graph g = expect_same_step(step, how);
-      // Two of every layer each way. A split vocabulary: the embedding's sum and the head's gradient as well;
-      // else the stream is whole before the first branch, and head and loss go by tokens.
+      // Two for each layer in each direction. With a split vocabulary also the embedding's sum and the head's
+      // gradient; otherwise the stream is whole before the first branch, and head and loss are split by
+      // tokens.
       EXPECT_EQ(count(g, "reduce_scatter"), splits_vocabulary ? 10u : 8u) << ir::print(g);
-      // The parameters of norms and the biases that are added once, together; the loss over split classes or
-      // its sum and count over tokens.
+      // The parameters of norms and the biases that are added once, together; and for the loss the reductions
+      // over split classes, or its sum and count over tokens.
       EXPECT_EQ(count(g, "all_reduce"), 3u) << ir::print(g);
     }
   }
 }
 
-/// The split that the product itself chooses.
+/// The split that Trireme chooses by itself.
 Partitioning chosen(const Step& step, passes::Strategy strategy) {
   strategy = passes::choose_kv_ranks(step.loss, strategy);
   Partitioning how{
@@ -405,7 +406,7 @@ TEST(PartitionModels, ByTheRulesOfEachFamily) {
         SCOPED_TRACE(
             base::concat(network.name, " on ", ranks, " ranks", sequence ? ", sequence parallel" : ""));
         const Partitioning how = chosen(step, {.tp = ranks, .sequence = sequence});
-        // Ten classes do not divide over four ranks.
+        // Ten classes cannot be divided among four ranks.
         EXPECT_EQ(how.placed.empty(), network.name == "small_resnet" && ranks == 4);
         expect_same_step(step, how);
       }
@@ -437,7 +438,7 @@ TEST(PartitionModels, SixteenBits) {
   const Step step = step_of(gpt2, 40, passes::Precision::bf16);
   for (bool sequence : {false, true}) {
     const ir::Graph g = expect_same_step(step, chosen(step, {.tp = 2, .sequence = sequence}), 6e-2);
-    // What is reduced is what was computed: 16 bits.
+    // Values are reduced in the type in which they are computed: 16 bits.
     size_t halves = 0;
     for (const ir::Node& node : g.nodes()) {
       if (node.op->schema.is_collective) halves += g.type(node.in[0]).dtype == DType::bf16 ? 1 : 0;
@@ -446,7 +447,7 @@ TEST(PartitionModels, SixteenBits) {
   }
 }
 
-/// Costs depend on extents; what comes out does not, from one token to more tokens than channels.
+/// Costs depend on extents; the choice must not, from one token to more tokens than channels.
 TEST(PartitionModels, TheSameCollectivesForEverySize) {
   for (const int64_t width : {16, 64, 256}) {
     for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {4, 64}, {32, 128}}) {
@@ -476,7 +477,7 @@ TEST(PartitionModels, TheSameCollectivesForEverySize) {
 }
 
 TEST(PartitionModels, TheSameCollectivesForEverySizeOfSequenceParallel) {
-  std::map<std::string, std::string> seen;  // by what does not change with the size
+  std::map<std::string, std::string> seen;  // by everything that does not depend on the size
   for (const int64_t width : {16, 64, 256}) {
     for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{2, 8}, {4, 64}, {32, 128}}) {
       Network gpt2{"gpt2",
@@ -501,7 +502,7 @@ TEST(PartitionModels, TheSameCollectivesForEverySizeOfSequenceParallel) {
             std::string counts;
             for (const char* op : {"all_reduce", "reduce_scatter", "all_to_all"})
               counts += base::concat(op, " ", count(g, op), " ");
-            // The gradient of learned positions is gathered, or summed together with small gradients.
+            // The gradient of learned positions is gathered, or summed together with other small gradients.
             EXPECT_GE(count(g, "all_gather"), 15u) << key;
             EXPECT_LE(count(g, "all_gather"), 16u) << key;
             const std::string& first = seen.emplace(key, counts).first->second;

@@ -1,4 +1,5 @@
-// Networks cut into pipeline parts, each part's step split into programs: the bits of the whole graph.
+// Networks cut into pipeline parts, with the step of each part split into programs: the same bits as the
+// whole graph.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ using tensor::DType;
 using tensor::Tensor;
 using Named = std::map<std::string, Tensor>;
 
-/// Compiles and runs a graph on named inputs and states; states change in place.
+/// Compiles and runs a graph on named inputs and states; states are changed in place.
 Named run_named(ir::Graph graph, const Named& inputs, Named& states) {
   passes::run_passes(passes::step_passes(), graph);
   base::ThreadPool pool(2);
@@ -84,7 +85,7 @@ const std::vector<Case>& cases() {
   return list;
 }
 
-/// A loss graph in its training form with static shapes and fused forward, its states and inputs.
+/// A loss graph in training form with static shapes and a fused forward pass, its states and inputs.
 struct Trainable {
   ir::Graph graph;
   Named states, inputs;
@@ -117,7 +118,7 @@ struct Trainable {
     inputs[passes::kLossWeightInput] = Tensor::scalar(0.03125f);
   }
 
-  /// Random numbers for every input; padding at the end of the second row.
+  /// Random numbers for every input, with padding at the end of the second row.
   void feed(const Case& c) {
     base::Rng rng(5);
     for (ValueId id : graph.inputs()) {
@@ -152,7 +153,7 @@ struct Trainable {
   }
 };
 
-/// `tree_accumulate` of every gradient into the state "<param>.grad".
+/// Adds every gradient to the state "<param>.grad" by `tree_accumulate`.
 void add_sums(ir::Graph& graph, const std::vector<passes::ParamGradient>& gradients) {
   for (const passes::ParamGradient& g : gradients) {
     const ValueId sum = graph.add_state(graph.value(g.param).name + ".grad", graph.type(g.param));
@@ -167,7 +168,7 @@ ValueId loss_of(const ir::Graph& graph) {
   return at == names.end() ? ir::kNoValue : graph.outputs()[static_cast<size_t>(at - names.begin())];
 }
 
-/// Loss, counts and, after it, states of the step as one graph.
+/// The loss and counts of the step as one graph, and the states after it.
 std::pair<Named, Named> whole(const Trainable& t) {
   ir::Graph graph = t.graph;
   std::vector<ValueId> outputs;
@@ -180,11 +181,11 @@ std::pair<Named, Named> whole(const Trainable& t) {
   return {results, states};
 }
 
-/// The same by parts: all forwards, all backwards (and weight gradients in between).
+/// The same by parts: all forward passes, then all backward passes (with weight gradients in between).
 std::pair<Named, Named> by_parts(const Trainable& t, const passes::PipelineCut& cut, bool splits_weights) {
   const size_t parts = cut.parts();
   std::vector<passes::PipelinePrograms> programs;
-  // Gradients per part: a tied weight has several, which are added at the end, the last part's first.
+  // Gradients per part: those of a tied weight are added at the end, starting with the last part's.
   std::vector<Named> states(parts);
   std::vector<Named> known(parts, t.inputs);
   for (size_t k = 0; k < parts; ++k) {
@@ -227,7 +228,7 @@ std::pair<Named, Named> by_parts(const Trainable& t, const passes::PipelineCut& 
   return {known[parts - 1], all};
 }
 
-/// Largest difference relative to the largest element.
+/// The largest difference relative to the largest element.
 double distance(const Tensor& a, const Tensor& b) {
   double most = 1e-30, apart = 0;
   const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
@@ -272,7 +273,7 @@ TEST(PipelineCut, PartsAreBalancedAndOneValueCrosses) {
       SCOPED_TRACE(base::concat(c.name, " in ", parts));
       const passes::PipelineCut cut = passes::plan_pipeline_cut(t.graph, parts);
       ASSERT_EQ(cut.share.size(), parts);
-      // Four layers in four parts with a head: no part does twice its share.
+      // Four layers in four parts with a head: no part does twice its share of the work.
       EXPECT_LT(*std::max_element(cut.share.begin(), cut.share.end()), 2.0 / static_cast<double>(parts));
       for (size_t k = 0; k + 1 < parts; ++k) {
         EXPECT_EQ(passes::cut_part(t.graph, cut, k).out.size(), 1u) << k;
@@ -289,7 +290,7 @@ TEST(PipelineCut, SaysWhatToExpect) {
       passes::make_pipeline_order(passes::PipelineSchedule::one_f_one_b, {.stages = 2, .micro_batches = 8}));
   EXPECT_NE(text.find("2 stages, 8 micro-batches: waiting "), std::string::npos) << text;
   EXPECT_NE(text.find("part 0 on stage 0"), std::string::npos) << text;
-  // [2, 12, 32] f32 cross.
+  // [2, 12, 32] f32 values cross the cut.
   EXPECT_NE(text.find("passes on 3072 bytes, micro-batches in flight 2"), std::string::npos) << text;
   EXPECT_NE(text.find("from transformer.h.2.ln_1.weight"), std::string::npos) << text;
 }

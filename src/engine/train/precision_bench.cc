@@ -45,8 +45,7 @@ Feeds feeds_of(const Job& job) {
   return feeds;
 }
 
-// One thread is timed by its own processor time, which a busy machine does not stretch; a team by the wall
-// clock.
+// One thread is timed by its own CPU time, which does not depend on other load; a team by the wall clock.
 double now(bool alone) {
   timespec t;
   clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);

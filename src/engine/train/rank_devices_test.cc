@@ -1,5 +1,5 @@
-// Many ranks on devices: training follows the CPU's losses and models that several ranks hold answer
-// as the CPU does, whichever order the events of the streams allow.
+// Many ranks on devices: training has the losses of the CPU, and models on several ranks return the CPU's
+// results, in every order of execution that the events of the streams allow.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,14 +23,14 @@ using passes::Strategy;
 using tensor::DType;
 using tensor::Tensor;
 
-/// How the streams of emulated devices run while this lives.
+/// Sets the order in which streams of emulated devices run, during its lifetime.
 class Order {
  public:
   explicit Order(const char* order) { ::setenv("TRIREME_EMULATED_ORDER", order, 1); }
   ~Order() { ::unsetenv("TRIREME_EMULATED_ORDER"); }
 };
 
-/// Emulated devices, one for each rank; where there is a GPU, all ranks share it.
+/// Emulated devices, one for each rank; with a GPU, all ranks share it.
 class RankDevices : public testing::Test {
  protected:
   void SetUp() override {
@@ -39,10 +39,10 @@ class RankDevices : public testing::Test {
     device_ = *device == "emulated" ? "emulated" : "cuda:shared";
     one_ = *device;
   }
-  std::string device_, one_;  ///< of several ranks, and of one
+  std::string device_, one_;  ///< for several ranks, and for one
 };
 
-/// What only the stand-in can do.
+/// Tests that need emulated devices.
 class EmulatedRankDevices : public RankDevices {
  protected:
   void SetUp() override {
@@ -90,7 +90,7 @@ std::vector<double> losses(TrainSession& session, int dp) {
   return out;
 }
 
-/// Losses and gradient norms of two steps on `device`; one rank where the strategy is of one.
+/// Losses and gradient norms of two steps on `device`; a single rank if the strategy has one.
 std::vector<double> train(const ir::Graph& graph, const Strategy& strategy, const std::string& device) {
   TrainOptions options;
   options.optimizer.clip_norm = 0.5;
@@ -132,7 +132,7 @@ TEST_F(RankDevices, TrainingFollowsTheCpusLosses) {
   for (const auto& [what, strategy] : layouts) expect_near(want, train(graph, strategy, device_), what);
 }
 
-/// How often a rank's step with its scores split over two pads them from 500 to 512.
+/// The number of pads from 500 to 512 in the steps of two ranks that split the scores.
 int padded_parts(const ir::Graph& graph, const std::string& device) {
   std::atomic<int> count{0};
   comm::LocalWorld(2).run([&](comm::Communicator& comm) {
@@ -159,7 +159,7 @@ TEST_F(RankDevices, ScoresThatRanksSplitArePaddedPartByPart) {
 }
 
 TEST_F(RankDevices, AStageMayHoldNothingButTheTiedHead) {
-  const ir::Graph graph = gpt(true, 1000);  // so heavy a head that a stage has no layer beside it
+  const ir::Graph graph = gpt(true, 1000);  // so heavy a head that its stage has no layers
   expect_near(train(graph, {}, "cpu"), train(graph, {.pp = 2}, "cpu"), "stages");
   expect_near(train(graph, {}, "cpu"), train(graph, {.pp = 2}, device_), "stages on devices");
 }

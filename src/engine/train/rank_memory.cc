@@ -1,4 +1,4 @@
-// What a rank's training state costs in memory.
+// The memory that a rank's training state takes.
 #include "engine/train/rank_memory.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace trireme::engine {
 namespace {
 
-/// Adds the bytes of a state to what it is.
+/// Adds the bytes of states by category.
 class Sorter {
  public:
   explicit Sorter(const TrainSession& session) {
@@ -25,7 +25,7 @@ class Sorter {
   }
 
  private:
-  /// "p" of "p.sum0"; empty for other states.
+  /// "p" for "p.sum0"; empty for other states.
   static std::string sum_of(const std::string& name) {
     const size_t at = name.rfind(".sum");
     return at == std::string::npos ? "" : name.substr(0, at);
@@ -34,7 +34,7 @@ class Sorter {
   std::set<std::string> params_, copies_, masters_;
 };
 
-/// Bytes of the gradients that the norm reads, where they stand in the arena.
+/// Bytes of the gradients that the norm reads, if they are in the arena.
 int64_t arena_gradients(const compile::Program& program) {
   std::set<compile::SlotId> roots;
   for (const compile::Step& step : program.steps) {

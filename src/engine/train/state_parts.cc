@@ -1,4 +1,4 @@
-// Parts of logical tensors: cut out of the whole, and put together again over the ranks.
+// Cuts parts out of logical tensors, and assembles tensors from the parts of all ranks.
 #include "engine/train/state_parts.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using tensor::Box;
 using tensor::Dims;
 using tensor::Tensor;
 
-/// A box of a tensor of the extents `dims` at `data`.
+/// A box within a tensor of extents `dims` at `data`.
 struct Region {
   std::byte* data;
   Dims dims, offset;
@@ -26,7 +26,7 @@ struct Region {
   }
 };
 
-/// Copies a box of `size` elements of `width` bytes, run by run of its last dimension.
+/// Copies a box of `size` elements of `width` bytes, one run of the last dimension at a time.
 void copy_region(const Region& from, const Region& to, const Dims& size, int64_t width) {
   if (tensor::element_count(size) == 0) return;
   const int64_t run = size.empty() ? 1 : size.back();
@@ -42,13 +42,13 @@ void copy_region(const Region& from, const Region& to, const Dims& size, int64_t
   }
 }
 
-/// A box of the whole and where it begins in the rank's local tensor.
+/// A box of the whole tensor, and its start within the rank's local tensor.
 struct PlacedBox {
   Box box;
   Dims local;
 };
 
-/// Boxes stand side by side along the split dimensions in the order of their offsets.
+/// Boxes are concatenated along the split dimensions in the order of their offsets.
 std::vector<PlacedBox> placed_boxes(const std::vector<Box>& boxes) {
   std::vector<PlacedBox> placed;
   for (const Box& b : boxes) {
@@ -86,7 +86,7 @@ int64_t width_of(const Tensor& t) {
 
 std::byte* bytes_of(const Tensor& t) { return const_cast<std::byte*>(t.raw()); }
 
-/// Axes that split the tensor, as positions in the mesh.
+/// The positions in the mesh of the axes that split the tensor.
 std::vector<size_t> split_axes(const StatePlace& place, const tensor::MeshShape& mesh) {
   std::vector<size_t> axes;
   for (size_t a = 0; a < mesh.axes().size(); ++a) {
@@ -121,7 +121,7 @@ Tensor whole_of(const Tensor& part, const StatePlace& place, const comm::Mesh& m
   std::string names;
   for (size_t a : axes) names += (names.empty() ? "" : ",") + shape.axes()[a].name;
   comm::Communicator& group = mesh.axis(names);
-  // Members of the group in their order: the last axis' neighbours are one apart.
+  // The members of the group in order; those next to each other on the last axis have adjacent numbers.
   std::vector<std::vector<int>> members;
   int64_t longest = 0;
   for (int r = 0; r < group.size(); ++r) {

@@ -1,4 +1,4 @@
-// What a training run keeps between steps, by name.
+// The states that a training run keeps between steps, by name.
 #include "engine/train/state_store.h"
 
 #include <cstring>

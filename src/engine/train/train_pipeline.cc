@@ -13,7 +13,7 @@ using tensor::Tensor;
 
 namespace {
 
-/// Where the buffer of a micro-batch begins; null for what is in none.
+/// The start of the buffer of a micro-batch; null for a slot without a buffer.
 std::byte* address_of(const PipelineBuffers& buffers, const lower::StageSlot& slot) {
   using B = lower::StageBuffer;
   std::byte* const begins[] = {
@@ -36,10 +36,10 @@ PipelineBytes bytes_of(const lower::LoweredStage& stage) {
 
 }  // namespace
 
-/// A part of the model on this stage with its programs.
+/// A part of the model on this stage, with its programs.
 struct TrainPipeline::Part {
   struct Work {
-    std::unique_ptr<BoundStep> step;  ///< null: the schedule has no such work
+    std::unique_ptr<BoundStep> step;  ///< null if the schedule has no such work
     std::vector<lower::StageSlot> in, out;
   };
   Work forward, backward, weights;
@@ -96,8 +96,8 @@ std::vector<const compile::Program*> TrainPipeline::programs() const {
 
 const runtime::Trace& TrainPipeline::trace() const { return parts_[0].forward.step->trace; }
 
-/// Adds `mine` over the stages that hold it: the first of them adds the others' in the order of the stages,
-/// and all get its sum. (Two stages at once: a + b is b + a.)
+/// Adds up `mine` over the stages that hold it: the first of them adds the others' values in the order of the
+/// stages, and sends the sum to all. (Two stages exchange values instead, as a + b is b + a.)
 void TrainPipeline::add_over_stages(Tensor& mine, const std::vector<int>& holders) {
   comm::Communicator& pp = stages_;
   constexpr const char* kSource = "tied weight";
@@ -127,7 +127,7 @@ void TrainPipeline::add_over_stages(Tensor& mine, const std::vector<int>& holder
   }
 }
 
-/// Gradients of parameters that several stages hold: every stage gets the sum of all.
+/// Gradients of parameters that several stages hold: every stage gets their sum.
 void TrainPipeline::add_tied(const StepScalars& scalars) {
   runner_.run(*tied_, {}, scalars, states_);
   for (size_t i = 0; i < tied_->results.size(); ++i) {
@@ -138,7 +138,7 @@ void TrainPipeline::add_tied(const StepScalars& scalars) {
   }
 }
 
-/// One program of one micro-batch.
+/// Runs one program for one micro-batch.
 void TrainPipeline::act(const PipelineAction& action, const PipelineBuffers& buffers, const Feeds& feeds,
                         const StepScalars& scalars) {
   Part::Work& work = parts_[static_cast<size_t>(action.chunk)].of(action.work);
@@ -156,7 +156,7 @@ void TrainPipeline::act(const PipelineAction& action, const PipelineBuffers& buf
   runner_.run(step, states_);
 }
 
-/// Times of the micro-batches on this stage.
+/// Adds the times of the micro-batches on this stage.
 void TrainPipeline::add_times(StepResult& result, const PipelineReport& report, size_t micro_batches) const {
   constexpr double kNs = 1e9;
   const double n = static_cast<double>(micro_batches) * kNs;
@@ -170,7 +170,7 @@ void TrainPipeline::add_times(StepResult& result, const PipelineReport& report, 
 }
 
 StepResult TrainPipeline::step(std::span<const Feeds> micro_batches, const ScalarsOf& scalars) {
-  // Nothing but partial sums changes in here: if a stage fails, no weight has moved on any.
+  // Only partial sums change here: if a stage fails, no stage has changed its weights.
   const PipelineReport report = runs_->run([&](const PipelineAction& a, const PipelineBuffers& buffers) {
     const auto m = static_cast<size_t>(a.micro_batch);
     act(a, buffers, micro_batches[m], scalars(m));

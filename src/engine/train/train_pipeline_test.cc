@@ -1,4 +1,4 @@
-// Training in pipelines: the losses and weights of one rank for every schedule, cut and mesh.
+// Pipelined training: the losses and weights of one rank for every schedule, cut and mesh.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -80,7 +80,7 @@ Trained train(TrainSession& session, const Case& c, size_t micro_batches, int dp
   return out;
 }
 
-/// Trains under a layout; all ranks must see the same.
+/// Trains in a layout; the results of all ranks must be equal.
 Trained train(const Case& c, size_t micro_batches, const Layout& layout) {
   comm::LocalWorld world(layout.pp * layout.dp, {.deadline_ns = 60'000'000'000});
   std::vector<Trained> all(static_cast<size_t>(world.size()));
@@ -117,8 +117,8 @@ double distance(const Tensor& a, const Tensor& b) {
   return apart / most;
 }
 
-/// The first loss has the bits of one rank; later ones differ by what the order of sums in the norm and in
-/// tied gradients does.
+/// The first loss has the same bits as on one rank; later ones may differ because the norm and tied gradients
+/// are summed in another order.
 void expect_near(const Trained& want, const Trained& got, double tolerance = 1e-4) {
   EXPECT_EQ(want.losses[0], got.losses[0]);
   EXPECT_EQ(want.counts, got.counts);
@@ -211,7 +211,7 @@ TEST(TrainPipeline, RecomputationKeepsTheBits) {
   }
 }
 
-/// Buffers and the largest arena of each stage.
+/// The bytes of buffers plus the largest arena of each stage.
 std::vector<int64_t> activation_bytes(Case c, int64_t budget, PipelineSchedule schedule) {
   std::vector<int64_t> bytes(4);
   comm::LocalWorld world(4, {.deadline_ns = 60'000'000'000});
@@ -225,7 +225,7 @@ std::vector<int64_t> activation_bytes(Case c, int64_t budget, PipelineSchedule s
     options.mesh = &mesh;
     TrainSession session(c.graph, options);
     auto programs = session.programs({{2, 8}, {2, 8}}, 8);
-    programs.pop_back();  // the update
+    programs.pop_back();  // without the update
     int64_t arena = 0;
     for (const compile::Program* p : programs) arena = std::max(arena, p->memory.arena_bytes);
     bytes[static_cast<size_t>(comm.rank())] = arena + session.pipeline_bytes({{2, 8}, {2, 8}}, 8);
@@ -237,10 +237,10 @@ TEST(TrainPipeline, MemoryFollowsTheSchedule) {
   const Case c = gpt();
   const auto one = activation_bytes(c, 0, PipelineSchedule::one_f_one_b);
   const auto all = activation_bytes(c, 0, PipelineSchedule::gpipe);
-  // Equal layers: stage 1 keeps three of them, stage 2 two; GPipe keeps those of all 8 micro-batches.
+  // With equal layers, stage 1 keeps three micro-batches and stage 2 two; GPipe keeps all 8.
   EXPECT_GT(one[1], one[2]);
   EXPECT_NEAR(static_cast<double>(all[1] - one[1]) / static_cast<double>(all[2] - one[2]), 5.0 / 6, 0.05);
-  // A budget between the least and the most is kept, by recomputation.
+  // A budget between the minimum and the maximum is met by recomputation.
   const int64_t budget = one[0] * 4 / 5;
   for (int64_t bytes : activation_bytes(c, budget, PipelineSchedule::one_f_one_b)) EXPECT_LE(bytes, budget);
   EXPECT_THROW(activation_bytes(c, 1000, PipelineSchedule::one_f_one_b), base::Error);

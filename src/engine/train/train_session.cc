@@ -1,4 +1,4 @@
-// A training session: lowers the steps of a loss graph, keeps their states, runs them.
+// A training session: lowers the steps of a loss graph, keeps its states, and runs the steps.
 #include "engine/train/train_session.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using tensor::Tensor;
 
 namespace {
 
-/// The groups of several axes over which values are gathered; those of one axis are open.
+/// Opens groups over several axes in which values are gathered; groups over one axis are open already.
 void open_groups(const TrainOptions& options) {
   if (options.mesh == nullptr) return;
   base::require(options.mesh->shape() == options.strategy.mesh(), "the mesh is not that of the strategy");
@@ -43,7 +43,7 @@ compile::CompileOptions compile_options(const TrainOptions& options, StepRunner&
 
 }  // namespace
 
-/// The ranks whose programs meet, in agreement on what is computed again.
+/// Lets the ranks whose programs have common collectives agree on what is recomputed.
 class TrainSession::Ranks : public lower::Agreement {
  public:
   explicit Ranks(const comm::Mesh& mesh) : group_(mesh.axis("dp,tpr,tp")) {}
@@ -75,7 +75,7 @@ class TrainSession::Ranks : public lower::Agreement {
 TrainSession::TrainSession(const ir::Graph& loss_graph, const TrainOptions& options)
     : options_(options),
       runner_(options_),
-      steps_(std::max<size_t>(2, options.max_programs)),  // what programs() lists stays
+      steps_(std::max<size_t>(2, options.max_programs)),  // keeps all that programs() lists
       pipelines_(options.max_programs) {
   open_groups(options_);
   if (options_.mesh != nullptr) ranks_ = std::make_unique<Ranks>(*options_.mesh);
@@ -109,7 +109,7 @@ void TrainSession::settle(const lower::StepGraph& step) {
   if (!step.precision_text.empty()) precision_text_ = step.precision_text;
 }
 
-/// `is_used`: by all ranks, which let programs go together; one may look at a program alone.
+/// `is_used`: by all ranks, which must evict programs together; false to look at a program only here.
 std::shared_ptr<BoundStep> TrainSession::part_of_step(const StepKey& key, bool is_used) {
   const std::shared_ptr<BoundStep>* const found = is_used ? nullptr : steps_.peek(key);
   if (found != nullptr) return *found;
@@ -123,7 +123,7 @@ std::shared_ptr<BoundStep> TrainSession::part_of_step(const StepKey& key, bool i
   });
 }
 
-/// `is_used`: as of a part of a step.
+/// `is_used`: as in part_of_step.
 TrainPipeline& TrainSession::pipeline_for(const std::vector<Dims>& shapes, size_t micro_batches,
                                           bool is_used) {
   const StepKey key{shapes, micro_batches, StepPart::update};

@@ -1,4 +1,4 @@
-// A training session: it learns, with the same bits for every thread count and for recomputed activations.
+// A training session learns, with the same bits for every number of threads, and with recomputed activations.
 #include "engine/train/train_session.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ Tensor random(tensor::Dims dims, uint64_t stream, double deviation = 1) {
   return t;
 }
 
-/// A classifier of [batch, 12] into 5 classes, two hidden layers of 24.
+/// A classifier of [batch, 12] into 5 classes with two hidden layers of 24.
 ir::Graph classifier() {
   ir::Graph g;
   g.name = "classifier";
@@ -58,7 +58,7 @@ Feeds batch_of(int64_t rows, uint64_t stream) {
   for (int64_t i = 0; i < rows; ++i) {
     const auto row = x.data<float>().subspan(static_cast<size_t>(12 * i), 5);
     labels.mutable_data<int64_t>()[static_cast<size_t>(i)] =
-        std::max_element(row.begin(), row.end()) - row.begin();  // a rule it can learn
+        std::max_element(row.begin(), row.end()) - row.begin();  // a rule that can be learned
   }
   return {x, labels};
 }
@@ -77,7 +77,7 @@ TrainOptions options_on(const std::string& device) {
   return options;
 }
 
-/// Loss per target of `steps` steps of `micro` micro-batches of `rows` rows.
+/// Loss per target of `steps` steps of `micro` micro-batches of `rows` rows each.
 std::vector<double> losses(TrainSession& session, int steps, int micro, int64_t rows) {
   std::vector<double> out;
   for (int s = 0; s < steps; ++s) {
@@ -128,7 +128,7 @@ TEST(TrainSession, StatesOfADeviceAreReadWrittenAndServed) {
   const auto after_three = losses(session, 2, 1, 16);
   EXPECT_FALSE(session.states().at("layer0.weight").same_as(kept.at("layer0.weight")));
   for (const auto& [name, content] : kept) session.states().set(name, content);
-  EXPECT_EQ(losses(session, 2, 1, 16), after_three);  // what was written there is what the steps begin with
+  EXPECT_EQ(losses(session, 2, 1, 16), after_three);  // steps start from values written there
   const ir::Graph trained = session.trained_graph();
   const Feeds feeds = batch_of(8, 7);
   Session here(std::make_shared<const PreparedModel>(trained), {.threads = 1});
@@ -189,8 +189,8 @@ TEST(TrainSession, RefusesABudgetNothingFits) {
   EXPECT_THROW(losses(session, 1, 1, 64), base::Error);
 }
 
-/// Micro-batches of five sizes in turn, several of them in one step, with room for two or for all programs:
-/// those that were let go are lowered again, and no number hangs on it.
+/// Micro-batches of five sizes in turn, several of them in one step, with room for two programs or for all:
+/// evicted programs are lowered again, and results do not depend on it.
 TEST(TrainSession, LetsTheLeastRecentlyUsedProgramsGo) {
   const int64_t sizes[] = {8, 3, 5, 16, 2};
   const auto run = [&](size_t most, int& lowered) {
@@ -209,7 +209,7 @@ TEST(TrainSession, LetsTheLeastRecentlyUsedProgramsGo) {
       inputs.lr = 0.01f;
       inputs.step = static_cast<int64_t>(s) + 1;
       losses.push_back(session.step(parts, inputs).loss_sum);
-      // What is only looked at is no use, and is there.
+      // Only looking at a program does not count as use, and needs no lowering.
       session.programs({parts[2][0].dims(), parts[2][1].dims()}, 3);
     }
     return losses;
@@ -217,7 +217,7 @@ TEST(TrainSession, LetsTheLeastRecentlyUsedProgramsGo) {
   int few = 0, all = 0;
   const std::vector<double> want = run(64, all);
   EXPECT_EQ(run(2, few), want);
-  EXPECT_EQ(all, 5 * 2);  // each size as one part among others, and as the last with the update
+  EXPECT_EQ(all, 5 * 2);  // each size as one part among others, and as the last part with the update
   EXPECT_GT(few, 2 * all);
 }
 
@@ -254,7 +254,7 @@ TEST(TrainSession, ServesWhatItTrained) {
   Session serving(std::make_shared<PreparedModel>(session.trained_graph()));
   const Feeds feeds = batch_of(64, 7);
   const double served = serving.run(feeds)[0].to_doubles()[0];
-  StepInputs inputs;  // a learning rate of 0: the step only measures
+  StepInputs inputs;  // with a learning rate of 0 the step changes no weights
   const StepResult measured = session.step(feeds, inputs);
   EXPECT_NEAR(served, measured.loss_sum, 1e-4 * std::abs(served));
 }

@@ -1,4 +1,4 @@
-// What a training session keeps.
+// The states that a training session keeps.
 #include "engine/train/train_states.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ void TrainStates::live_on(tensor::Device& device, tensor::Stream& stream, runtim
   scratch_.live_on(device, stream, staging);
 }
 
-/// The model's param of that name has this content.
+/// Gives the model's param of that name this content.
 void TrainStates::show(const std::string& name, const Tensor& content) {
   for (size_t i = 0; i < model_.values().size(); ++i) {
     ir::Value& v = model_.value(ir::ValueId(static_cast<uint32_t>(i)));
@@ -33,7 +33,7 @@ void TrainStates::take(const std::vector<std::string>& params) {
   for (const std::string& name : params) {
     ir::Value& v = *by_name.at(name);
     kept_.add(name, v.data);
-    v.data = kept_.at(name);  // its first content can go
+    v.data = kept_.at(name);  // releases the original content
   }
 }
 
@@ -51,7 +51,7 @@ ir::Graph TrainStates::trained_graph(bool ema, const std::map<std::string, std::
   return graph;
 }
 
-/// Params of other stages come from the first stage that holds them.
+/// Params of other stages are broadcast from the first stage that holds them.
 void TrainStates::share_over_stages(ir::Graph& graph,
                                     const std::map<std::string, std::vector<int>>& holders) const {
   comm::Communicator& pp = mesh_->axis("pp");
@@ -62,7 +62,7 @@ void TrainStates::share_over_stages(ir::Graph& graph,
     if (static_cast<int>(held->second.size()) == place_.mesh.extent("pp")) continue;
     const bool is_mine = kept_.has(v.name);
     if (v.type.dtype != tensor::DType::f32 || (!is_mine && v.data.defined())) continue;
-    // A second holder of a tied weight gets the bytes it has.
+    // Every stage that holds a tied weight receives the same bytes that it has.
     if (!is_mine) v.data = Tensor::empty(v.type.dtype, v.type.shape.to_dims());
     pp.broadcast({v.data.mutable_raw(), static_cast<size_t>(v.data.bytes())}, held->second.front(), v.name);
   }
@@ -75,7 +75,7 @@ void TrainStates::lend(const PreparedModel& model, const tensor::Device& device)
   for (const ir::Value& v : model.graph().values()) {
     if (v.kind != ir::ValueKind::param || !v.data.defined()) continue;
     for (const std::string& name : {v.name, v.name + ".ema"}) {
-      // Others were gathered from several ranks, or changed by a pass.
+      // Other params were gathered from several ranks, or changed by a pass.
       if (!states.has(name) || v.data.raw() != states.at(name).raw()) continue;
       model.packs().get<void>(ir::pack_key(v.data, format), [&] { return states.memory(name); });
     }
@@ -91,7 +91,7 @@ void TrainStates::changed() {
   }
 }
 
-/// A weight or a running statistic stands as the step wants it: whole, or this rank's part of it.
+/// Gives a weight or running statistic the form that the step wants: whole, or this rank's part.
 void TrainStates::settle_weight(const std::string& name, const ir::Value& wanted) {
   const StatePlace place{kept_.place(name).dims, wanted.shard};
   if (kept_.type(name) == wanted.type) return kept_.set_place(name, place);
@@ -99,7 +99,7 @@ void TrainStates::settle_weight(const std::string& name, const ir::Value& wanted
   show(name, Tensor());
 }
 
-/// A 16-bit copy of a weight, whole or in part.
+/// Adds the 16-bit copy of a weight, whole or in part.
 void TrainStates::settle_copy(const std::string& copy, const std::string& master,
                               const lower::StepGraph& step) {
   copies_.emplace(copy, master);
@@ -116,7 +116,7 @@ void TrainStates::settle_optimizer(const passes::OptimizerState& s) {
   if (kept_.has(s.name)) return;
   if (s.copy_of.empty()) {
     kept_.need_zeros(s.name, s.type);
-    // A split state has its parameter's extents.
+    // The extents of a split state are those of its parameter.
     const tensor::Dims dims = s.shard.is_replicated() ? s.type.shape.to_dims() : kept_.place(s.of).dims;
     return kept_.set_place(s.name, {dims, s.shard});
   }
