@@ -1,4 +1,4 @@
-// Which kernel runs a node: the device's own, what its expansion has, or the CPU's over staged operands.
+// Chooses the kernel of a node: the device's own, those of its expansion, or the CPU's with staged operands.
 #include "compile/choose.h"
 
 namespace trireme::compile {
@@ -29,8 +29,8 @@ const ir::Kernel* of_device(const Node& node, const ir::NodeView& view, const Co
   return first_of(options.on, node, view, refusals);
 }
 
-/// Whether all nodes that `node` expands to, and those that they expand to, run on the device. Tried on a
-/// graph of this node alone.
+/// Whether all nodes that `node` expands to, recursively, run on the device. Tried on a graph that contains
+/// only this node.
 bool parts_run_on_device(const Graph& graph, const Node& node, const CompileOptions& options, int depth) {
   constexpr int kDeepest = 4;
   if (!node.op->schema.expand || depth > kDeepest) return false;
@@ -64,7 +64,7 @@ std::string joined(const std::vector<std::string>& refusals) {
   return all;
 }
 
-/// True if the node is to be rewritten by its expansion.
+/// True if the node is to be replaced by its expansion.
 bool is_expanded(const Graph& graph, const Node& node, const CompileOptions& options) {
   std::vector<std::string> refusals;
   const Choice choice = choose(node, graph.view(node), options, refusals);

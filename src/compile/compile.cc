@@ -1,5 +1,5 @@
-// Graph -> Program: chooses kernels, aliases views and in-place results, plans memory; then binds what reads
-// weights.
+// Graph -> Program: chooses kernels, aliases views and in-place results, plans memory, and then prepares the
+// steps that read weights.
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -23,7 +23,7 @@ ir::BoundKernel copy_kernel(int64_t bytes) {
   return {.run = [bytes](const ir::RunArgs& a) { a.stream.copy(a.out[0], a.in[0], bytes); }};
 }
 
-/// What a step is prepared by; kept by the steps that wait for the content of weights.
+/// What is needed to prepare a step; kept by steps that wait for the content of weights.
 struct Preparation {
   std::shared_ptr<const Graph> graph;
   const Node* node;
@@ -31,7 +31,7 @@ struct Preparation {
   int threads;
   tensor::Device* device;
 
-  /// From `view` of the node. Errors name it.
+  /// Prepares the node with `view`. Errors name the node.
   ir::BoundKernel run(const ir::NodeView& view, base::SharedCache& packs) const {
     try {
       return kernel->prepare({view, packs, threads, device});
@@ -41,7 +41,7 @@ struct Preparation {
     }
   }
 
-  /// From the content of the program's slots.
+  /// Prepares the step from the content of the program's slots.
   ir::BoundKernel bind(const Program& program, const Step& step, base::SharedCache& packs) const {
     ir::NodeView view = graph->view(*node);
     for (size_t i = 0; i < view.known.size(); ++i) {
@@ -93,8 +93,7 @@ class Compiler {
   }
   SlotId root_of(SlotId id) { return slot(id).root; }
 
-  /// Refuses a value that no memory holds. Extents of 0 do not excuse the others: kernels make tables by
-  /// extent.
+  /// Refuses a value that no memory can hold, even if one of its extents is 0: kernels make tables by extent.
   void refuse_impossible(const ir::Value& v, const tensor::Dims& dims) const {
     tensor::Dims solid = dims;
     std::replace(solid.begin(), solid.end(), int64_t{0}, int64_t{1});
@@ -104,7 +103,7 @@ class Compiler {
                bytes, " bytes, there are ", options_.memory_bytes);
   }
 
-  /// One slot per value, same index; views take the root of their operand.
+  /// One slot per value, with the same index; views have the root of their operand.
   void add_slots() {
     for (const ir::Value& v : graph_.values()) {
       Slot s;
@@ -140,7 +139,7 @@ class Compiler {
     }
   }
 
-  /// A node that becomes a step, and what it is made of.
+  /// A node that becomes a step, and the choices made for it.
   struct Chosen {
     const Node* node;
     const ir::Kernel* kernel;
@@ -162,8 +161,9 @@ class Compiler {
     chosen_.push_back({&node, choice.kernel, std::move(step)});
   }
 
-  /// Large constants stand for their types alone: what needs their content waits for it. For a device that is
-  /// there they have it: its libraries prepare for seconds, once.
+  /// Constants are passed to kernels as types only, and steps that need their content wait for it. If the
+  /// device is present, kernels get the content at once: its libraries take seconds to prepare, which is done
+  /// once.
   void prepare(Chosen& chosen) const {
     const Preparation by{shared_, chosen.node, chosen.kernel, options_.threads,
                          chosen.step.on_host ? nullptr : options_.device};
@@ -186,11 +186,11 @@ class Compiler {
     };
   }
 
-  /// On a device side by side: there it is libraries that choose and compile, for seconds. On the CPU one
-  /// after the other: each packs a weight, and needs memory for it. Throws the first failure in the order of
-  /// steps.
+  /// Steps of a device are prepared concurrently, since its libraries choose and compile kernels for seconds.
+  /// Steps of the CPU are prepared one at a time, since each packs a weight and needs memory for it. Throws
+  /// the first failure in the order of steps.
   void prepare() {
-    std::atomic<int64_t> failed = INT64_MAX;  // a step behind it need not be prepared
+    std::atomic<int64_t> failed = INT64_MAX;  // steps after it need not be prepared
     const auto prepare_one = [&](int64_t i) {
       if (failed < i) return;
       Chosen& chosen = chosen_[static_cast<size_t>(i)];
@@ -223,11 +223,11 @@ class Compiler {
     program_.steps.push_back(std::move(step));
   }
 
-  /// New contents of states are written over the old ones.
+  /// Aliases new contents of states with the old ones, which they overwrite.
   void alias_updates(const Node& node, Step& step) {
     for (const ir::StateUpdate& u : ir::updates_of(node)) {
       const SlotId state = step.in[u.operand];
-      // The update of a computed value is one: it has a place of its own.
+      // A state that is a computed value has memory of its own.
       if (slot(root_of(state)).kind == SlotKind::arena) continue;
       base::check(slot(state).kind == SlotKind::state && slot(state).root == state, "node '", node.from,
                   "' (", node.op_name(), ") updates operand ", u.operand, ", which is no state");
@@ -247,8 +247,8 @@ class Compiler {
     });
   }
 
-  /// Graph outputs get memory of the caller: their roots become output slots, or a copy step fills a fresh
-  /// one.
+  /// Places graph outputs in the caller's memory: their root becomes an output slot, or a step copies them to
+  /// a new one.
   void claim_outputs() {
     for (size_t i = 0; i < graph_.outputs().size(); ++i) {
       const SlotId id = slot_of(graph_.outputs()[i]);
@@ -257,10 +257,10 @@ class Compiler {
       if (root.kind == SlotKind::arena) {
         root.kind = SlotKind::output;
         out = root_of(id);
-        // The caller sees the output's own extents, not those of the value it views.
+        // The caller sees the extents of the output itself, not of the value that it is a view of.
         output_dims_.emplace_back(out, slot(id).dims);
       } else {
-        // Copies come last: they would see the content after the update.
+        // Copies run last, so they would see the content after the update.
         base::check(root.kind != SlotKind::state || root_of(id) != id || !is_updated(id), "output '",
                     graph_.output_names()[i], "' is a state that the program updates");
         root.unread = false;
@@ -287,7 +287,7 @@ class Compiler {
     for (auto& [id, dims] : output_dims_) slot(id).dims = dims;
   }
 
-  /// Last step that reads each root.
+  /// The last step that reads each root.
   std::vector<int> last_reads() {
     std::vector<int> last(program_.slots.size(), -1);
     for (size_t s = 0; s < program_.steps.size(); ++s) {
@@ -298,15 +298,15 @@ class Compiler {
     return last;
   }
 
-  /// Whether result `r` of a step may stand in the memory of operand `i`: result 0 where the kernel says so;
-  /// of a collective, whose results stand in the order of its operands, each in its own.
+  /// Whether result `r` of a step may use the memory of operand `i`. Result 0 may if the kernel allows it;
+  /// the results of a collective may each use the memory of the operand with the same number.
   bool may_share(size_t step, size_t r, size_t i) const {
     const uint32_t mask = overwrites_[step];
     if (!program_.steps[step].axes.empty()) return mask != 0 && r == i;
     return r == 0 && i < 32 && (mask >> i & 1u);
   }
 
-  /// Lets results take the bytes of operands that die at their step, where the kernel allows it.
+  /// Lets results reuse the memory of operands that are read last by their step, if the kernel allows it.
   void share_in_place() {
     std::vector<int> last = last_reads();
     for (size_t s = 0; s < program_.steps.size(); ++s) {
@@ -315,7 +315,7 @@ class Compiler {
     }
   }
 
-  /// Whether a step aside that reads the root may still run while step s does.
+  /// Whether an earlier aside step that reads the root may still be running during step s.
   bool is_read_aside(SlotId victim, size_t s) const {
     for (size_t q = 0; q < s; ++q) {
       const Step& aside = program_.steps[q];
@@ -323,7 +323,7 @@ class Compiler {
       const bool reads = std::any_of(aside.in.begin(), aside.in.end(), [&](SlotId id) {
         return id != kNoSlot && program_.slots[index(id)].root == victim;
       });
-      // A step aside follows on those before it.
+      // Aside steps run in order, so another aside step comes after it.
       if (reads && !program_.steps[s].is_aside) return true;
     }
     return false;
@@ -352,7 +352,7 @@ class Compiler {
     }
   }
 
-  /// Counts bytes of the plan; far above any machine's memory it stops, so that no later sum overflows.
+  /// Counts the bytes of the plan; stops far above any machine's memory, so that no later sum overflows.
   void add_planned(int64_t bytes, const std::string& what) {
     constexpr int64_t kLimit = int64_t{1} << 55;
     if (bytes > kLimit || program_.memory.sum_bytes > kLimit - bytes) {
@@ -381,7 +381,7 @@ class Compiler {
       for (SlotId id : program_.steps[s].in) touch(id, static_cast<int>(s));
       for (SlotId id : program_.steps[s].out) touch(id, static_cast<int>(s));
     }
-    // What a step aside reads and writes lives until something waited for it.
+    // Values that an aside step reads or writes stay alive until a step has waited for it.
     for (const Step& step : program_.steps) {
       if (!step.is_aside) continue;
       for (SlotId id : step.in) hold(id, step.until - 1);
@@ -403,7 +403,7 @@ class Compiler {
       intervals.push_back({bytes, static_cast<int>(s), step.is_aside ? step.until - 1 : static_cast<int>(s)});
       offsets.push_back(&program_.steps[s].workspace_offset);
     }
-    // Libraries for GPUs want their workspaces so.
+    // GPU libraries require this alignment for workspaces.
     constexpr int64_t kCpuAlignment = 64, kDeviceAlignment = 256;
     program_.memory.arena_bytes =
         place(intervals, options_.on == tensor::DeviceKind::cpu ? kCpuAlignment : kDeviceAlignment);
@@ -423,7 +423,7 @@ class Compiler {
   const CompileOptions& options_;
   base::SharedCache& packs_;
   Program program_;
-  std::vector<Chosen> chosen_;        ///< in the order of steps
+  std::vector<Chosen> chosen_;        ///< in step order
   std::vector<uint32_t> overwrites_;  ///< per step: Kernel::may_overwrite
   std::vector<char> is_view_;         ///< per slot of a value
   std::vector<std::pair<SlotId, tensor::Dims>> output_dims_;

@@ -1,4 +1,4 @@
-// Programs: memory placement, views, in-place results, outputs that are inputs or weights, kernels that
+// Programs: memory placement, views, in-place results, outputs that are inputs or weights, and kernels that
 // refuse.
 #include <gtest/gtest.h>
 
@@ -70,8 +70,8 @@ TEST(Place, AChainTakesTwoBuffers) {
   EXPECT_EQ(place(chain), 2048);
 }
 
-/// Every value a step touches, and its workspace, must be disjoint in bytes unless they share a root on
-/// purpose; and no later step may clobber what is still to be read.
+/// All values of a step and its workspace must be disjoint in memory unless they share a root on purpose, and
+/// no step may overwrite values that are still to be read.
 void expect_sound(const Program& p) {
   std::vector<int> last(p.slots.size(), -1);
   for (size_t s = 0; s < p.steps.size(); ++s) {
@@ -251,7 +251,7 @@ TEST(Compile, RefusesWhatNoKernelRuns) {
   }
 }
 
-/// A device that kernels are only prepared for.
+/// A device for which kernels are only prepared.
 class HeldDevice final : public tensor::Device {
  public:
   tensor::DeviceKind kind() const override { return tensor::DeviceKind::cuda; }
@@ -262,7 +262,7 @@ class HeldDevice final : public tensor::Device {
   }
 };
 
-/// Six nodes, one behind the other, of an operator that `prepare` prepares for the device; named "0" to "5".
+/// A chain of six nodes, "0" to "5", whose operator is prepared for the device by `prepare`.
 Program prepared_on_device(const std::function<ir::BoundKernel(const ir::KernelInit&)>& prepare,
                            int threads) {
   std::vector<ir::OpDef> defs;
@@ -288,7 +288,7 @@ TEST(Compile, KernelsOfADeviceArePreparedSideBySide) {
     std::unique_lock lock(mutex);
     most = std::max(most, ++inside);
     came.notify_all();
-    // Long only where nobody comes.
+    // Waits this long only if the test fails.
     came.wait_for(lock, std::chrono::seconds(20), [&] { return most >= 2; });
     --inside;
     return ir::BoundKernel{.run = [](const ir::RunArgs&) {}};

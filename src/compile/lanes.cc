@@ -1,4 +1,4 @@
-// Which collectives run aside of the computation, and what waits for them.
+// Decides which collectives run aside of the computation, and which steps wait for them.
 #include "compile/lanes.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace trireme::compile {
 namespace {
 
-/// What each root's memory is waiting for, walking the steps in order.
+/// Walks through the steps in order and tracks the collectives that use each root's memory.
 class Lanes {
  public:
   explicit Lanes(Program& program)
@@ -53,7 +53,7 @@ class Lanes {
     return last;
   }
 
-  /// Some step that meets no ranks stands between collective s and the first step that needs it.
+  /// Whether a step that is no collective comes after collective s and before the first step that needs it.
   bool is_computed_meanwhile(int s) const {
     for (size_t t = static_cast<size_t>(s) + 1; t < program_.steps.size(); ++t) {
       const bool is_collective = !program_.steps[t].axes.empty();
@@ -68,7 +68,8 @@ class Lanes {
                        [&](int s) { return program_.steps[static_cast<size_t>(s)].axes == axes; });
   }
 
-  /// Waits for the last collective that runs aside up to `need`: the lane is in order.
+  /// Waits for the last aside collective up to `need`; those before it are then complete, as they run in
+  /// order.
   void wait(Step& step, int need) {
     int last = -1;
     for (const int s : under_way_) last = s <= need ? s : last;
@@ -92,7 +93,7 @@ class Lanes {
   Program& program_;
   std::vector<int> written_, read_;  ///< by root: the last collective that writes or reads it
   std::vector<int> needs_;           ///< by step
-  std::vector<int> under_way_;       ///< steps aside that nothing waited for yet
+  std::vector<int> under_way_;       ///< aside steps that no step has waited for
 };
 
 }  // namespace

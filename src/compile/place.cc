@@ -1,4 +1,4 @@
-// Memory placement: offsets for buffers with live intervals, largest first, each at the lowest gap that fits.
+// Memory placement: places buffers with live intervals, largest first, in the lowest gap that fits.
 #include <algorithm>
 #include <numeric>
 

@@ -39,7 +39,7 @@ std::string_view op_name(const Step& step) {
   return step.op == nullptr ? std::string_view("copy") : step.op->schema.name;
 }
 
-/// Where steps run, and whether they can be recorded once and replayed.
+/// Where steps run, and whether they can be recorded and replayed.
 std::string device_line(const Program& p) {
   const auto on_host = std::count_if(p.steps.begin(), p.steps.end(), [](const Step& s) { return s.on_host; });
   if (on_host == 0) return base::concat("on ", tensor::name_of(p.on), ": all steps; recorded and replayed\n");
