@@ -1,4 +1,4 @@
-// Whether a model may be batched without being told: a proof over its graph.
+// Proves from its graph that a model may be batched, without being told so.
 #include "lower/batch_proof.h"
 
 #include <algorithm>
@@ -8,11 +8,11 @@
 namespace trireme::lower {
 namespace {
 
-/// Open inner dimensions (an image's height, a length) must have some extent; not every model takes every
-/// one. A graph that mixes rows at odd lengths only is found by odd ones.
+/// Trial extents for open inner dimensions (an image's height, a length), since models may refuse some
+/// extents. Odd ones find graphs that mix rows at odd lengths only.
 constexpr int64_t kExtents[] = {1, 3, 16, 37, 64, 224, 256};
 
-/// Why an input has no open dimension of rows; empty if each has one.
+/// The reason why an input has no open dimension of rows; empty if every input has one.
 std::string why_not_open(const ir::Graph& graph) {
   if (graph.inputs().empty()) return "the model has no inputs";
   for (ir::ValueId id : graph.inputs()) {
@@ -25,7 +25,7 @@ std::string why_not_open(const ir::Graph& graph) {
   return {};
 }
 
-/// A dimension that must have as many elements as there are rows is no row's own.
+/// Finds an inner dimension whose extent must equal the number of rows: it would tie rows together.
 std::string why_not_separate(const ir::Graph& graph) {
   for (ir::ValueId rows : graph.inputs()) {
     const tensor::Dim& first = graph.type(rows).shape[0];
@@ -39,7 +39,7 @@ std::string why_not_separate(const ir::Graph& graph) {
   return {};
 }
 
-/// Shapes with every open dimension = `extent`.
+/// Input shapes with `extent` for every open dimension.
 std::vector<tensor::Dims> shapes_of(const ir::Graph& graph, int64_t extent) {
   std::vector<tensor::Dims> shapes;
   for (ir::ValueId id : graph.inputs()) {
@@ -106,7 +106,7 @@ bool rows_are_independent(const ir::Graph& graph, const std::vector<tensor::Dims
   try {
     return passes::why_rows_mix(graph, shapes).empty();
   } catch (const base::Error&) {
-    return false;  // a constant of the model fits this number of rows and no other
+    return false;  // a constant of the model fits only this number of rows
   }
 }
 

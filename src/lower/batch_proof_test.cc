@@ -1,4 +1,4 @@
-// Tests the proof that a model may be batched: rows apart, rows mixed, a fixed first dimension, odd inner
+// The proof that a model may be batched: independent rows, mixed rows, a fixed first dimension, odd inner
 // sizes.
 #include "lower/batch_proof.h"
 
@@ -26,7 +26,7 @@ TEST(BatchProof, ADimensionWithTheNameOfTheRowsIsNoRowsOwn) {
   EXPECT_FALSE(proven("  %0 = input \"x\" : f32[n,n]\n  %1 = relu(%0)\n  return %1 \"y\"\n"));
 }
 
-// 16 and 64 columns make whole rows of 64 with four of theirs; 8 do not.
+// For len 16 and 64 each row forms whole rows of 64 elements; for len 8 two rows share one.
 TEST(BatchProof, RowsThatMeetAtSomeLengthsMayNot) {
   EXPECT_FALSE(
       proven("  %0 = input \"x\" : f32[n,len,4]\n  %1 = const : i64[2]{-1, 64}\n  %2 = reshape(%0, %1)\n"

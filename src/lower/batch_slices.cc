@@ -1,4 +1,4 @@
-// The choice of slices.
+// Chooses how a batch is cut into slices.
 #include "lower/batch_slices.h"
 
 #include <algorithm>
@@ -6,14 +6,14 @@
 namespace trireme::lower {
 namespace {
 
-/// No batch runs in more parts than this; a search through their numbers takes a millisecond.
+/// The most slices of a batch; trying all numbers takes a millisecond.
 constexpr int64_t kMostSlices = int64_t{1} << 17;
 
 struct WeightsRead {
   double bytes = 0, elements = 0;
 };
 
-/// Weights that one run of the program reads; of a table that rows are gathered from, only those rows.
+/// The weights that one run of the program reads; for a table with gathered rows only those rows.
 WeightsRead weights_read(const compile::Program& program) {
   WeightsRead read;
   for (const compile::Step& step : program.steps) {
@@ -30,17 +30,17 @@ WeightsRead weights_read(const compile::Program& program) {
 }  // namespace
 
 SlicePlan plan_slices(const compile::Program& one_row, int64_t rows, int threads) {
-  // Half of the last-level cache of the processors this was tuned on; the rest is for weights and neighbours.
+  // Half of the last-level cache of the CPUs used for tuning; the rest is for weights and other programs.
   constexpr int64_t kCacheBytes = int64_t{16} << 20;
   const int64_t arena = std::max<int64_t>(1, one_row.memory.arena_bytes);
   const auto worth = [&](int64_t slice_rows) {
     return static_cast<double>(slice_rows) * static_cast<double>(one_row.memory.sum_bytes) >=
            2.0 * static_cast<double>(one_row.memory.constant_bytes);
   };
-  // Lanes that run at the same time all read the weights, from a cache they share or from memory. A core that
-  // does this many operations for each byte wants under 3 GB/s of f32 weights, 12 of 8-bit ones. Of a few
-  // times the cache's size much is still there when the next lane reads it: then so many for each weight and
-  // lane do, by which all lanes together want 35 GB/s.
+  // Concurrent lanes all read the weights, from a shared cache or from memory. A core that does kFlopPerByte
+  // operations per byte reads under 3 GB/s of f32 weights, or 12 GB/s of 8-bit ones. Weights of a few times
+  // the cache's size are mostly still cached when the next lane reads them: then kFlopPerWeightAndLane
+  // suffices, with which all lanes together read 35 GB/s.
   constexpr double kFlopPerByte = 96, kFlopPerWeightAndLane = 30;
   const double flop = one_row.cost().flop;
   const WeightsRead read = weights_read(one_row);
@@ -48,12 +48,12 @@ SlicePlan plan_slices(const compile::Program& one_row, int64_t rows, int threads
   const double apart = kFlopPerByte * read.bytes, near = kFlopPerWeightAndLane * threads * read.elements;
   const double least = is_near ? std::min(apart, near) : apart;
   const auto computes = [&](int64_t slice_rows) { return static_cast<double>(slice_rows) * flop > least; };
-  // Waking the other threads takes a core 10 to 20 us, and they look for more work as long again: a batch
-  // that one thread is through with in that time stays with it. In seconds, at a core's modest speeds.
+  // Waking the other threads takes a core 10 to 20 us, and they look for more work just as long: a batch that
+  // one thread completes in that time is not divided. In seconds, for a core of modest speed.
   constexpr double kWake = 20e-6, kFlopPerSecond = 30e9, kBytesPerSecond = 10e9;
   const double moved = std::max(one_row.cost().bytes, static_cast<double>(one_row.memory.sum_bytes));
   const bool is_short = static_cast<double>(rows) * (flop / kFlopPerSecond + moved / kBytesPerSecond) < kWake;
-  // Extents come from requests: rows without elements may be any number, so the search is bounded.
+  // Extents come from requests, and rows without elements may have any number, so the search is bounded.
   const int64_t most = std::min(rows, kMostSlices);
   const auto fits = [&](int64_t slice, double lanes, double bytes) {
     return slice == 1 || static_cast<double>(slice) * static_cast<double>(arena) * lanes <= bytes;

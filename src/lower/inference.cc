@@ -1,4 +1,4 @@
-// From a graph with static shapes to the program of one rank for inference.
+// Lowers a graph with static shapes to the program of one rank for inference.
 #include "lower/inference.h"
 
 #include <unordered_set>
@@ -18,7 +18,7 @@
 namespace trireme::lower {
 namespace {
 
-/// Bytes of the constants of `graph` that `model`, of which it is a part, does not have.
+/// Bytes of the constants of `graph` that are not in `model`, of which it is a part.
 int64_t new_constant_bytes(const ir::Graph& model, const ir::Graph& graph) {
   std::unordered_set<const std::byte*> known;
   for (const ir::Value& v : model.values()) known.insert(v.data.defined() ? v.data.raw() : nullptr);
@@ -60,7 +60,7 @@ RankPart::RankPart(passes::Strategy strategy, int rank)
   place_.coordinates = place_.mesh.coordinates(rank);
 }
 
-/// Weights are the same tensors in all programs: one copy of each part, packed once.
+/// All programs share their weights: one copy of each part, packed once.
 void RankPart::share_weights(ir::Graph& graph) {
   for (size_t i = 0; i < graph.values().size(); ++i) {
     ir::Value& v = graph.value(ir::ValueId(static_cast<uint32_t>(i)));

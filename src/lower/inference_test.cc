@@ -1,5 +1,4 @@
-// Programs for inference need no content of weights: what is lowered from types alone is what is lowered from
-// numbers.
+// Lowering for inference needs no content of weights: from types alone it gives the same program.
 #include "lower/inference.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +31,7 @@ ir::Graph graph_of(const Network& network, model::ParamSource& params) {
   return graph;
 }
 
-/// The program of the strategy's last rank, whose parts may be the smaller ones.
+/// The program of the strategy's last rank, whose parts may be smaller.
 std::shared_ptr<const compile::Program> lowered(const ir::Graph& graph, const std::vector<Dims>& shapes,
                                                 const Strategy& given, base::SharedCache& packs) {
   const Strategy strategy = passes::choose_kv_ranks(graph, given);
@@ -109,7 +108,7 @@ TEST(LowerInference, ALlamaOf70BillionParametersTakesNoMemoryForThem) {
   const ir::Graph graph = graph_of(llama, absent);
   base::SharedCache packs;
   const auto plan = lowered(graph, llama.shapes, {.tp = 8, .precision = {.compute = Precision::bf16}}, packs);
-  EXPECT_GT(plan->memory.constant_bytes, int64_t{15} << 30);  // its eighth of 140 GB
+  EXPECT_GT(plan->memory.constant_bytes, int64_t{15} << 30);  // an eighth of 140 GB
   EXPECT_FALSE(plan->is_bound());
   EXPECT_LT(base::resident_bytes() - before, int64_t{512} << 20);
 }

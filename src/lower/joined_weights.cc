@@ -1,4 +1,4 @@
-// Weights that passes put side by side.
+// Shares weights that passes have concatenated.
 #include "lower/joined_weights.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ Tensor computed(const ir::Node& node, const std::vector<Tensor>& parts) {
   return ops::evaluate(*node.op, node.attrs, parts, 1, pool)[0];
 }
 
-/// The parts of a model outlive its packs, so that their addresses name the result.
+/// The parts belong to a model that outlives its packs, so their addresses identify the result.
 Tensor shared(const ir::Node& node, const std::vector<Tensor>& parts, base::SharedCache& packs, bool later) {
   std::string key = base::concat("joined ", node.attrs.to_string());
   tensor::Dims dims = parts[0].dims();

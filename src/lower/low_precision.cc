@@ -1,4 +1,4 @@
-// A bucket's graph with its products on 16-bit operands.
+// Lowers a bucket's graph so that products have 16-bit operands.
 #include "lower/low_precision.h"
 
 #include <algorithm>
@@ -19,13 +19,13 @@ using tensor::Tensor;
 
 using Results = std::vector<Tensor>;
 
-/// The weight in the cast's type, which programs share; lives as long as one of them reads it. Of a weight
-/// that repeats a block the block alone is rounded.
+/// The weight in the cast's type, shared by programs for as long as one of them reads it. For a weight with a
+/// repeated block only the block is rounded.
 Tensor rounded(const ir::Node& cast, tensor::DType to, const Tensor& weight, base::SharedCache& packs,
                bool later) {
   const std::string format = base::concat("rounded ", tensor::name_of(to));
   const auto shared = [&](const Tensor& from, const std::function<Tensor()>& make) {
-    // The cache keeps the memory itself, so that what is known of its kind stays known.
+    // The cache holds the owner of the memory itself, from whose type its kind is recognized.
     const auto bytes = packs.get<std::byte>(ir::pack_key(from, format), [&make] { return make().owner(); });
     const auto count = static_cast<size_t>(tensor::bytes_of(to, from.elements()));
     return Tensor::view(to, from.dims(), {bytes.get(), count}, bytes);
@@ -41,7 +41,7 @@ Tensor rounded(const ir::Node& cast, tensor::DType to, const Tensor& weight, bas
   return shared(weight, [&] { return tensor::repeated(block, large.first, weight.dims()); });
 }
 
-/// Gives a weight that was left for later its content, once for all who share it.
+/// Computes the content of a weight whose rounding was deferred, once for all programs that share it.
 void fill(const Tensor& weight, base::SharedCache& packs) {
   packs.get<std::byte>(ir::pack_key(weight, "filled"), [&] {
     base::ThreadPool pool(1);
@@ -52,13 +52,13 @@ void fill(const Tensor& weight, base::SharedCache& packs) {
   });
 }
 
-/// Kernels that pack a weight from its source, and do not read it after.
+/// True if the kernel packs the operand from its unrounded source, and does not read it later.
 bool packs_source(const ir::Graph& graph, const ir::Node& node, size_t operand) {
   const ir::Kernel* kernel = ops::choose_kernel(*node.op, graph.view(node), tensor::DeviceKind::cpu);
   return kernel != nullptr && operand < 32 && (kernel->packs_source >> operand & 1u) != 0;
 }
 
-/// Weights that were left for later, and that a kernel reads or packs otherwise, get their content now.
+/// Computes the content of deferred weights that a kernel reads, or packs from rounded values.
 void fill_what_is_read(const ir::Graph& graph, base::SharedCache& packs) {
   for (const ir::Node& node : graph.nodes()) {
     for (size_t i = 0; node.op != nullptr && i < node.in.size(); ++i) {
@@ -73,10 +73,10 @@ void fill_what_is_read(const ir::Graph& graph, base::SharedCache& packs) {
   }
 }
 
-/// Computes ahead what casts and quantizers make of weights, once for all graphs that share `packs`.
+/// Computes casts and quantizations of weights in advance, once for all graphs that share `packs`.
 class WeightFolder {
  public:
-  /// `later`: roundings to bf16 that linear products alone read are only named; who reads them fills them.
+  /// `later`: defers rounding to bf16 for weights that only linear products read, until a reader needs it.
   WeightFolder(ir::Graph& graph, base::SharedCache& packs, bool later)
       : graph_(graph), packs_(packs), uses_(graph.uses()), later_(later) {}
 
@@ -96,14 +96,14 @@ class WeightFolder {
   }
 
  private:
-  /// A rounding or a quantizer: what is kept of a weight is smaller than the weight.
+  /// True for a cast or a quantizer, whose result is smaller than the weight.
   bool is_of_weights(const ir::Node& node) const {
     const std::string_view op = node.op_name();
     if (op == "cast") return graph_.type(node.in[0]).dtype == tensor::DType::f32;
     return op == "float8_rows" || op == "float8_columns" || op == "float8_values";
   }
 
-  /// The weight that a node's results follow from alone, or null; `recipe` says how.
+  /// The only weight that a value depends on, or null; `recipe` receives the ops that compute it.
   const Tensor* root(ir::ValueId id, std::string& recipe) const {
     const Tensor* known = graph_.known(id);
     if (known != nullptr) return tensor::is_float(known->dtype()) && known->elements() > 0 ? known : nullptr;
@@ -124,7 +124,7 @@ class WeightFolder {
     return is_of_weights(node) && root(node.out[0], recipe) != nullptr;
   }
 
-  /// Results of a node whose operands are weights or follow from one.
+  /// The results of a node whose operands are weights or computed from one.
   Results results(const ir::Node& node, base::ThreadPool& pool) const {
     std::vector<Tensor> in;
     std::map<ir::NodeId, Results> made;
@@ -149,7 +149,7 @@ class WeightFolder {
     });
   }
 
-  /// Lives as long as a program reads it.
+  /// The computed constant, which lives as long as a program reads it.
   ir::ValueId constant(ir::ValueId id) {
     ir::ValueId& made = constants_.try_emplace(id, ir::kNoValue).first->second;
     if (made != ir::kNoValue) return made;
@@ -160,7 +160,7 @@ class WeightFolder {
     if (node.op_name() == "cast" && graph_.known(node.in[0]) == weight) {
       const bool waits = later_ && value.type.dtype == tensor::DType::bf16 && is_of_products(id);
       Tensor small = rounded(node, value.type.dtype, *weight, packs_, waits);
-      // Another size of the model may have left it for later.
+      // The program for another size may have deferred it.
       if (!waits && tensor::source_of(small).defined()) fill(small, packs_);
       return made = graph_.add_constant(std::move(small), value.name);
     }
@@ -176,7 +176,7 @@ class WeightFolder {
 
   ir::Graph& graph_;
   base::SharedCache& packs_;
-  std::vector<std::vector<ir::NodeId>> uses_;  // as the graph came
+  std::vector<std::vector<ir::NodeId>> uses_;  // before the changes
   bool later_;
   std::map<ir::ValueId, ir::ValueId> constants_;
 };

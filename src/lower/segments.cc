@@ -1,4 +1,4 @@
-// Splits a bound graph at the nodes whose shapes, or choice of kernel, depend on data.
+// Splits a bound graph at nodes whose shapes or whose choice of kernel depends on data.
 #include "lower/segments.h"
 
 #include <algorithm>
@@ -19,12 +19,12 @@ bool has_static_results(const Graph& graph, const Node& node) {
                      [&](ValueId id) { return id == ir::kNoValue || graph.type(id).shape.is_static(); });
 }
 
-/// Copies chosen nodes of `source` into a graph of their own; values from outside become inputs or constants.
+/// Copies chosen nodes of `source` into a separate graph; values from outside become inputs or constants.
 class Extractor {
  public:
   explicit Extractor(const Graph& source) : source_(source) { part_.name = source.name; }
 
-  /// Declares `id` an input of the part under its present type.
+  /// Makes `id` an input of the part with its present type.
   void add_input(ValueId id) {
     const ir::Value& v = source_.value(id);
     const std::string name = v.name.empty() ? "v" + std::to_string(ir::index(id)) : v.name;
@@ -64,8 +64,7 @@ class Extractor {
   std::vector<ValueId> inputs_;
 };
 
-/// True when no kernel runs the node without knowing an operand's value (an axis, a mode) that is not known
-/// yet.
+/// True if no kernel runs the node without the value of an operand (an axis, a mode) that is not known yet.
 bool needs_values(const Graph& bound, const Node& node) {
   if (node.op->schema.is_view || node.op->schema.expand) return false;
   const bool all_known = std::all_of(node.in.begin(), node.in.end(), [&](ValueId id) {
@@ -93,7 +92,7 @@ std::vector<Place> place_nodes(const Graph& bound) {
   return places;
 }
 
-/// Values the first part must hand out: graph outputs it computes, and operands of later nodes.
+/// Values that the first part must return: graph outputs that it computes, and operands of later nodes.
 std::vector<ValueId> handed_out(const Graph& bound, const std::vector<Place>& places) {
   std::vector<ValueId> wanted;
   std::vector<char> seen(bound.values().size());

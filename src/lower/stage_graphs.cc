@@ -1,4 +1,4 @@
-// The graphs of a pipeline stage in a training step: its parts of the model, and its update.
+// The graphs of a pipeline stage in a training step: the stage's parts of the model, and its update.
 #include <algorithm>
 
 #include "lower/step_draft.h"
@@ -28,10 +28,10 @@ ValueId add_state(ir::Graph& graph, const std::string& name, const ir::Value& li
   return id;
 }
 
-/// Placements of what will cross between stages.
+/// Infers the placements of values that will cross between stages.
 void place_activations(ir::Graph& graph) {
-  // Running statistics are not updated with those of a micro-batch, which are each rank's own
-  // (take_statistics).
+  // Updates of running statistics are left out, since the statistics of a micro-batch differ among ranks (see
+  // take_statistics).
   ir::Graph without = graph;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     ir::Node& node = without.node(ir::NodeId(static_cast<uint32_t>(n)));
@@ -45,7 +45,7 @@ void place_activations(ir::Graph& graph) {
 
 }  // namespace
 
-/// Decides where the model is cut, and which stage holds what.
+/// Decides where the model is cut, and which stage holds which parameters.
 void StepGraphs::cut(const ir::Graph& graph) {
   const int stages = mesh().extent(kAxis);
   const auto parts = static_cast<size_t>(stages * options_.strategy.chunks);
@@ -86,7 +86,7 @@ StageGraph StepGraphs::make_stage(const StepKey& key, std::vector<TrainedParam>&
   }
   ir::Graph& graph = draft.graph;
   graph = std::move(part.graph);
-  // Loss and counts are outputs of the last part alone.
+  // Only the last part returns loss and counts.
   if (!is_last) draft.counters = 0;
   const std::vector<std::string> crossing = graph.output_names();
   for (const passes::ParamGradient& g : gradients)
@@ -97,7 +97,7 @@ StageGraph StepGraphs::make_stage(const StepKey& key, std::vector<TrainedParam>&
   share_out_params(draft);
   add_sums(draft, key);
   stage_sums_[key] = sums_of(draft, key.micro_batches);
-  // What crosses stays a result; sums are states.
+  // Crossing values remain outputs; sums become states.
   std::vector<ValueId> outputs;
   for (size_t i = draft.counters; i < crossing.size(); ++i) outputs.push_back(output_of(graph, crossing[i]));
   graph.set_outputs(outputs, {crossing.begin() + static_cast<ptrdiff_t>(draft.counters), crossing.end()});
@@ -125,7 +125,7 @@ StageSums StepGraphs::sums_of(const Draft& draft, size_t micro_batches) const {
   return out;
 }
 
-/// Loss and counts are known on the last stage: the others add nothing to a sum over the stages.
+/// Only the last stage knows loss and counts; the others contribute zeros to the sum over stages.
 void StepGraphs::share_counters(Draft& draft, const std::vector<StageSums>& parts) const {
   ir::Graph& graph = draft.graph;
   const bool is_last = !parts.back().counters.empty();
@@ -188,9 +188,8 @@ StepGraph StepGraphs::make_update(const StepKey& key) {
   const auto sum = [&](const std::string& name, const ir::Value& like) {
     return add_state(graph, passes::lowest_sum(name, key.micro_batches), like);
   };
-  // Gradients of all parts first, then statistics, then counters: the order that add_update() expects of the
-  // sums.
-  std::vector<size_t> tied;  // positions among the gradients
+  // First the gradients of all parts, then statistics, then counters, in the order that add_update() expects.
+  std::vector<size_t> tied;  // indices of gradients
   for (const StageSums& part : parts) {
     for (const StageSums::Param& p : part.params) {
       const bool is_low = !p.copy.name.empty();

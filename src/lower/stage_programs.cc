@@ -15,7 +15,7 @@ const tensor::TensorType* type_of(const ir::Graph& graph, const std::string& nam
   return at == names.end() ? nullptr : &graph.type(graph.outputs()[static_cast<size_t>(at - names.begin())]);
 }
 
-/// Crossing values and, where they have one, their gradients.
+/// Lays out crossing values and, for those that have one, their gradients.
 void lay_out(const ir::Graph& graph, const std::vector<std::string>& names, BufferLayout& values,
              BufferLayout& gradients) {
   for (const std::string& name : names) {
@@ -45,7 +45,7 @@ std::string reader_of(const ir::Graph& graph, const std::vector<std::string>& na
   return "input";
 }
 
-/// Results that one program hands to others.
+/// Lays out results that one program passes to others.
 void lay_out_results(const ir::Graph& graph, std::string_view prefix, BufferLayout& values) {
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     const std::string& name = graph.output_names()[i];

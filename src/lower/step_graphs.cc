@@ -21,7 +21,7 @@ using ir::ValueId;
 
 namespace {
 
-/// The state of this name, added like `mean` where a pass dropped it because nothing read it.
+/// The state of this name; added with the type of `mean` if a pass dropped it because nothing read it.
 ValueId running_state(ir::Graph& graph, const std::string& name, ValueId mean) {
   const auto is_it = [&](const ir::Value& v) { return v.kind == ir::ValueKind::state && v.name == name; };
   if (std::any_of(graph.values().begin(), graph.values().end(), is_it)) return state_of(graph, name);
@@ -50,14 +50,14 @@ void StepGraphs::place_inputs(ir::Graph& graph) const {
   const size_t axis = mesh().index_of("dp");
   for (size_t i = 0; i < training_.inputs().size() && i < graph.inputs().size(); ++i) {
     ir::Value& v = graph.value(graph.inputs()[i]);
-    // The random numbers of a rank begin at its own row; everything else is a part of the batch.
+    // Random numbers of a rank start at its own first row; everything else is a part of the batch.
     const bool is_rng = v.name == passes::kRngInput;
     if (is_rng || v.type.shape.rank() > 0)
       v.shard.set(axis, is_rng ? tensor::Placement::own() : tensor::Placement::split(0));
   }
 }
 
-/// Statistics of a micro-batch are summed like gradients: their running means change once a step.
+/// Sums the statistics of micro-batches like gradients, so that running means change once per step.
 void StepGraphs::take_statistics(Draft& draft) {
   ir::Graph& graph = draft.graph;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
@@ -71,8 +71,8 @@ void StepGraphs::take_statistics(Draft& draft) {
   }
 }
 
-/// This rank's part over the tensor-parallel axes: local shapes, collectives, gradients placed as their
-/// parameters.
+/// Replaces the graph by this rank's part over the tensor-parallel axes: local shapes, collectives, and
+/// gradients with the placements of their parameters.
 void StepGraphs::split_over_ranks(Draft& draft) const {
   if (tensor_ranks() == 1) return;
   passes::Partitioning how{
@@ -127,8 +127,8 @@ void StepGraphs::differentiate(Draft& draft, std::vector<TrainedParam>& params) 
   take_statistics(draft);
 }
 
-/// Extents of a weight after tensor parallelism; 1 where its parts differ in length, which ZeRO leaves alone
-/// so that all ranks decide alike.
+/// Extents of a weight after tensor parallelism. An extent is 1 if its parts have unequal lengths; ZeRO does
+/// not cut it, so that all ranks decide alike.
 tensor::Dims StepGraphs::even_parts(const ir::Value& v) const {
   tensor::Dims dims = training_.type(state_of(training_, v.name)).shape.to_dims();
   for (size_t a = 0; a < mesh().axes().size(); ++a) {
@@ -140,7 +140,7 @@ tensor::Dims StepGraphs::even_parts(const ir::Value& v) const {
   return dims;
 }
 
-/// Parameters in the reverse of the order of their first use, and the dimension ZeRO cuts of each.
+/// Lists parameters in the reverse order of first use, and chooses the dimension of each that ZeRO cuts.
 void StepGraphs::choose_parts(Draft& draft) {
   ir::Graph& graph = draft.graph;
   std::vector<ValueId> params;
@@ -166,8 +166,8 @@ void StepGraphs::choose_parts(Draft& draft) {
   }
 }
 
-/// ZeRO's parts of the parameters, and what the forward pass reads in their place: where it reads 16 bits,
-/// the copies that the update before wrote.
+/// Adds ZeRO's parts of the parameters, and what the forward pass reads instead of whole parameters: where it
+/// needs 16 bits, the copies that the previous update wrote.
 void StepGraphs::share_out_params(Draft& draft) {
   ir::Graph& graph = draft.graph;
   const auto bucket = static_cast<int64_t>(options_.strategy.bucket_mb * (1 << 20));
@@ -179,7 +179,7 @@ void StepGraphs::share_out_params(Draft& draft) {
     draft.copies[i] = read.copy;
     if (read.copy != ir::kNoValue) draft.made.copies[graph.value(read.copy).name] = draft.names[i];
   };
-  for (size_t i = draft.gradients.size(); i-- > 0;) {  // in the order of the forward pass
+  for (size_t i = draft.gradients.size(); i-- > 0;) {  // in forward order
     const passes::ZeroParam p{draft.gradients[i].param, draft.dims[i]};
     if (p.dim >= 0 && options_.strategy.zero == 3) {
       gathered.push_back(p);
@@ -225,7 +225,7 @@ ValueId StepGraphs::mean_loss(ir::Graph& graph, ValueId loss_sum) const {
   return graph.add1(mul, {weighted, passes::need_input(graph, passes::kGradScaleInput, scalar)});
 }
 
-/// A parameter that tensor-parallel ranks split and the optimizer takes whole.
+/// Gathers a parameter that tensor-parallel ranks split if the optimizer needs all of it.
 void StepGraphs::gather_for_update(Draft& draft, size_t i) const {
   ir::Graph& graph = draft.graph;
   passes::ParamGradient& g = draft.gradients[i];
@@ -234,7 +234,7 @@ void StepGraphs::gather_for_update(Draft& draft, size_t i) const {
   g.gradient = passes::gather_whole(graph, g.gradient, dims, place_.coordinates);
 }
 
-/// What ZeRO shares out and what it does not, for the run's record.
+/// Describes for the run's record what ZeRO shards and what it does not.
 std::string StepGraphs::describe_parts(const Draft& draft) const {
   if (options_.strategy.zero == 0 || mesh().extent("dp") == 1) return "";
   std::string whole;
@@ -255,7 +255,7 @@ std::vector<ValueId> StepGraphs::Draft::round_updates(passes::OptimizerPlan& pla
   return passes::add_update_copies(graph, plan.updated, wanted);
 }
 
-/// New parts of parameters reach whoever reads them.
+/// Distributes the new parts of parameters to their readers.
 void StepGraphs::write_back(Draft& draft, const passes::OptimizerPlan& plan,
                             const std::vector<ValueId>& copies) const {
   ir::Graph& graph = draft.graph;
@@ -278,7 +278,7 @@ void StepGraphs::write_back(Draft& draft, const passes::OptimizerPlan& plan,
                          static_cast<int64_t>(options_.strategy.bucket_mb * (1 << 20)));
 }
 
-/// Running statistics move towards the mean over the step's micro-batches.
+/// Moves running statistics towards the mean over the step's micro-batches.
 void StepGraphs::add_running_statistics(Draft& draft, const passes::OptimizerPlan& plan,
                                         const StepKey& key) const {
   ir::Graph& graph = draft.graph;

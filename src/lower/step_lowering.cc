@@ -1,4 +1,4 @@
-// From a loss graph to the programs of a training step on one rank.
+// Lowers a loss graph to the programs of a training step on one rank.
 #include "lower/step_lowering.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace trireme::lower {
 
 using passes::RecomputePlan;
 
-/// Above the parts of a step on any stage: a step's plans are all there once it is lowered.
+/// More than a step has parts on any stage, so that all its plans are kept until it is lowered.
 constexpr size_t kMostPlans = 256;
 
 StepLowering::StepLowering(TrainingForm form, StepTarget target, base::SharedCache& packs,
@@ -34,7 +34,7 @@ StepLowering::StepLowering(TrainingForm form, StepTarget target, base::SharedCac
 StepLowering::~StepLowering() = default;
 
 void StepLowering::fuse(ir::Graph& graph) const {
-  // Before the passes, so that what is widened still fuses; after them for what they made.
+  // Before the passes, so that widened nodes still fuse, and after them for the nodes that they added.
   const bool is_mixed = options_.strategy.precision.compute != passes::Precision::f32;
   if (is_mixed) passes::widen_weight_gradients(graph);
   if (options_.strategy.precision.compute == passes::Precision::fp8) passes::lower_float8(graph, compile_.on);
@@ -53,7 +53,7 @@ std::shared_ptr<const compile::Program> StepLowering::compile(ir::Graph& graph, 
   return std::make_shared<const compile::Program>(compile::plan(graph, compile_, packs_));
 }
 
-/// From the least work done twice to the most: nothing, the cheap ops, then ever more pieces.
+/// Plans in the order of recomputed work: none, then cheap ops, then more and more segments.
 std::vector<RecomputePlan> StepLowering::by_work(const ir::Graph& graph) const {
   std::vector<RecomputePlan> plans{plan_recompute(graph, passes::RecomputeMode::none),
                                    plan_recompute(graph, passes::RecomputeMode::selective)};
@@ -66,7 +66,7 @@ std::vector<RecomputePlan> StepLowering::by_work(const ir::Graph& graph) const {
   return plans;
 }
 
-/// The first of the ranks whose programs meet those of this one; null: it is this one, or ranks agree.
+/// The first rank with common collectives; null if it is this one, or if ranks communicate to agree.
 StepLowering* StepLowering::first_rank() {
   if (agreement_ != nullptr || place_.is_alone()) return nullptr;
   RankPlace first = place_;
@@ -77,11 +77,11 @@ StepLowering* StepLowering::first_rank() {
   return first_.get();
 }
 
-/// What may be computed again in this graph, the first that fits to be taken. Without a budget there is one.
+/// Candidate plans, of which the first that fits the budget is used. Without a budget there is one.
 std::vector<RecomputePlan> StepLowering::plans_for(const ir::Graph& graph, const StepKey& key) {
   const bool decides = options_.strategy.recompute.is_on();
   if (StepLowering* first = decides ? first_rank() : nullptr) {
-    if (first->chosen_.peek(key) == nullptr) {  // of a pipeline: of all its parts
+    if (first->chosen_.peek(key) == nullptr) {  // in a pipeline, of all its parts
       stages() > 1 ? static_cast<void>(first->lower_pipeline(key)) : static_cast<void>(first->lower(key));
     }
     const RecomputePlan* chosen = first->chosen_.peek(key);
@@ -128,8 +128,8 @@ LoweredStep StepLowering::finish(StepGraph step, const StepKey& key) {
 
 LoweredStep StepLowering::lower(const StepKey& key) { return finish(graphs_.make(key, form_.params), key); }
 
-/// With a budget, what is computed again is the least for which this part's programs and buffers fit its
-/// share.
+/// With a budget, the plan recomputes as little as possible such that this part's programs and buffers fit
+/// its share.
 LoweredStage StepLowering::lower_chunk(const StepKey& key, const passes::PipelineSlots& slots) {
   StageGraph stage = graphs_.make_stage(key, form_.params);
   fuse(stage.step.graph);

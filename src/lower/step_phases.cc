@@ -1,4 +1,4 @@
-// Which part of a training step each step of a program belongs to.
+// Assigns each step of a program to a phase of the training step.
 #include "lower/step_phases.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::vector<StepPhase> phases_of(const compile::Program& program) {
     StepPhase phase = StepPhase::forward;
     for (compile::SlotId id : step.in) {
       if (id == compile::kNoSlot) continue;
-      // A view has the phase of what it looks at.
+      // A view has the phase of the value that it shows.
       phase = std::max({phase, of_slot[compile::index(id)], of_slot[compile::index(program.slot(id).root)]});
     }
     for (compile::SlotId id : step.out) {

@@ -1,4 +1,4 @@
-// A loss graph made trainable.
+// Prepares a loss graph for training.
 #include "lower/training_form.h"
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace {
 
 using ir::ValueId;
 
-/// Scalars that a loss graph may have besides the loss.
+/// Scalar outputs that a loss graph may have besides the loss.
 constexpr std::array<const char*, 2> kCounters{"count", "correct"};
 
-/// Mean and variance operands of batch norms. Throws invalid_argument where two batch norms share one, as
-/// files do whose exporter merged tensors that held the same values.
+/// The mean and variance operands of batch norms. Throws invalid_argument if two batch norms share one, as in
+/// files whose exporter merged tensors with equal values.
 std::vector<ValueId> running_statistics(const ir::Graph& graph) {
   std::vector<ValueId> ids;
   for (const ir::Node& node : graph.nodes()) {
@@ -33,7 +33,7 @@ std::vector<ValueId> running_statistics(const ir::Graph& graph) {
   return ids;
 }
 
-/// Exporters put identities between tensors of the file and what reads them.
+/// Exporters insert identities between tensors of the file and their readers.
 void read_params_directly(ir::Graph& graph) {
   passes::Rewriter rw(graph);
   for (bool changes = true; changes;) {
@@ -47,7 +47,7 @@ void read_params_directly(ir::Graph& graph) {
   graph.sort();
 }
 
-/// Loss and counters are the only outputs; what nothing else needs goes.
+/// Keeps loss and counters as the only outputs, and removes what nothing else needs.
 void keep_loss(ir::Graph& graph) {
   std::vector<ValueId> outputs;
   std::vector<std::string> names;

@@ -1,5 +1,5 @@
-// What of a loss graph becomes a state: tensors that files hand through identities, statistics of batch
-// norms, weights that are frozen; dropout trains.
+// Which values of a loss graph become states: tensors behind identities, statistics of batch norms, but not
+// frozen weights. Dropout gets its training form.
 #include "lower/training_form.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using tensor::DType;
 using tensor::Tensor;
 using tensor::TensorType;
 
-/// batch_norm of x with tensors that identities hand on, a sum as the loss.
+/// batch_norm of x with tensors behind identities, and a sum as the loss.
 class Network {
  public:
   ir::Graph graph;
