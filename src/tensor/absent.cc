@@ -1,4 +1,4 @@
-// Addresses without memory.
+// Tensors with addresses but without memory.
 #include "tensor/absent.h"
 
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 namespace trireme::tensor {
 namespace {
 
-/// Ends a mapping; its type is how is_absent() knows one.
+/// Unmaps the address range; is_absent() recognizes such tensors by this type.
 struct UnmapAbsent {
   size_t bytes;
   std::shared_ptr<const void> held;

@@ -1,4 +1,4 @@
-// How far one tensor is from another.
+// Measures the distance between two tensors.
 #include "tensor/compare.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ double relative_error(const Tensor& actual, const Tensor& expected) {
   const std::vector<double> b = expected.to_doubles();
   double largest = 0;
   for (double v : b) largest = std::isfinite(v) ? std::max(largest, std::abs(v)) : largest;
-  // Elements far below the tensor's scale are compared against 1 % of that scale: their own digits are noise.
+  // Elements far below the tensor's scale are compared relative to 1 % of the scale: their digits are noise.
   return worst_over(actual.to_doubles(), b, std::max(largest * 1e-2, 1e-30), true);
 }
 

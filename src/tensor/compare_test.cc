@@ -1,4 +1,4 @@
-// Tests the distance between tensors: scale floor, NaN, mismatched shapes.
+// The distance between tensors: scale floor, NaN, mismatched shapes.
 #include "tensor/compare.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Element types of tensors: one table of names, widths and classes; binary16 conversion.
+// Element types of tensors: a table of names, widths and classes; conversion of binary16.
 #include "tensor/dtype.h"
 
 #include <array>
@@ -44,8 +44,8 @@ uint16_t f32_to_f16_bits(float x) {
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536 or more
   if (magnitude < 0x38800000u) {
-    // Subnormal: adding 0.5 in float aligns the result's last bit with 2^-24, so the addition does the
-    // rounding.
+    // Subnormal results: adding 0.5 as a float aligns the result's last bit with 2^-24, so the addition
+    // rounds.
     const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(aligned) - 0x3f000000u));
   }

@@ -1,4 +1,4 @@
-// Sizes of elements and tensors of every type: none overflows, none is taken for whole bytes that is not.
+// Sizes of elements and tensors of every type: no overflow, and no partial bytes taken for whole ones.
 #include "tensor/element_bytes.h"
 
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@ TEST(ElementBytes, EveryTypeHasAStrideOrIsPacked) {
   }
 }
 
-// element_count refuses what bytes_of could not count in bits: whatever extents a file states, their product
-// is right or refused.
+// element_count refuses shapes whose bits bytes_of could not count: for any extents in a file the product is
+// either correct or refused.
 TEST(ElementBytes, NoShapeThatIsCountedOverflows) {
   constexpr int64_t kMost = int64_t{1} << 56;
   for (int i = 0; i < kDTypeCount; ++i) {

@@ -1,4 +1,4 @@
-// Addresses without memory, which remember the tensors they stand for.
+// Tensors with addresses but without memory, which remember the tensors that they concatenate.
 #include "tensor/joined.h"
 
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 namespace trireme::tensor {
 namespace {
 
-/// Ends a mapping; its type is how joined_now() knows one.
+/// Unmaps the address range; joined_now() recognizes such tensors by this type.
 struct UnmapJoined {
   size_t bytes;
   std::vector<Tensor> parts;
@@ -35,7 +35,7 @@ Dims joined_dims(const std::vector<Tensor>& parts, size_t axis) {
   return dims;
 }
 
-/// Writes the parts row by row: of each, what lies inside one index of the axes before `axis`.
+/// Writes the parts row by row; a row of a part has one index for each axis before `axis`.
 void write_joined(const UnmapJoined& made, std::byte* to) {
   const Dims& first = made.parts[0].dims();
   int64_t rows = 1;

@@ -1,4 +1,4 @@
-// Joined tensors without memory: content, filling, what is none.
+// Joined tensors without memory: their content, filling them, and which tensors are not joined.
 #include "tensor/joined.h"
 
 #include <gtest/gtest.h>

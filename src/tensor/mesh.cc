@@ -1,4 +1,4 @@
-// Coordinates of ranks.
+// Coordinates of ranks in a mesh.
 #include "tensor/mesh.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The dictionary in a .npy header, read and written.
+// Reads and writes the dictionary in a .npy header.
 #include "tensor/npy_header.h"
 
 #include <array>
@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kMagic("\x93NUMPY", 6);
 
 struct TypeRow {
-  std::string_view code;  // kind and bytes, as in NumPy's type strings
+  std::string_view code;  // kind and number of bytes, as in NumPy's type strings
   DType dtype;
 };
 constexpr std::array<TypeRow, 12> kTypes{{
@@ -125,7 +125,7 @@ std::string npy_header(DType dtype, const Dims& dims) {
   for (int64_t d : dims) shape += std::to_string(d) + ",";
   std::string header = base::concat("{'descr': '", element_bytes(dtype) == 1 ? '|' : '<', code,
                                     "', 'fortran_order': False, 'shape': (", shape, "), }");
-  // Prefix and header together fill whole blocks of 64 bytes, so that the data is aligned in a mapped file.
+  // Prefix and header fill a multiple of 64 bytes, so that the data is aligned in a mapped file.
   header.append(64 - (10 + header.size() + 1) % 64, ' ');
   header += '\n';
   base::require(header.size() <= 0xffff, "npy header is too long");

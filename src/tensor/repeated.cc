@@ -1,4 +1,4 @@
-// Maps the pages of one block of memory again and again.
+// Tensors that repeat a block, by mapping the same pages several times.
 #include "tensor/repeated.h"
 
 #include <sys/mman.h>
@@ -11,14 +11,14 @@
 namespace trireme::tensor {
 namespace {
 
-/// Ends a mapping; its type is how repetition_of() knows one.
+/// Unmaps the address range; repetition_of() recognizes such tensors by this type.
 struct Unmap {
   size_t bytes;
   Repetition repetition;
   void operator()(const void* at) const { ::munmap(const_cast<void*>(at), bytes); }
 };
 
-/// A file in memory with the block's bytes.
+/// A memory file that holds the bytes of the block.
 class BlockFile {
  public:
   explicit BlockFile(const Tensor& block) : fd_(::memfd_create("repeated", MFD_CLOEXEC)) {
@@ -76,7 +76,7 @@ Repetition repetition_of(const Tensor& tensor) {
   if (made == nullptr || tensor.dtype() != made->repetition.block.dtype()) return {};
   const auto bytes = static_cast<size_t>(tensor.bytes());
   const auto unit = static_cast<size_t>(bytes_of(tensor.dtype(), kRepeatedUnit));
-  // A part of one begins later or ends before.
+  // A slice of such a tensor has fewer bytes.
   const bool is_whole = (bytes + unit - 1) / unit * unit == made->bytes;
   return is_whole ? made->repetition : Repetition{};
 }

@@ -1,4 +1,4 @@
-// Addresses without memory, which remember the tensor they stand for.
+// Tensors with addresses but without memory, which remember the tensor that they round.
 #include "tensor/rounded.h"
 
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 namespace trireme::tensor {
 namespace {
 
-/// Ends a mapping; its type is how source_of() knows one.
+/// Unmaps the address range; source_of() recognizes such tensors by this type.
 struct Unmap {
   size_t bytes;
   DType type;

@@ -1,4 +1,4 @@
-// Addresses of rounded weights: known by their source, filled when asked.
+// Deferred rounded weights: they know their source, and are filled on request.
 #include "tensor/rounded.h"
 
 #include <gtest/gtest.h>

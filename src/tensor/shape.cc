@@ -1,4 +1,4 @@
-// Shapes with named symbolic dimensions, mesh placements, tensor types: checks and text forms.
+// Shapes with named symbolic dimensions, mesh placements and tensor types: checks and text forms.
 #include "tensor/shape.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ int64_t element_count(const Dims& dims) {
   int64_t count = 1;
   bool empty = false;
   for (int64_t d : dims) {
-    // Not require(): its words would be made, and allocate, for every tensor.
+    // require() would build its message, and so allocate, for every tensor.
     if (d < 0) base::fail_invalid("negative dimension in shape ", to_string(dims));
     if (d == 0) empty = true;
     if (d != 0 && count > kLimit / d)

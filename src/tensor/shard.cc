@@ -1,4 +1,4 @@
-// How a value is spread over the ranks of a mesh: its text, and the boxes of each rank.
+// How a value is split over the ranks of a mesh: its text form, and the boxes of each rank.
 #include "tensor/shard.h"
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 namespace trireme::tensor {
 namespace {
 
-/// Half-open range of indices.
+/// A half-open range of indices.
 struct Range {
   int64_t begin, end;
 };
 
-/// What a rank holds of one dimension, cut by the axes that split it, the last axis first.
+/// The ranges of one dimension that a rank holds, where the last of the splitting axes cuts first.
 std::vector<Range> ranges_of(int64_t extent, int dim, const Shard& shard, const MeshShape& mesh,
                              const std::vector<int>& coordinates) {
   int sections = 1;

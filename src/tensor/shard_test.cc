@@ -1,4 +1,4 @@
-// Parts of tensors on a mesh: every element is held once by each set of replicas, in the stated order.
+// Parts of tensors on a mesh: each set of replicas holds every element once, in the specified order.
 #include "tensor/shard.h"
 
 #include <gtest/gtest.h>

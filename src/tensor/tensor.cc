@@ -25,11 +25,11 @@ namespace trireme::tensor {
 namespace {
 
 constexpr size_t kAlignment = 64;  // one cache line, one AVX-512 register
-// What a tensor takes besides its elements, about: many small ones are a way to fill memory too.
+// The approximate overhead of a tensor, as many small tensors fill memory too.
 constexpr int64_t kOwnBytes = 192;
 
-/// Refuses what the machine cannot hold. Systems that overcommit would hand out the address space and kill
-/// the process at first touch; below this size asking costs more than it protects.
+/// Refuses sizes that the machine cannot hold. Systems that overcommit would grant the address space and kill
+/// the process at the first access. Smaller sizes are not checked, as this would cost more than it protects.
 void refuse_impossible(int64_t bytes, const Dims& dims) {
   constexpr int64_t kWorthAsking = int64_t{1} << 30;
   if (bytes < kWorthAsking || bytes <= base::memory_limit_bytes()) return;
@@ -59,7 +59,7 @@ Tensor Tensor::empty(DType dtype, Dims dims) {
     base::fail(base::ErrorCode::exhausted, "no memory for a tensor of ", bytes, " bytes, shape ",
                to_string(t.dims_));
   }
-  // The address sanitizer shall see who reads the bytes that only fill up the last line.
+  // Lets the address sanitizer detect reads of the bytes that pad the last cache line.
   std::byte* rest = static_cast<std::byte*>(memory) + bytes;
   ASAN_POISON_MEMORY_REGION(rest, padded - bytes);
   t.data_ =
@@ -87,7 +87,7 @@ Tensor Tensor::view(DType dtype, Dims dims, std::span<const std::byte> bytes,
     base::fail_invalid("tensor of type ", name_of(dtype), to_string(t.dims_), " needs ", t.bytes(),
                        " bytes, got ", bytes.size());
   }
-  // An empty view still has to count as defined, so it points at something that lives for ever.
+  // An empty view must still count as defined, so it points to a static object.
   static const std::byte kNothing{};
   const std::byte* data = bytes.data() == nullptr ? &kNothing : bytes.data();
   t.data_ = std::shared_ptr<const std::byte>(std::move(owner), data);

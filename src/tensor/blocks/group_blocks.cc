@@ -1,4 +1,4 @@
-// Formats of weights of quantized checkpoints: groups of a row with a scale in f32 and a zero point.
+// Formats for weights of quantized checkpoints: groups of a row, each with an f32 scale and a zero point.
 #include <algorithm>
 
 #include "tensor/blocks/codecs.h"
@@ -6,7 +6,7 @@
 namespace trireme::tensor::blocks {
 namespace {
 
-constexpr int64_t kCodes = 5;  // where they begin: scale f32, zero point i8
+constexpr int64_t kCodes = 5;  // offset of the codes after scale (f32) and zero point (i8)
 
 /// Code `i` of a block.
 template <int kBits>
@@ -24,7 +24,7 @@ void decode_one(const uint8_t* b, float* out) {
   for (int64_t i = 0; i < kWeights; ++i) out[i] = scale * static_cast<float>(code_at<kBits>(b, i) - zero);
 }
 
-/// Codes from the least weight to the largest, zero among them.
+/// Codes span the range from the smallest to the largest weight, extended to include zero.
 template <int kBits, int64_t kWeights>
 void encode_one(const float* x, uint8_t* b, const float*) {
   constexpr int kLow = kBits == 8 ? -128 : 0, kHigh = kBits == 8 ? 127 : 15;

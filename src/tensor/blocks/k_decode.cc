@@ -1,4 +1,4 @@
-// Block formats of 256 weights to floats: scales of parts are whole numbers times the block's own.
+// Decodes block formats of 256 weights: the scales of parts are integer multiples of the block's scale.
 #include "tensor/blocks/k_decode.h"
 
 #include "tensor/blocks/k_parts.h"

@@ -1,6 +1,6 @@
-// Floats to block formats of 256 weights: each part's scale, and least weight, by weighted least squares over
-// a few candidates; then all of them in whole steps of the block's; then codes once more with what those
-// steps made of the scales.
+// Encodes floats in block formats of 256 weights: finds the scale (and minimum) of each part by weighted
+// least squares over a few candidates, rounds these to integer multiples of the block's scale, and then
+// computes the codes again with the rounded scales.
 #include <array>
 
 #include "tensor/blocks/k_decode.h"
@@ -9,15 +9,15 @@
 namespace trireme::tensor::blocks {
 namespace {
 
-/// One part of a block: weights, and how much the error of each counts.
+/// One part of a block: its weights, and the factors with which their errors count.
 struct Part {
   const float* x;
   const float* counts;
   int64_t size;
 };
 
-/// Weights that count by the given importance, else by their square with the part's mean square: large ones
-/// matter more, small ones do not vanish.
+/// Without importance, errors count by the root of the squared weight plus the part's mean square, so that
+/// large weights matter more but small ones do not vanish; a given importance multiplies this.
 void set_counts(const float* x, const float* importance, int64_t size, float* counts) {
   double squares = 0;
   for (int64_t i = 0; i < size; ++i) squares += static_cast<double>(x[i]) * x[i];
@@ -30,7 +30,7 @@ void set_counts(const float* x, const float* importance, int64_t size, float* co
 
 int code_at(float value, int low, int high) { return whole(std::nearbyint(value), low, high); }
 
-/// The scale of x = scale (q), q in [-reach, reach - 1], that loses least.
+/// The scale for x = scale * q, q in [-reach, reach - 1], with the smallest error.
 float signed_fit(const Part& p, int reach) {
   float most = 0;
   for (int64_t i = 0; i < p.size; ++i) {
@@ -40,7 +40,7 @@ float signed_fit(const Part& p, int reach) {
   double best = 0;
   float found = 0;
   for (int step = -9; step <= 9; ++step) {
-    // The extreme weight is at -reach, or a little inside or beyond.
+    // Candidates put the extreme weight at -reach, slightly inside or slightly beyond.
     const float id = -(static_cast<float>(reach) + 0.1f * static_cast<float>(step)) / most;
     double xq = 0, qq = 0;
     for (int64_t i = 0; i < p.size; ++i) {
@@ -72,7 +72,7 @@ double affine_error(const Part& p, const Affine& a, int top) {
   return sum;
 }
 
-/// Scale and least weight by least squares for the codes that `from` gives.
+/// Scale and minimum by least squares, for the codes that `from` yields.
 Affine refit(const Part& p, const Affine& from, int top) {
   const float id = inverse(from.scale);
   double w = 0, x = 0, q1 = 0, q2 = 0, xq = 0;
@@ -103,7 +103,7 @@ Affine affine_fit(const Part& p, int top) {
   return best;
 }
 
-/// The largest of the scales and leasts of a block becomes `steps` steps.
+/// Quantizes the scales or minima of a block so that the largest one becomes `steps`.
 struct Steps {
   float d = 0, id = 0;
   Steps(float most, int steps) {
@@ -113,7 +113,7 @@ struct Steps {
   int of(float value, int low, int high) const { return code_at(value * id, low, high); }
 };
 
-/// Formats with a scale and a least weight for each part of kSize weights.
+/// Formats with a scale and a minimum for each part of kSize weights.
 template <int64_t kSize>
 struct AffineParts {
   static constexpr int64_t kCount = kLarge / kSize;
@@ -138,7 +138,7 @@ struct AffineParts {
   }
 };
 
-/// The code of a weight whose part has these steps of scale and least.
+/// The code of a weight whose part has this scale and minimum after quantization.
 int affine_code(float x, float scale, float least, int top) {
   return code_at((x + least) * inverse(scale), 0, top);
 }
@@ -159,7 +159,7 @@ void q2_k(const float* x, uint8_t* b, const float* importance) {
   }
 }
 
-/// q4_k and q5_k; put(i, code).
+/// Encodes q4_k and q5_k; put(i, code) stores a code.
 template <class At, int kTop, class Put>
 void affine_block(const float* x, uint8_t* b, const float* importance, Put put) {
   std::fill_n(b, At::bytes, uint8_t{0});
@@ -186,8 +186,8 @@ void q5_k(const float* x, uint8_t* b, const float* importance) {
   });
 }
 
-/// q3_k and q6_k: sixteen signed scales of `kSteps` steps below zero, codes in [-kReach, kReach - 1];
-/// put_scale(part, steps), put(i, code + kReach).
+/// Encodes q3_k and q6_k: sixteen signed scales in [-kSteps, kSteps - 1] and codes in [-kReach, kReach - 1];
+/// put_scale(part, steps) and put(i, code + kReach) store them.
 template <int kSteps, int kReach, class PutScale, class Put>
 void signed_block(const float* x, uint8_t* d_at, const float* importance, PutScale put_scale, Put put) {
   std::array<float, 16> scales;

@@ -1,4 +1,4 @@
-// Block formats of 32 weights: one scale, in some a least weight, and codes of 4, 5 or 8 bits.
+// Block formats of 32 weights: a scale, in some formats a minimum, and codes of 4, 5 or 8 bits.
 #include <algorithm>
 
 #include "tensor/blocks/block_format.h"
@@ -7,7 +7,7 @@
 namespace trireme::tensor::blocks {
 namespace {
 
-/// The weight of largest magnitude, the first of several.
+/// The weight of largest magnitude; the first one if there are several.
 float extreme(const float* x) {
   float found = x[0];
   for (int64_t i = 1; i < kSmall; ++i) {
@@ -16,21 +16,21 @@ float extreme(const float* x) {
   return found;
 }
 
-/// Codes of 4 bits: byte i holds those of weights i (low half) and i + 16.
+/// 4-bit codes: byte i holds those of weights i (low half) and i + 16 (high half).
 int low_code(const uint8_t* codes, int64_t i) { return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4; }
 void put_low_codes(const int* q, uint8_t* codes) {
   for (int64_t i = 0; i < 16; ++i) codes[i] = static_cast<uint8_t>((q[i] & 15) | (q[i + 16] & 15) << 4);
 }
 
-/// Fifth bits: bit i of a 32-bit number is that of weight i.
+/// Fifth bits: bit i of a 32-bit number belongs to weight i.
 int high_bit(const uint8_t* bits, int64_t i) { return bits[i / 8] >> (i % 8) & 1; }
 void put_high_bits(const int* q, uint8_t* bits) {
   std::fill_n(bits, 4, uint8_t{0});
   for (int64_t i = 0; i < kSmall; ++i) bits[i / 8] |= static_cast<uint8_t>((q[i] >> 4 & 1) << (i % 8));
 }
 
-/// Codes around the middle: weight = d (q - kTop - 1), where the extreme weight has code 0. The sum is
-/// rounded to f32 before it is cut, as the package does.
+/// Codes around the middle: weight = d (q - kTop - 1), so that the extreme weight has code 0. The sum is
+/// rounded to f32 before truncation, as in the package gguf.
 template <int kTop>
 void centred_codes(const float* x, float d, int* q) {
   const auto id = static_cast<double>(inverse(d));
@@ -40,7 +40,7 @@ void centred_codes(const float* x, float d, int* q) {
   }
 }
 
-/// Codes from the least weight on: weight = d q + least.
+/// Codes from the minimum up: weight = d q + least.
 template <int kTop>
 void codes_from_least(const float* x, float* scale, float* least, int* q) {
   const auto [low, high] = std::minmax_element(x, x + kSmall);
@@ -58,7 +58,7 @@ void encode_q8_0(const float* x, uint8_t* b, const float*) {
   const float d = std::fabs(extreme(x)) / 127;
   const float id = inverse(d);
   put_half(b, d);
-  for (int64_t i = 0; i < kSmall; ++i) {  // half a step rounds away from zero
+  for (int64_t i = 0; i < kSmall; ++i) {  // ties are rounded away from zero
     const float at = x[i] * id, size = std::fabs(at), floor = std::floor(size);
     const int code = whole(floor + std::floor(2 * (size - floor)), 0, 127);
     b[2 + i] = static_cast<uint8_t>(at < 0 ? -code : code);
@@ -124,7 +124,7 @@ void decode_iq4_nl(const uint8_t* b, float* out) {
   for (int64_t i = 0; i < kSmall; ++i) out[i] = d * static_cast<float>(kIq4Values[low_code(b + 2, i)]);
 }
 
-/// The entry of the ascending table that is nearest.
+/// The nearest entry of the ascending table.
 int nearest_iq4(float at) {
   if (!std::isfinite(at)) return 0;
   const int8_t* next = std::lower_bound(kIq4Values, kIq4Values + 16, at,
@@ -135,8 +135,7 @@ int nearest_iq4(float at) {
   return static_cast<int>(next - kIq4Values) - is_before;
 }
 
-/// Sums of one trial: with codes q, the scale that loses least is xq / qq, and it removes xq^2 / qq of the
-/// error.
+/// The sums of one trial: for codes q the best scale is xq / qq, which reduces the error by xq^2 / qq.
 struct Trial {
   double xq = 0, qq = 0;
   double gain() const { return qq > 0 ? xq * xq / qq : 0; }
@@ -170,7 +169,7 @@ void encode_iq4_nl(const float* x, uint8_t* b, const float* importance) {
   put_low_codes(best, b + 2);
 }
 
-/// Half of 2^(e - 127): the table of mxfp4 holds numbers doubled.
+/// Half of 2^(e - 127), since the table of mxfp4 holds doubled numbers.
 float mxfp4_scale(uint8_t e) {
   return std::bit_cast<float>(e < 2 ? uint32_t{0x00200000} << e : static_cast<uint32_t>(e - 1) << 23);
 }
@@ -180,7 +179,7 @@ void decode_mxfp4(const uint8_t* b, float* out) {
 }
 void encode_mxfp4(const float* x, uint8_t* b, const float*) {
   const float most = std::fabs(extreme(x));
-  // The logarithm is rounded to f32 before it is cut, as the package does.
+  // The logarithm is rounded to f32 before truncation, as in the package gguf.
   const auto log = static_cast<float>(std::log2(static_cast<double>(most)));
   b[0] = static_cast<uint8_t>(most > 0 ? whole(std::floor(log) + 125, 0, 255) : 0);
   const float d = mxfp4_scale(b[0]);

@@ -15,7 +15,7 @@ constexpr int64_t kDefaultAlignment = 32;
 constexpr uint32_t kMostDims = 4;  // GGML_MAX_DIMS
 constexpr size_t kMostName = 1024, kMostKey = 65535;
 
-// GGML's numbers of types, its block lengths and block bytes.
+// GGML's type numbers, with the length of a block in elements and in bytes.
 constexpr std::array<GgufType, 33> kTypes{{
     {0, "f32", 1, 4},         {1, "f16", 1, 2},         {2, "q4_0", 32, 18},      {3, "q4_1", 32, 20},
     {6, "q5_0", 32, 22},      {7, "q5_1", 32, 24},      {8, "q8_0", 32, 34},      {9, "q8_1", 32, 36},
@@ -28,7 +28,7 @@ constexpr std::array<GgufType, 33> kTypes{{
     {40, "nvfp4", 64, 36},
 }};
 
-/// Passes over one value, whose bytes it returns.
+/// Reads past one value and returns its bytes.
 GgufValue read_value(ByteCursor& at, std::string_view all) {
   GgufValue value;
   auto kind = at.number<uint32_t>();
@@ -59,7 +59,7 @@ GgufValue read_value(ByteCursor& at, std::string_view all) {
   return value;
 }
 
-/// A tensor of the directory, and where its bytes begin behind the directory.
+/// A tensor of the directory, and its offset in the data after the directory.
 struct Listed {
   GgufTensor tensor;
   uint64_t offset = 0, bytes = 0;
@@ -93,7 +93,7 @@ Listed read_tensor(ByteCursor& at) {
   return listed;
 }
 
-/// Refuses tensors that share bytes, begin between two alignments or end behind the data.
+/// Refuses tensors that overlap, are not aligned, or extend beyond the data.
 void check_ranges(const std::vector<Listed>& list, size_t data_bytes, int64_t alignment) {
   std::vector<const Listed*> order;
   for (const Listed& l : list) {
@@ -162,7 +162,7 @@ GgufFile GgufFile::parse(std::string_view bytes, std::shared_ptr<const void> own
   file.metadata_.keep(file.owner_);
   file.version_ = read_version(at);
   const auto tensors = at.number<uint64_t>(), values = at.number<uint64_t>();
-  // Each entry takes bytes of its own, so that a count that is too large ends where the file does.
+  // Each entry consumes bytes, so too large a count fails at the end of the file.
   for (uint64_t i = 0; i < values; ++i) {
     const std::string_view key = at.text();
     base::require(!key.empty() && key.size() <= kMostKey, "a metadata key of ", key.size(), " bytes");

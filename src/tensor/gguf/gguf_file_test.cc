@@ -1,5 +1,5 @@
-// GGUF files: what is written is read, every prefix and every changed byte of a file gives an error or a
-// file, and each way in which counts, lengths, offsets and types can lie is refused.
+// GGUF files: what is written can be read, every prefix of a file and every changed byte gives an error or a
+// valid file, and all kinds of false counts, lengths, offsets and types are refused.
 #include "tensor/gguf/gguf_file.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ std::string number(T value) {
 }
 std::string text(const std::string& s) { return number<uint64_t>(s.size()) + s; }
 
-/// A file of these entries and tensors as they are given, and `data` bytes behind the directory.
+/// A file with these encoded entries and tensors, and `data` bytes after the directory.
 std::string file_of(const std::vector<std::string>& values, const std::vector<std::string>& tensors,
                     size_t data = 0) {
   std::string bytes =
@@ -138,11 +138,11 @@ TEST(Gguf, RefusesLies) {
            file_of({entry("", 4, one)}, {}),
            file_of({entry("k", 99, one)}, {}),
            file_of({entry("k", 7, "\x02")}, {}),                              // a boolean
-           file_of({entry("k", 8, number(huge))}, {}),                        // a text's length
-           file_of({entry("k", 9, number<uint32_t>(4) + number(huge))}, {}),  // an array's length
+           file_of({entry("k", 8, number(huge))}, {}),                        // length of a text
+           file_of({entry("k", 9, number<uint32_t>(4) + number(huge))}, {}),  // length of an array
            file_of({entry("k", 9, number<uint32_t>(8) + number(huge))}, {}),
            file_of({entry("k", 9, number<uint32_t>(9) + number(uint64_t{1}))}, {}),  // nested
-           file_of({entry("k", 4, one), entry("k", 4, one)}, {}),                    // twice
+           file_of({entry("k", 4, one), entry("k", 4, one)}, {}),                    // duplicate key
            file_of({entry("general.alignment", 4, number<uint32_t>(0))}, {}),
            file_of({entry("general.alignment", 4, number<uint32_t>(12))}, {}),
            file_of({entry("general.alignment", 8, text("x"))}, {}),
@@ -151,12 +151,12 @@ TEST(Gguf, RefusesLies) {
            file_of({}, {tensor("a", {4}, 0, huge)}, 64),
            file_of({}, {tensor("a", {4}, 0, 8)}, 64),   // not aligned
            file_of({}, {tensor("a", {33}, 2, 0)}, 64),  // half a block
-           file_of({}, {tensor("a", {4}, 5, 0)}, 64),   // no such type
+           file_of({}, {tensor("a", {4}, 5, 0)}, 64),   // unknown type
            file_of({}, {tensor("a", {huge}, 0, 0)}, 64),
            file_of({}, {tensor("a", {uint64_t{1} << 40, uint64_t{1} << 40}, 0, 0)}, 64),
            file_of({}, {tensor("a", {1, 1, 1, 1, 1}, 0, 0)}, 64),
            file_of({}, {tensor("", {4}, 0, 0)}, 64),
-           file_of({}, {tensor("a", {4}, 0, 0), tensor("a", {4}, 0, 32)}, 64),   // one name
+           file_of({}, {tensor("a", {4}, 0, 0), tensor("a", {4}, 0, 32)}, 64),   // duplicate name
            file_of({}, {tensor("a", {16}, 0, 0), tensor("b", {4}, 0, 32)}, 64),  // overlap
        }) {
     EXPECT_THROW(parse(bad), base::Error) << bad.substr(0, 80);

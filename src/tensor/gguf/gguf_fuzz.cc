@@ -1,4 +1,4 @@
-// libFuzzer entry: any bytes either read as GGUF, with every value by its getters, or give a clear error.
+// libFuzzer entry: any bytes either read as GGUF, with all values by their getters, or give a clear error.
 #include <cstdint>
 #include <memory>
 #include <string>
