@@ -29,7 +29,7 @@ using tensor::DType;
 using tensor::Tensor;
 using Ints = std::vector<int64_t>;
 
-/// An operand of a case: random content, or integers that the kernel knows when it is prepared.
+/// An operand of a case: random content, or integers that are known when the kernel is prepared.
 struct Operand {
   DType dtype = DType::f32;
   Dims dims;
@@ -43,9 +43,9 @@ struct Case {
   std::vector<Operand> in;
   ir::Attrs attrs = {};
   size_t results = 1;
-  /// The result is picked from operand 0: of that no more is read than is written.
+  /// The result is selected from operand 0, of which no more is read than is written.
   bool picks = false;
-  /// All values are known: operators whose result's size depends on data.
+  /// All values are known: for operators whose result sizes depend on data.
   bool all_known = false;
 };
 
@@ -88,7 +88,7 @@ Tensor tensor_of(const Operand& o, uint64_t seed) {
   return t;
 }
 
-/// Extents as networks have them, of 1e5 to 4e6 elements; every other one is odd.
+/// Draws extents typical of networks, with 1e5 to 4e6 elements; every other one is odd.
 class Shapes {
  public:
   explicit Shapes(uint64_t seed) : rng_(seed) {}
@@ -149,8 +149,8 @@ struct List {
   void add(Case c) { cases.push_back(std::move(c)); }
 };
 
-/// Operators of ONNX that compute element by element of one operand or of two that broadcast, of type `t`;
-/// those that need an attribute or other operands have cases of their own.
+/// ONNX's elementwise operators of one operand, or of two that broadcast, for type `t`; those that need
+/// attributes or other operands have separate cases.
 std::vector<std::string> elementwise_of(size_t operands, DType t) {
   std::vector<std::string> names;
   for (const ir::OpDef& op : ops::table().all()) {
@@ -162,7 +162,7 @@ std::vector<std::string> elementwise_of(size_t operands, DType t) {
       const std::vector<tensor::TensorType> in(operands, {t, {2, 2}});
       ir::infer_types(s, {ir::Attrs{}, in, {}, {}, std::vector<bool>(operands, true)});
       names.push_back(s.name);
-    } catch (const base::Error&) {  // not of this type, or an attribute is needed
+    } catch (const base::Error&) {  // not for this type, or needs an attribute
     }
   }
   return names;
@@ -189,7 +189,8 @@ void add_elementwise(List& l) {
   l.add({"dropout", {real(l.shapes.rows())}});
 }
 
-/// Both operands whole; one repeated as a scalar, along the last, the first and the middle axes, and both.
+/// Equal shapes; and one operand broadcast as a scalar, along the last, first and middle axes, or both
+/// operands.
 void add_broadcasts(List& l, const std::string& op, DType t) {
   const Dims x = l.shapes.image();
   Operand whole = real(x, t);
@@ -382,7 +383,7 @@ void add_pools(List& l) {
   }
 }
 
-/// Both sizes of images, in the layouts of networks; the operands are x, roi, scales, sizes.
+/// Enlarges and shrinks images in the usual layouts; operands are x, roi, scales, sizes.
 void add_resizes(List& l) {
   const auto resize = [&](const Dims& x, Dims sizes, const char* mode, const char* where) {
     const ir::Attrs attrs{{"mode", std::string(mode)},
@@ -622,7 +623,7 @@ std::vector<Case> all_cases(uint64_t seed) {
   return std::move(l.cases);
 }
 
-/// One case that is ready to run: operands, results and the kernel that takes them.
+/// A case that is ready to run: operands, results, and the prepared kernel.
 struct Bound {
   std::vector<Tensor> in, out;
   Tensor workspace;
@@ -695,7 +696,7 @@ struct Speed {
   double gbytes_s = 0, share = 0;
 };
 
-/// The kernel and a copy of as many bytes in turn.
+/// Alternates between the kernel and a copy of as many bytes.
 void rotate(Bound& b, Speed& speed) {
   base::ThreadPool pool(1);
   cpu::CpuStream stream(pool);
@@ -750,7 +751,8 @@ Speed measure(const Case& c) {
   return speed;
 }
 
-/// Names what is below its least share, what could not run, and operators without a case. True if nothing is.
+/// Lists cases below their least share, cases that failed, and operators without a case. True if there are
+/// none.
 bool is_without_cliffs(const std::vector<Speed>& speeds, double least, bool is_whole) {
   bool good = true;
   std::set<std::string> covered(std::begin(kElsewhere), std::end(kElsewhere));
@@ -778,7 +780,7 @@ int main(int argc, char** argv) {
   double least = 0, seed = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
-    if (flag.starts_with("--benchmark_")) continue;  // what `./dev bench` gives to every benchmark
+    if (flag.starts_with("--benchmark_")) continue;  // `./dev bench` passes these to every benchmark
     const std::string value = i + 1 < argc ? argv[++i] : "";
     if (value.empty() || (flag != "--only" && flag != "--least" && flag != "--seed"))
       return std::fputs("usage: bench_cliffs [--only TEXT] [--seed N] [--least SHARE]\n", stderr), 2;

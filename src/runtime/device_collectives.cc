@@ -1,4 +1,4 @@
-// Where a program on a device meets other ranks.
+// Runs the collectives of a program on a device.
 #include "runtime/device_collectives.h"
 
 #include <exception>
@@ -67,7 +67,7 @@ void DeviceCollectives::give_up(tensor::Stream& compute) {
     try {
       each->synchronize();
     } catch (const base::Error&) {
-      // the error under way is the first
+      // The first error is already being reported.
     }
   }
 }

@@ -1,4 +1,4 @@
-// Steps of a device's program that have no kernel there.
+// Runs steps of a device's program that have no kernel there on the host.
 #include "runtime/device_host_steps.h"
 
 #include <algorithm>

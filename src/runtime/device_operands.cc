@@ -1,4 +1,4 @@
-// Where the operands and results of a program's steps lie on a device.
+// The addresses of operands and results of a program's steps on a device.
 #include "runtime/device_operands.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using compile::SlotKind;
 
 namespace {
 
-/// Bytes after which a constant repeats itself; all of them for most.
+/// The number of bytes after which a constant repeats; all its bytes for most constants.
 int64_t period_of(const tensor::Tensor& content) {
   const tensor::Tensor block = tensor::repetition_of(content).block;
   return block.defined() ? std::min(block.bytes(), content.bytes()) : content.bytes();

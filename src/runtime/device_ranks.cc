@@ -1,5 +1,5 @@
-// Ranks that have devices: the stream on which they meet beside the computation, their groups on device
-// memory, and the watch over work that nobody on the host waits in.
+// Ranks that have devices: the stream for collectives aside of the computation, groups on device memory, and
+// a watchdog for collectives that no host thread waits in.
 #include "runtime/device_ranks.h"
 
 #include <array>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kIdentity = 96;
 
-/// Machine and device of a rank, and whether it could talk over NCCL.
+/// A rank's machine and device, and whether it supports NCCL.
 struct Place {
   std::array<char, kIdentity> device{};
   int32_t has_calls = 0, has_nccl = 0, wants_staged = 0;
@@ -76,7 +76,7 @@ std::unique_ptr<comm::DeviceGroup> open_device_group(comm::DeviceLink link, comm
 void wait_for_ranks(cuda::CudaStream& stream, comm::DeviceGroup& group, comm::DeviceLink link) {
   const int64_t limit = group.deadline_ns(), since = now_ns();
   if (link != comm::DeviceLink::nccl || limit == 0) return stream.synchronize();
-  constexpr int kTurns = 1000;  // without sleeping
+  constexpr int kTurns = 1000;  // before sleeping
   for (int64_t turn = 0; !stream.is_done(); ++turn) {
     const std::string trouble = turn % kTurns == kTurns - 1 ? group.trouble() : std::string();
     if (trouble.empty() && now_ns() - since < limit) {
@@ -93,7 +93,7 @@ void wait_for_ranks(cuda::CudaStream& stream, comm::DeviceGroup& group, comm::De
   }
 }
 
-/// Looks at the groups while a run is under way; gives them up when a device waits too long.
+/// Watches the groups during a run; aborts them if a device waits too long.
 struct DeviceRanks::Watch {
   Watch(int rank_of_world, int64_t deadline)
       : rank(rank_of_world), deadline_ns(deadline), thread([this] { work(); }) {}
@@ -156,7 +156,7 @@ DeviceRanks::DeviceRanks(comm::Mesh& host, cuda::CudaDevice& device, DeviceRanks
 }
 
 DeviceRanks::~DeviceRanks() {
-  watch_.reset();  // before the groups that it looks at
+  watch_.reset();  // before the groups that it watches
 }
 
 void DeviceRanks::begin(const std::string& program) {

@@ -1,4 +1,4 @@
-// Runs a program on a device: launches its steps, records the launches and replays them, and says which step
+// Runs a program on a device: launches its steps, records and replays the launches, and reports which step
 // failed.
 #include "runtime/device_run.h"
 
@@ -66,7 +66,7 @@ void DeviceRun::launch(std::span<const void* const> inputs, std::span<void* cons
     transfers_.send(inputs, stream, turn);
     launch_or_replay(stream);
     transfers_.fetch(outputs, stream);
-    // Ranks that wait for each other are watched to the end.
+    // Ranks that wait for each other are watched until the end.
     if (collectives_.has_any()) collectives_.finish(stream);
   } catch (const base::Error& e) {
     explain(e, stream);
@@ -74,7 +74,7 @@ void DeviceRun::launch(std::span<const void* const> inputs, std::span<void* cons
   ++runs_;
 }
 
-/// Libraries load and tune their code in the first run; from the second on the launches are one.
+/// Libraries load and tune their code in the first run; from the second run on launches are the same.
 void DeviceRun::launch_or_replay(tensor::Stream& stream) {
   if (recording_ == nullptr && may_record_ && runs_ > 0 && stream.can_record()) record(stream);
   recording_ != nullptr ? recording_->replay(stream) : launch_all(stream);
@@ -96,7 +96,7 @@ void DeviceRun::record(tensor::Stream& stream) {
     if (!failure) failure = std::current_exception();
   }
   if (!failure) return;
-  // A launch that cannot be recorded runs as the others did before; checks want to hear of it.
+  // A launch that cannot be recorded runs directly as before; tests get the reason.
   recording_.reset();
   may_record_ = false;
   const char* wish = std::getenv("TRIREME_RECORD");
@@ -124,7 +124,7 @@ void DeviceRun::run_step(size_t s, tensor::Stream& stream, DeviceTimeline* timel
   compute(s, stream);
 }
 
-/// A step that is no collective.
+/// Runs a step that is no collective.
 void DeviceRun::compute(size_t s, tensor::Stream& stream) {
   const compile::Step& step = program_.steps[s];
   step.on_host ? host_steps_.run(s, stream, status_) : step.bound.run(args_of(s, stream));
@@ -193,8 +193,8 @@ void DeviceRun::check_data() {
                      ": a value is out of range: ", value);
 }
 
-/// Throws the error with the step it came from. What a replay or a wait reports may come from any step: they
-/// are run again one by one, unless the device takes no more work.
+/// Throws the error with the step that caused it. A replay or a wait may report errors of any step, so the
+/// steps are run again one by one, unless the device accepts no more work.
 void DeviceRun::explain(const base::Error& error, tensor::Stream& stream) {
   const std::string program = base::concat("program '", program_.name, "'");
   collectives_.give_up(stream);

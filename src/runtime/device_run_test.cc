@@ -1,4 +1,4 @@
-// Programs on a device: what they compute, what is recorded, what runs on the host, and whom errors name.
+// Programs on a device: results, what is recorded, what runs on the host, and which step errors name.
 #include <gtest/gtest.h>
 
 #include "ops/table.h"
@@ -9,8 +9,8 @@
 namespace trireme::runtime {
 namespace {
 
-/// A device that does nothing before somebody waits: what is read too early, or changed while a copy is under
-/// way, shows as a wrong result.
+/// A device that runs nothing until somebody waits: data that is read too early, or changed while it is being
+/// copied, gives a wrong result.
 class LazyStream final : public tensor::Stream {
  public:
   using Work = std::function<void()>;
@@ -58,7 +58,7 @@ class LazyDevice final : public tensor::Device {
   int allocations = 0;
 };
 
-/// `y = x + 1` on f32. Throws where `bad` says so, reports values above a million.
+/// `y = x + 1` for f32. Throws if `bad` is set; reports values above a million as errors.
 struct PlusOne {
   const float* x;
   float* y;
@@ -75,7 +75,7 @@ struct PlusOne {
   }
 };
 
-/// Operators of the test: "plus_one" has a kernel for the device alone, "minus_one" for the CPU alone.
+/// Operators of the test: "plus_one" has a kernel for the device only, "minus_one" for the CPU only.
 ir::OpTable make_table(const bool& bad) {
   ir::Kernel plus{.on = tensor::DeviceKind::cuda, .name = "plus"};
   plus.prepare = [&bad](const ir::KernelInit& init) {

@@ -1,5 +1,5 @@
-// Runs single operators as small programs on a device, with random operands that no cache holds, and times
-// them.
+// Times single operators, which run as small programs on a device with random operands too large for its
+// caches.
 #include "runtime/device_speed.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 struct Operand {
   DType dtype = DType::f32;
   Dims dims;
-  int64_t below = 0;      ///< integers are drawn from [0, below)
+  int64_t below = 0;      ///< range of integers, [0, below)
   bool is_state = false;  ///< written in place
 };
 
@@ -35,7 +35,7 @@ struct Case {
   size_t results = 1;
 };
 
-/// Random content: normal floats, integers below the bound, zeros else. A block of it is repeated.
+/// Random content: normally distributed floats, integers below the bound, otherwise zeros. Repeats a block.
 std::vector<std::byte> content(const Operand& o) {
   constexpr int64_t kBlock = 1 << 20;
   const int64_t count = tensor::element_count(o.dims);
@@ -54,7 +54,7 @@ std::vector<std::byte> content(const Operand& o) {
       case DType::i64:
         put(static_cast<int64_t>(static_cast<double>(u) * static_cast<double>(o.below)));
         break;
-      // Codes from 2^-3 to 15, of both signs.
+      // Codes from 2^-3 to 15 with both signs.
       case DType::f8e4m3fn:
         put(static_cast<uint8_t>((i % 2 << 7) + 0x20 + static_cast<int>(63 * u) % 0x38));
         break;
@@ -83,7 +83,7 @@ ir::Graph graph_of(const Case& c) {
   return graph;
 }
 
-/// A program with memory of its own for everything, so that nothing is staged.
+/// A program with separate memory for everything, so that nothing is staged.
 class Trial {
  public:
   Trial(tensor::Device& device, tensor::Stream& stream, const Case& c, int threads) : stream_(stream) {
@@ -108,7 +108,7 @@ class Trial {
         upload(s, {slot.constant.raw(), slot.constant.raw() + slot.constant.bytes()});
     }
     if (stream.can_record()) {
-      launch();  // what is made at the first launch is no part of a recording
+      launch();  // allocations of the first launch are not recorded
       stream.synchronize();
       stream.begin_recording();
       launch();
@@ -155,8 +155,8 @@ class Trial {
   std::unique_ptr<tensor::Recording> recording_;
 };
 
-/// Median seconds of one call of `run`, over rounds of several calls that together take about `budget`
-/// seconds.
+/// The median of the seconds per call of `run`, over rounds of several calls that together take about
+/// `budget` seconds.
 template <class Run>
 double median_seconds(tensor::Stream& stream, double budget, const Run& run) {
   const auto timed = [&](int calls) {
@@ -206,12 +206,12 @@ OpSpeed measure(tensor::Device& device, base::ThreadPool& pool, const Case& c, d
   return speed;
 }
 
-/// n scaled, in steps of 64, at least 64.
+/// n times scale, rounded to steps of 64, at least 64.
 int64_t scaled(int64_t n, double scale) {
   return std::max<int64_t>(64, static_cast<int64_t>(static_cast<double>(n) * scale) / 64 * 64);
 }
 
-/// The rows of activations of 16 Ki tokens at width 2048, the shapes of a GPT of 1.3 billion parameters.
+/// Rows of activations for 16 Ki tokens with width 2048, as in a GPT with 1.3 billion parameters.
 std::vector<Case> memory_cases(double scale, DType t) {
   const int64_t rows = scaled(16384, scale), width = 2048, vocabulary = 50304;
   const Operand x{t, {rows, width}}, row{t, {width}}, weight{DType::f32, {width}};
@@ -250,8 +250,8 @@ std::vector<Case> math_cases(double scale, DType t) {
   };
 }
 
-/// What a device's training makes of a product and its GELU: the argument is kept, its slope ends a product,
-/// the gradients of weight and bias are f32.
+/// Training forms of a product and its GELU on a device: the argument is kept, the gradient of GELU is fused
+/// into a product, and gradients of weight and bias are f32.
 std::vector<Case> training_cases(double scale, DType t) {
   const int64_t tokens = scaled(16384, scale), width = 2048;
   const ir::Attrs gelu{{"activation", std::string("gelu_tanh")}};
@@ -261,8 +261,8 @@ std::vector<Case> training_cases(double scale, DType t) {
           {"linear_grad_w", {x, wide}, {{"wide", int64_t{1}}}, 2}};
 }
 
-/// What precision fp8 adds: quantizers of activations, and a product whose share of the ceiling is that of 16
-/// bits.
+/// Operators that precision fp8 adds: quantizers of activations, and a product whose speed is given relative
+/// to the 16-bit peak.
 std::vector<Case> float8_cases(double scale, DType t) {
   const int64_t tokens = scaled(16384, scale), width = 2048, wide = 4 * width;
   const Operand x{t, {tokens, width}}, bias{t, {wide}};
@@ -275,8 +275,8 @@ std::vector<Case> float8_cases(double scale, DType t) {
            {{"type", std::string(tensor::name_of(t))}}}};
 }
 
-/// The largest product of a layer of a Llama of 8 billion parameters, for a few sequences' next tokens: bound
-/// by the bytes of its weight.
+/// The largest product in a layer of a Llama with 8 billion parameters, for the next tokens of a few
+/// sequences: limited by reading its weight.
 std::vector<Case> decode_cases(double scale, DType t) {
   std::vector<Case> cases;
   for (const int64_t batch : {1, 8, 64})

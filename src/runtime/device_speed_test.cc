@@ -1,4 +1,4 @@
-// Measuring a device: every result is a number or a reason.
+// Measurements of a device: every result is a number or a reason.
 #include "runtime/device_speed.h"
 
 #include <gtest/gtest.h>

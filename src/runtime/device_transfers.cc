@@ -1,4 +1,4 @@
-// Inputs and results of one program on a device: where they lie, and their way there and back.
+// Transfers inputs and results of a program to and from a device.
 #include "runtime/device_transfers.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Runs a program on a stream: addresses are resolved once, callers' buffers are patched in per run.
+// Runs a program on a stream: addresses are computed once, and callers' buffers are set for each run.
 #include "runtime/executor.h"
 
 #include <chrono>
@@ -26,7 +26,7 @@ int64_t now_ns() {
 
 }  // namespace
 
-/// The lane of the steps that run aside; they share no thread with the computation.
+/// The lane for aside steps, which share no thread with the computation.
 struct Executor::Aside {
   explicit Aside(Executor& executor)
       : ns(executor.program_->steps.size(), 0),
@@ -39,9 +39,9 @@ struct Executor::Aside {
 
   base::ThreadPool alone{1};
   cpu::CpuStream stream{alone};
-  std::vector<int64_t> ns;        ///< how long each step ran
+  std::vector<int64_t> ns;        ///< duration of each step
   std::vector<uint32_t> tickets;  ///< of the present run, by step
-  SideLane lane;                  ///< last: its thread uses the others
+  SideLane lane;                  ///< last, as its thread uses the other members
 };
 
 Executor::~Executor() = default;
@@ -95,7 +95,7 @@ void Executor::open_groups() {
   if (meets_ranks_) open_same_collectives(*program_, *mesh_);
 }
 
-/// The groups of the device's memory, in the order of the program as those of the host.
+/// Opens the groups of device memory, in the order of the program like those of the host.
 void Executor::open_on_device(const DeviceBinding& on) {
   for (const compile::Step& step : program_->steps) {
     if (step.axes.empty()) continue;
@@ -124,7 +124,7 @@ void Executor::bind_arena(void* arena) {
   for (size_t i = 0; i < p.outputs.size(); ++i) binding[compile::index(p.outputs[i])] = i;
   for (size_t i = 0; i < p.states.size(); ++i) binding[compile::index(p.states[i])] = i;
   const auto at = [base = static_cast<std::byte*>(arena)](int64_t offset) {
-    return base == nullptr ? nullptr : base + offset;  // null: as long as there is no arena
+    return base == nullptr ? nullptr : base + offset;  // null while there is no arena
   };
   const auto resolve = [&](SlotId id, size_t argument) {
     if (id == compile::kNoSlot) return;
@@ -173,7 +173,7 @@ void Executor::check() {
 }
 
 void Executor::throw_failure() {
-  // The launch loop stops at the first failure, so the last step launched is the one that recorded it.
+  // The launch loop stops at the first failure, so the last launched step recorded the failure.
   const compile::Step& step = program_->steps[failed_step_];
   const std::string_view op = step.op == nullptr ? std::string_view("copy") : step.op->schema.name;
   status_.throw_if_failed(base::concat("step ", failed_step_, " '", step.from, "' (", op, ")"));

@@ -1,4 +1,4 @@
-// The executor: addresses, bad data reported by kernels, traces.
+// The executor: addresses, errors that kernels report for bad data, traces.
 #include "runtime/executor.h"
 
 #include <gtest/gtest.h>

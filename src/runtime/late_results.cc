@@ -1,4 +1,4 @@
-// Small results of a device on their way to the host while the device goes on with the work behind them.
+// Copies small results of a device to the host while the device continues with later work.
 #include "runtime/late_results.h"
 
 #include "backend/cuda/device/cuda_device.h"
@@ -23,7 +23,7 @@ void LateResults::mark(size_t slot, tensor::Stream& stream) {
 
 const std::byte* LateResults::fetch(size_t slot) {
   if (lane_ == nullptr) return there(slot);
-  // The copy is ordered only now: behind one that waits for later work it would wait for that too.
+  // The copy is issued only now: issued earlier, it could queue behind a copy that waits for later work.
   lane_->wait(*events_[slot]);
   lane_->download(here_[slot].get(), there_[slot].get(), bytes_);
   lane_->synchronize();

@@ -1,4 +1,4 @@
-// Opens a device by name: the one place that knows which backends there are.
+// Opens a device by name: the only place that knows all backends.
 #include "runtime/open_device.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ namespace {
 
 constexpr std::string_view kShared = ":shared";
 
-/// The ordinal in "cuda:N" for the kind "cuda", 0 for "cuda" alone; nothing for another name.
+/// The number in "cuda:N" for the kind "cuda", 0 for "cuda" alone; nothing for other names.
 std::optional<int> ordinal_of(std::string_view name, std::string_view kind) {
   if (!name.starts_with(kind)) return std::nullopt;
   const std::string_view rest = name.substr(kind.size());
@@ -66,7 +66,7 @@ int emulated_devices() {
   return count;
 }
 
-/// "cuda" or "emulated" where ranks take devices in turn; empty for names that stand for themselves.
+/// "cuda" or "emulated" if ranks take devices in turn; empty for names of single devices.
 std::string kind_in_turn(const std::string& name) {
   for (const std::string kind : {"cuda", "emulated"}) {
     if (name == kind || name == kind + std::string(kShared)) return kind;
@@ -108,8 +108,8 @@ std::string device_of_rank(const std::string& name) {
 std::string device_of_rank(const std::string& name, comm::Communicator& world) {
   const std::string kind = kind_in_turn(name);
   if (kind.empty() || world.size() == 1) return name;
-  // Ranks share out among themselves the devices that they all are shown: those of one machine, unless their
-  // launcher shows each its own.
+  // Ranks that see the same devices divide them among themselves: those of one machine, unless the launcher
+  // shows each rank its own.
   constexpr size_t kText = 256;
   std::array<char, kText> mine{};
   std::string text(36, ' ');

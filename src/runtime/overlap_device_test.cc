@@ -1,5 +1,5 @@
-// Collectives of devices beside the computation: the same bits as in line in every order that events allow,
-// and wrong ones as soon as a wait is missing.
+// Device collectives aside of the computation: same bits as in line for every order that events allow, and
+// wrong ones when a wait is missing.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -30,7 +30,7 @@ struct Trial {
   Change change = {};
 };
 
-/// A program of one rank on an emulated device, with its memory.
+/// The program of one rank on an emulated device, with its memory.
 struct Bound {
   Bound(const ir::Graph& graph, comm::Mesh& mesh, const Trial& setup)
       : device(cuda::open_emulated(mesh.world().rank(), setup.plan)), stream(device->open_stream(pool)) {
@@ -87,7 +87,7 @@ class OverlapOnDevice : public ::testing::Test {
     if (cuda::has_toolkit()) GTEST_SKIP() << "emulated devices are in builds without the toolkit";
   }
 
-  /// Runs in which every rank got the bits of collectives in line; of `runs`.
+  /// Of `runs` runs, the number in which every rank had the same bits as with in-line collectives.
   static int agreeing_runs(const std::function<ir::Graph(int rank)>& graph, const Tensor& x,
                            const Trial& setup, int runs) {
     std::atomic<int> differing{0};
@@ -129,7 +129,7 @@ TEST_F(OverlapOnDevice, AProgramThatForgetsToWaitGivesWrongBits) {
   EXPECT_EQ(agreeing_runs(graph, x, {.graphs = false, .plan = late, .change = forget}, 2), 0);
 }
 
-/// A result that is reduced last has no reader that waits for it: the end of the run does.
+/// No step waits for a result that is reduced last; the end of the run does.
 TEST_F(OverlapOnDevice, ResultsThatNoStepWaitsForAreThereAtTheEnd) {
   const auto graph = [](int) {
     ir::Graph g;
@@ -165,8 +165,8 @@ TEST_F(OverlapOnDevice, TheTraceShowsStreamsBesideEachOther) {
   std::atomic<int> overlapping{0};
   Ranks(tensor::MeshShape({{"dp", 2}})).run([&](Ranks::Rank& rank) {
     Bound aside(backward(6, 64), rank.mesh, {});
-    // A rank that is late leaves the other's collectives waiting while it computes on: later each time, for a
-    // machine that gives these threads no time.
+    // A late rank leaves the other's collectives waiting while that one continues to compute. The delay grows
+    // with each run, in case the machine gives these threads little time.
     for (int run = 0; run < 7; ++run) {
       Trace trace;
       if (rank.mesh.world().rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5 << run));
@@ -222,7 +222,7 @@ TEST_F(OverlapOnDevice, AWatchdogNamesRankCollectiveAndLayer) {
   EXPECT_THROW(world.run([&](comm::Communicator& all) {
     comm::Mesh mesh(all, tensor::MeshShape({{"dp", 2}}));
     Bound aside(backward(3, 16), mesh, {});
-    if (all.rank() == 1) {  // computes for ever, as it seems
+    if (all.rank() == 1) {  // seems to compute forever
       is_reported.wait(false);
       return;
     }

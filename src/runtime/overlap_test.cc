@@ -1,5 +1,5 @@
-// Collectives beside the computation: the same bits as in line, memory that nobody touches while ranks
-// exchange it, errors of the lane, time that is hidden.
+// Collectives aside of the computation: same bits as in line, memory that no step touches during an exchange,
+// errors of the lane, and hidden time.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -23,7 +23,7 @@ using testing::backward;
 using testing::RandomGraph;
 using testing::steps_aside;
 
-/// A program of one rank with its memory.
+/// The program of one rank, with its memory.
 struct Bound {
   Bound(const ir::Graph& graph, comm::Mesh* mesh, bool overlap)
       : pool(1), device(open_device("cpu")), stream(device->open_stream(pool)) {
@@ -63,11 +63,11 @@ struct Bound {
 };
 
 struct Range {
-  const void* memory;  // arena, or the buffer a slot stands for
+  const void* memory;  // the arena, or a slot's buffer
   int64_t begin, end;
 };
 
-/// Bytes of one step in the arena and in callers' memory, by what is done to them.
+/// The byte ranges of one step in the arena and in callers' memory, by kind of access.
 std::vector<Range> ranges(const Program& p, const Step& step, bool read, bool written) {
   std::vector<Range> list;
   const auto add = [&](SlotId id) {
@@ -100,7 +100,7 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
   return false;
 }
 
-/// No step that may run at the same time writes what a step aside touches, or reads what it writes.
+/// No step that may run concurrently writes what an aside step reads or writes, or reads what it writes.
 void expect_apart(const Program& p) {
   const auto count = static_cast<int>(p.steps.size());
   for (int s = 0; s < count; ++s) {
@@ -141,7 +141,7 @@ TEST(Overlap, BitsAreThoseOfCollectivesInLine) {
         for (int run = 0; run < 4; ++run) {
           const Tensor x = ops::testing::random_tensor(DType::f32, {8, 8}, -1, 1, rng.below(1u << 30));
           const std::vector<Tensor>& want = in_line.run({x});
-          // A rank that comes late leaves the others' lanes waiting while they compute on.
+          // A late rank leaves the others' lanes waiting while they continue to compute.
           if (rng.below(2) == 0) std::this_thread::sleep_for(std::chrono::microseconds(rng.below(300)));
           const std::vector<Tensor>& got = aside.run({x});
           for (size_t i = 0; i < want.size(); ++i) {
@@ -205,7 +205,7 @@ TEST(Overlap, AFailureOfTheLaneReachesTheCallerAndARankThatIsGoneIsNamed) {
   }
 }
 
-/// What is thrown where each rank binds a program of its own.
+/// The error if each rank binds a different program.
 std::string binding_error(const std::function<ir::Graph(int rank)>& graph_of) {
   Ranks ranks(tensor::MeshShape({{"dp", 3}}));
   try {

@@ -1,4 +1,4 @@
-// Programs that are planned without the content of weights and bound to it later.
+// Programs that are planned without the content of weights, and bound to it later.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -20,7 +20,7 @@ using tests::random_bytes;
 using tests::random_tensor;
 using Ints = std::vector<int64_t>;
 
-/// Products and convolutions as passes leave them, by all ways of packing their weights.
+/// Products and convolutions as passes produce them, with all ways of packing weights.
 std::vector<OpCase> packing_cases() {
   const auto x = [](tensor::Dims dims) { return random_tensor(dims, 1); };
   const auto w = [](tensor::Dims dims) { return random_tensor(dims, 2, 0.3f); };
@@ -71,8 +71,8 @@ std::vector<OpCase> all_cases() {
   return all;
 }
 
-/// The case as a graph: operand `fed` is its input, all others are constants; of those that may be, the
-/// weights, only types where `is_absent`.
+/// The case as a graph: operand `fed` is its input, all others are constants. If `is_absent`, weights have
+/// types only, where that is allowed.
 ir::Graph graph_of(const OpCase& c, size_t fed, bool is_absent) {
   ir::Graph g;
   std::vector<ir::ValueId> in;
@@ -114,8 +114,8 @@ std::string text_of(const compile::Program& p) {
   return compile::print_steps(p) + compile::print_memory(p) + compile::print_refusals(p);
 }
 
-/// The kernel of the case's step, where its plan waited for content and gave the same once it was there;
-/// nullopt where it did not wait, or nothing compiles it.
+/// The kernel of the case's step, if its plan waited for content and gave the same result with it; nullopt if
+/// it did not wait, or if the case cannot be compiled.
 std::optional<std::string> kernel_that_waits(const OpCase& c, size_t fed) {
   SCOPED_TRACE(base::concat(c.op, ", operand ", fed, " fed"));
   base::SharedCache packs;
@@ -123,11 +123,11 @@ std::optional<std::string> kernel_that_waits(const OpCase& c, size_t fed) {
   try {
     want = compile::compile(graph_of(c, fed, false), {.threads = 2}, packs);
   } catch (const base::Error&) {
-    return std::nullopt;  // the operand must be a constant, or its op runs outside programs
+    return std::nullopt;  // the operand must be a constant, or the op runs outside of programs
   }
   const ir::Graph types = graph_of(c, fed, true);
   for (const ir::Value& v : types.values()) {
-    if (!v.type.shape.is_static()) return std::nullopt;  // its extents follow from what the operand holds
+    if (!v.type.shape.is_static()) return std::nullopt;  // its extents depend on the operand's content
   }
   compile::Program plan = compile::plan(types, {.threads = 2}, packs);
   EXPECT_EQ(text_of(plan), text_of(want)) << c.op;
@@ -155,7 +155,7 @@ TEST(Plan, IsBoundToTheSameProgramAndBitsForEveryOperator) {
   std::set<std::string> waited;
   for (const OpCase& c : all_cases()) {
     for (size_t fed = 0; fed < c.in.size(); ++fed) {
-      if (!tests::may_be_absent(c.in[fed])) continue;  // numbers that shapes follow from are constants
+      if (!tests::may_be_absent(c.in[fed])) continue;  // numbers that determine shapes are constants
       if (const auto kernel = kernel_that_waits(c, fed)) waited.insert(*kernel);
     }
   }
@@ -167,8 +167,8 @@ TEST(Plan, IsBoundToTheSameProgramAndBitsForEveryOperator) {
   EXPECT_GE(waited.size(), 14u) << testing::PrintToString(waited);
 }
 
-/// Large weights that have content are not read by a plan either: nothing is packed before the program is
-/// bound, and programs that are bound share what is.
+/// A plan does not read large weights even if they have content: nothing is packed before the program is
+/// bound, and bound programs share packed weights.
 TEST(Plan, PacksNothingBeforeItIsBound) {
   const Tensor w = random_tensor({256, 300}, 1);
   ASSERT_GT(w.bytes(), tensor::kSmallBytes);

@@ -1,5 +1,5 @@
-// Ranks hold their programs against each other before they run them: a collective that one of them lacks is
-// an error with names, not a job that hangs.
+// Ranks compare their programs before they run them: a collective that one of them lacks gives an error with
+// names instead of a hanging job.
 #include "runtime/same_collectives.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ using compile::Program;
 using compile::SlotId;
 using compile::Step;
 
-/// What all ranks of a group must agree on: op, layer, reduction and, where parts are equal, sizes.
-/// Attributes that say where this rank stands are left out.
+/// The properties of a collective that all ranks of a group must agree on: op, layer, reduction and, if parts
+/// are equal, sizes. Attributes that depend on the rank are left out.
 std::string text_of(const Program& program, const Step& step) {
   std::string text = base::concat(step.op->schema.name, " of '", step.from, "'");
   if (step.op->schema.name == "all_reduce") {
@@ -41,7 +41,7 @@ std::vector<T> gather(comm::Communicator& comm, const std::vector<T>& mine) {
   return all;
 }
 
-/// The first place at which a rank differs from rank 0, and that rank; nullopt if none does.
+/// The first position where a rank differs from rank 0, and that rank; nullopt if all are equal.
 struct Difference {
   size_t place, rank;
 };

@@ -1,5 +1,4 @@
-// A thread that runs the steps of a program which stand aside of the computation: one after another, as they
-// are given.
+// A thread that runs the aside steps of a program one after another, in the order in which they are given.
 #include "runtime/side_lane.h"
 
 #include <utility>
@@ -7,12 +6,12 @@
 namespace trireme::runtime {
 namespace {
 
-// A few microseconds for what is nearly done; on machines with more threads than cores the other side needs
-// ours.
+// Spins a few microseconds for work that is nearly done, then yields: with more threads than cores the other
+// side needs this core.
 constexpr int kSpins = 128;
 constexpr int kYields = 16;
 
-/// Returns once the counter has reached `ticket`; counters wrap.
+/// Returns once the counter has reached `ticket`; counters wrap around.
 void wait_reached(const std::atomic<uint32_t>& counter, uint32_t ticket) {
   const auto is_reached = [&](uint32_t now) { return static_cast<int32_t>(now - ticket) >= 0; };
   for (int i = 0; i < kSpins + kYields; ++i) {
@@ -36,7 +35,7 @@ SideLane::~SideLane() {
 
 uint32_t SideLane::post(uint32_t job) {
   const uint32_t ticket = posted_.load(std::memory_order_relaxed) + 1;
-  wait_reached(done_, ticket - kRing);  // a place in the ring
+  wait_reached(done_, ticket - kRing);  // waits for a place in the ring
   jobs_[ticket % kRing].store(job, std::memory_order_relaxed);
   posted_.store(ticket, std::memory_order_release);
   posted_.notify_one();

@@ -1,5 +1,5 @@
-// The side lane: jobs in order, memory seen on both sides, failures that are taken once, more jobs than its
-// ring.
+// The side lane: order of jobs, memory visible on both sides, failures that are reported once, and more jobs
+// than its ring holds.
 #include "runtime/side_lane.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace trireme::runtime {
 namespace {
 
 TEST(SideLane, JobsRunInOrderAndSeeWhatWasWrittenBefore) {
-  std::vector<uint32_t> written(2000), seen(2000);  // plain memory: the tickets alone order it
+  std::vector<uint32_t> written(2000), seen(2000);  // plain memory, ordered by the tickets only
   SideLane lane([&](uint32_t job) { seen[job] = written[job] + (job > 0 ? seen[job - 1] : 0); });
   uint32_t sum = 0;
   for (uint32_t i = 0; i < 2000; ++i) {

@@ -6,8 +6,8 @@
 namespace trireme::runtime {
 namespace {
 
-/// Calls copy(host, at, bytes) for what of the parts lies in [begin, end) of the region; `at` counts from
-/// begin.
+/// Calls copy(host, at, bytes) for the pieces of the parts within [begin, end) of the region; `at` is
+/// relative to `begin`.
 template <class Copy>
 void for_parts(std::span<const StagedPart> parts, int64_t begin, int64_t end, Copy copy) {
   for (const StagedPart& p : parts) {

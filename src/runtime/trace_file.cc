@@ -1,4 +1,4 @@
-// A traced run in the form that Perfetto and chrome://tracing read.
+// Writes the trace of a run in the format of Perfetto and chrome://tracing.
 #include "runtime/trace_file.h"
 
 #include <set>
@@ -10,7 +10,7 @@ namespace {
 
 using base::Json;
 
-/// The steps' times where streams were not measured.
+/// The times of the steps if streams were not measured.
 std::vector<Span> spans_of_steps(const compile::Program& program, const Trace& trace) {
   std::vector<Span> spans;
   int64_t now[2] = {0, 0};
@@ -33,7 +33,7 @@ Json named(const char* what, int rank, int64_t track, const std::string& name) {
 }
 
 Json slice(const compile::Program& program, const Span& span, int rank) {
-  constexpr double kMicro = 1e-3;  // the format counts microseconds
+  constexpr double kMicro = 1e-3;  // the format uses microseconds
   Json event = Json::object({{"ph", "X"},
                              {"pid", rank},
                              {"tid", static_cast<int64_t>(span.lane)},
