@@ -161,9 +161,9 @@ class Compiler {
     chosen_.push_back({&node, choice.kernel, std::move(step)});
   }
 
-  /// Constants are passed to kernels as types only, and steps that need their content wait for it. If the
-  /// device is present, kernels get the content at once: its libraries take seconds to prepare, which is done
-  /// once.
+  /// Large constants are passed to kernels as types only, and steps that need their content wait for it. If
+  /// the device is present, kernels get the content at once: its libraries take seconds to prepare, which is
+  /// done once.
   void prepare(Chosen& chosen) const {
     const Preparation by{shared_, chosen.node, chosen.kernel, options_.threads,
                          chosen.step.on_host ? nullptr : options_.device};

@@ -1,10 +1,11 @@
-// Every operator that moves or reduces memory beside a copy of the same bytes: finds forms far from it.
+// Compares every operator that moves or reduces memory with a copy of the same bytes, to find slow forms.
 //
 //   bench_cliffs [--only TEXT] [--seed N] [--least SHARE]
 //
-// Prints one line a case, worst first: GB/s of operands and results, their share of the copy's in the same
-// rotation, the kernel. One thread, its own processor time. With --least it exits with 1 and names what is
-// below SHARE (or the operator's own least share, where a reason is stated) and each operator without a case.
+// Prints one line per case, worst first: GB/s of operands and results, the share of the speed of a copy that
+// runs in turn with it, and the kernel. Uses one thread and its CPU time. With --least it exits with 1 and
+// lists cases below SHARE (or the operator's own least share, if a reason is given) and operators without a
+// case.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -14,8 +14,8 @@ using ir::Node;
 using ir::ValueId;
 using tensor::Dims;
 
-/// A part of an axis that moves as a whole. Parts are numbered in the order of the source; parts of extent 1
-/// that belong to no axis of the source come last.
+/// A part of an axis that moves as a whole. Places::order lists the parts in the order of the source; an
+/// added extent of 1 that belongs to no axis of the source comes last.
 using Part = size_t;
 
 /// The positions of the source's parts after some steps of a chain: axis i consists of the parts axes[i],

@@ -68,7 +68,7 @@ std::optional<Ints> joined_pads(const Node& node, const Padding& p) {
   return pads;
 }
 
-/// Means that count padding. Not with ceil_mode, or with own padding that would become counted.
+/// True if means may count padding: without ceil_mode, and without uncounted padding of their own.
 bool counts_padding(const Node& pool) {
   if (pool.attrs.get_int("ceil_mode", 0) != 0) return false;
   const Ints pads = pool.attrs.get_ints("pads");

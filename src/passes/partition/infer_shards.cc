@@ -407,7 +407,7 @@ class Inference {
     return {std::move(result.out), std::move(result.refusal)};
   }
 
-  /// Zeros may count as a partial sum, since they are one as well.
+  /// Zeros on all ranks may also count as a partial sum, whose total is zero.
   bool take_zeros_as_partial(const Node& node, std::vector<Placement>& on) const {
     bool any = false;
     for (size_t i = 0; i < on.size(); ++i) {
