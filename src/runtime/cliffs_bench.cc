@@ -2,10 +2,9 @@
 //
 //   bench_cliffs [--only TEXT] [--seed N] [--least SHARE]
 //
-// Prints one line per case, worst first: GB/s of operands and results, the share of the speed of a copy that
-// runs in turn with it, and the kernel. Uses one thread and its CPU time. With --least it exits with 1 and
-// lists cases below SHARE (or the operator's own least share, if a reason is given) and operators without a
-// case.
+// Prints one line per case, worst first: GB/s of operands and results, their share of the speed of a copy
+// that alternates with it, the kernel. One thread, timed by CPU time. With --least it exits with 1 and lists
+// cases below SHARE (or the operator's own least share, which states a reason) and operators without a case.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -190,8 +189,7 @@ void add_elementwise(List& l) {
   l.add({"dropout", {real(l.shapes.rows())}});
 }
 
-/// Equal shapes; and one operand broadcast as a scalar, along the last, first and middle axes, or both
-/// operands.
+/// Equal shapes; one operand broadcast as a scalar or along the last, first and middle axes; or both.
 void add_broadcasts(List& l, const std::string& op, DType t) {
   const Dims x = l.shapes.image();
   Operand whole = real(x, t);
@@ -752,8 +750,7 @@ Speed measure(const Case& c) {
   return speed;
 }
 
-/// Lists cases below their least share, cases that failed, and operators without a case. True if there are
-/// none.
+/// Lists cases below their least share, failed cases and operators without a case. True if there are none.
 bool is_without_cliffs(const std::vector<Speed>& speeds, double least, bool is_whole) {
   bool good = true;
   std::set<std::string> covered(std::begin(kElsewhere), std::end(kElsewhere));
