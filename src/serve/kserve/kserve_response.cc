@@ -45,7 +45,7 @@ size_t json_estimate(const InferResponse& response) {
 /// Appends the rest of an output after its name, type and shape; binary ones go to `blobs`.
 void append_output(std::string& json, const InferOutput& o, std::vector<http::BodyPart>& blobs) {
   if (!o.span.region
-           .empty()) {  // region not named: C++ clients would take any parameters for binary data
+           .empty()) {  // the region is not named: C++ clients take any parameters for those of binary data
     json += '}';
     return;
   }
