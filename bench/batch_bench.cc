@@ -1,7 +1,7 @@
-// The model of a batch job with its rows in memory, for bench/batch.py: `bench_batch JOB.yaml ROWS`. Reads so
-// many rows of the job's input, opens its model, and says in one JSON line how many there are; then answers
-// each line "milliseconds" of standard input with a JSON line: rows a second over whole rounds of all rows,
-// and the share of the time that the model computed.
+// Runs the model of a batch job on rows in memory, for bench/batch.py: `bench_batch JOB.yaml ROWS`. Reads
+// ROWS rows of the job's input, opens its model, and prints in one JSON line how many rows there are; then
+// answers each line "milliseconds" of standard input with a JSON line: rows per second over whole rounds of
+// all rows, and the share of the time in which the model computed.
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -23,7 +23,7 @@ namespace {
 using namespace trireme;
 using Clock = std::chrono::steady_clock;
 
-/// The first rows of the job's files, in pieces.
+/// Reads the first rows of the job's files, in pieces.
 std::vector<std::shared_ptr<const data::Rows>> read_rows(const batch::JobOptions& options,
                                                          batch::RowModel& model, int64_t wanted) {
   std::vector<std::shared_ptr<const data::Rows>> pieces;
@@ -43,7 +43,7 @@ std::vector<std::shared_ptr<const data::Rows>> read_rows(const batch::JobOptions
   return pieces;
 }
 
-/// Runs all pieces once; returns when the last one is answered. Throws for a row that failed.
+/// Runs all pieces once and returns when the last one is answered. Throws if a row failed.
 int64_t round(batch::RowModel& model, const std::vector<std::shared_ptr<const data::Rows>>& pieces) {
   std::mutex mutex;
   std::condition_variable changed;

@@ -1,5 +1,5 @@
-// Times conv_nhwc, its gradient towards x and towards w as the compiler would run them in training: weights
-// fed.
+// Times conv_nhwc and its gradients with respect to x and w as the compiler would run them in training, with
+// weights fed.
 //
 // bench_conv_train --layer N,H,C,OC,K,STRIDE,PAD [--layer ...] [--threads T] [--rounds R] [--nchw]
 // One JSON line per layer and direction: kernel, milliseconds (median), GFLOP/s by the op's own count, and
@@ -33,7 +33,7 @@ struct Options {
   bool nchw = false;
 };
 
-/// One thread is timed by its own processor time, which a busy machine does not stretch.
+/// A single thread is timed by its own CPU time, which other load on the machine does not lengthen.
 double now(bool alone) {
   timespec t;
   clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
@@ -45,7 +45,7 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-/// flop per second of one core's register tiles on operands in its first-level cache.
+/// The flop per second of one core's register tiles on operands in its first-level cache.
 double peak() {
   const cpu::DenseKernels& kernels = cpu::dense_kernels(cpu::best_isa());
   constexpr int64_t kDepth = 128;
@@ -67,7 +67,7 @@ double peak() {
          *std::min_element(times.begin(), times.end());
 }
 
-/// Binds the first accepting kernel of `op` and times it.
+/// Binds the first kernel of `op` that accepts the node, and times it.
 void time_op(const Options& o, const char* op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
              base::ThreadPool& pool) {
   const ir::OpDef& def = table().need(op);

@@ -1,8 +1,8 @@
-// What this machine can do at most: multiply-adds in f32, dot products in int8, bytes read from memory.
+// Measures this machine's limits: multiply-adds in f32, dot products in int8, bytes read from memory.
 //
-// bench_limits [threads]: for each line "milliseconds" of standard input, measures for about so long and
-// prints one JSON line. The caller rotates it with the contenders, so that a busy neighbour slows limit and
-// contender alike.
+// bench_limits [threads]: for each line "milliseconds" of standard input, measures for about that time and
+// prints one JSON line. The caller alternates it with the contenders, so that other load on the machine slows
+// the limit and the contender alike.
 #include <immintrin.h>
 #include <sched.h>
 
@@ -22,8 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Independent accumulators: enough to cover latency 4 x 2 ports on every core we met, few enough for the
-/// registers.
+/// Independent accumulators: enough to hide a latency of 4 cycles on 2 ports, the most of all cores tested,
+/// but few enough to stay in registers.
 constexpr int kWide = 24, kNarrow = 12;
 constexpr int64_t kRounds = 20000;
 
@@ -51,8 +51,8 @@ __attribute__((target("avx2,fma"))) float multiply_add_avx2() {
   return _mm256_cvtss_f32(acc[0]);
 }
 
-// In assembly, because GCC 12 copies the accumulators of the intrinsic through memory. What the registers
-// hold does not matter: integer arithmetic has no slow values.
+// Written in assembly, because GCC 12 copies the intrinsic's accumulators through memory. The content of the
+// registers does not matter: integer arithmetic has no slow values.
 #define TRIREME_DOT(n) "vpdpbusd %%zmm31, %%zmm30, %%zmm" #n "\n\t"
 __attribute__((target("avx512f,avx512vnni"))) float dot_product_vnni() {
   for (int64_t r = 0; r < kRounds; ++r) {
@@ -67,7 +67,7 @@ __attribute__((target("avx512f,avx512vnni"))) float dot_product_vnni() {
 }
 #undef TRIREME_DOT
 
-/// Eight-bit products in pairs and then in fours, as processors without VNNI must do them.
+/// Eight-bit products summed in pairs and then in fours, as processors without VNNI have to compute them.
 __attribute__((target("avx2"))) float dot_product_avx2() {
   __m256i acc[kNarrow];
   for (int i = 0; i < kNarrow; ++i) acc[i] = _mm256_set1_epi32(i);
@@ -97,13 +97,13 @@ Loop int8_loop() {
   return {dot_product_avx2, double{kRounds} * kNarrow * 32 * 2};
 }
 
-/// Units per nanosecond: of the fastest call, and of all calls together. The first is what the machine can
-/// do, the second what it did beside whatever else ran.
+/// Units per nanosecond of the fastest call, and of all calls together. The first is what the machine can do,
+/// the second what it did beside its other load.
 struct Rates {
   double best = 0, mean = 0;
 };
 
-/// Of calls that do `units` each, within `budget`.
+/// The rates of calls that do `units` each, repeated for `budget`.
 template <class Call>
 Rates rates_of(double units, std::chrono::nanoseconds budget, const Call& call) {
   Rates rates;
@@ -133,8 +133,8 @@ std::vector<int> processors() {
   return out;
 }
 
-/// Each thread stays on a processor of its own: what two threads do that share one is no limit of the
-/// machine.
+/// Pins each thread to a processor of its own, because the rate of two threads that share one is no limit of
+/// the machine.
 class Limits {
  public:
   explicit Limits(size_t threads) : cpus_(processors()), memory_(threads, std::vector<int64_t>(kWords, 1)) {}
@@ -166,11 +166,11 @@ class Limits {
     });
   }
 
-  /// The rates of all threads together, which begin at the same time.
+  /// The rates of all threads together; they start at the same time.
   template <class Call>
   Rates on_all(double units, std::chrono::nanoseconds budget, const Call& call) {
     std::vector<Rates> each(memory_.size());
-    std::vector<float> results(memory_.size());  // so that no loop is optimised away
+    std::vector<float> results(memory_.size());  // keep the compiler from removing the loops
     std::latch ready(static_cast<ptrdiff_t>(memory_.size()));
     std::vector<std::jthread> threads;
     for (size_t i = 0; i < memory_.size(); ++i) {

@@ -1,7 +1,7 @@
-// Data-parallel training steps on local ranks, for bench/scale.py:
-// `bench_scale NETWORK RANKS THREADS ROWS ZERO`, threads and rows (samples of a step) of each rank. Says in
-// one JSON line what it trains, then answers each line "milliseconds" of standard input with a JSON line of
-// step times and of the time in collectives.
+// Data-parallel training steps on local ranks, for bench/scale.py: `bench_scale NETWORK RANKS THREADS ROWS
+// ZERO`, where THREADS and ROWS (samples of a step) are those of each rank. Prints in one JSON line what it
+// trains, then answers each line "milliseconds" of standard input with a JSON line of step times and of the
+// time spent in collectives.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -22,7 +22,7 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-/// Networks as scale_peer.py builds them.
+/// Networks, as scale_peer.py builds them.
 struct Network {
   std::string name, source;
   std::vector<std::string> options;
@@ -42,7 +42,7 @@ const Network& need_network(const std::string& name) {
   base::fail_invalid("no network '", name, "'");
 }
 
-/// Random samples and targets; each rank has its own.
+/// Random samples and targets, different on each rank.
 engine::Feeds feeds_of(const Network& network, const ir::Graph& graph, int64_t rows, int rank) {
   engine::Feeds feeds;
   base::Rng rng(3, static_cast<uint64_t>(rank));
@@ -101,7 +101,7 @@ class Rank {
     return sum;
   }
 
-  /// About so many milliseconds of steps, as many on every rank.
+  /// Runs steps for about this many milliseconds, the same number on every rank.
   base::Json run(double milliseconds) {
     int64_t steps = std::max<int64_t>(1, static_cast<int64_t>(milliseconds * 1e3 / last_us_));
     mesh_.world().broadcast(comm::as_bytes(std::span(&steps, 1)), 0, "bench");
@@ -157,7 +157,7 @@ void serve(const Setup& setup, const ir::Graph& loss, comm::Communicator& world)
               << std::endl;
   }
   for (;;) {
-    double milliseconds = -1;  // the end
+    double milliseconds = -1;  // ends the loop
     std::string line;
     if (leads && std::getline(std::cin, line)) milliseconds = std::stod(line);
     world.broadcast(comm::as_bytes(std::span(&milliseconds, 1)), 0, "bench");

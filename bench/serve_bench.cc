@@ -1,7 +1,7 @@
-// What the kernel alone takes to hand over requests: `bench_serve REQUEST_BYTES ANSWER_BYTES COUNT
-// CONNECTIONS [CLIENT_CPU,...]` receives COUNT bodies over loopback on so many connections, each into its
-// connection's buffer, answers each, and says in one JSON line the CPU microseconds a request of the
-// receiving threads, one for each CPU they may use. The floor under bench/serve.py's front end.
+// Measures what the kernel alone costs to pass requests: `bench_serve REQUEST_BYTES ANSWER_BYTES COUNT
+// CONNECTIONS [CLIENT_CPU,...]` receives COUNT bodies over loopback on CONNECTIONS connections, each into its
+// connection's buffer, answers each, and prints in one JSON line the receiving threads' CPU microseconds per
+// request. They use one thread per allowed CPU. This is the lower bound for the front end in bench/serve.py.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -33,7 +33,7 @@ struct Exchange {
   int count = 0, connections = 1;
 };
 
-/// One end of a connection: takes `in` bytes in, puts `out` bytes out, and begins anew.
+/// One end of a connection: receives `in.size()` bytes, sends `out.size()` bytes, and starts again.
 struct End {
   int fd = -1;
   std::vector<char> in, out;
@@ -45,12 +45,12 @@ struct End {
     wake_at(in_bytes);
     fcntl(fd, F_SETFL, O_NONBLOCK);
   }
-  /// One wake-up finds all; where the kernel wakes earlier, for want of memory, another finds the rest.
+  /// Lets one wake-up deliver all bytes; if the kernel wakes earlier, for lack of memory, more follow.
   void wake_at(size_t bytes) {
     const int low = static_cast<int>(bytes);
     if (low != std::exchange(low_, low)) setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
   }
-  /// True once all of the message is there.
+  /// Returns true once the whole message has been received.
   bool receive() {
     const ssize_t got = recv(fd, in.data() + received, in.size() - received, 0);
     check(got != 0, "the other end has gone");
@@ -60,7 +60,7 @@ struct End {
     wake_at(in.size() - received);
     return is_whole;
   }
-  /// True once all of the message has left.
+  /// Returns true once the whole message has been sent.
   bool send_some() {
     while (sent < out.size()) {
       const ssize_t put = send(fd, out.data() + sent, out.size() - sent, MSG_NOSIGNAL);
@@ -86,7 +86,7 @@ class Poll {
   ~Poll() { close(fd_); }
   Poll(const Poll&) = delete;
   Poll& operator=(const Poll&) = delete;
-  /// Calls `on_event(end, events)` for what is ready.
+  /// Calls `on_event(end, events)` for each connection that is ready.
   template <class OnEvent>
   void wait(OnEvent on_event) {
     std::array<epoll_event, 64> events;
@@ -101,7 +101,7 @@ class Poll {
   int fd_;
 };
 
-/// A client: sends bodies on its connections, each again when it is answered, `count` in all.
+/// A client: sends `count` bodies in all on its connections, the next on each when the last is answered.
 int client(const sockaddr_in& address, const Exchange& exchange) {
   std::vector<std::unique_ptr<End>> ends;
   for (int i = 0; i < exchange.connections; ++i) {
@@ -126,7 +126,7 @@ int client(const sockaddr_in& address, const Exchange& exchange) {
   return 0;
 }
 
-/// Serves its connections until their clients have gone.
+/// Serves its connections until their clients have closed them.
 void serve(std::vector<std::unique_ptr<End>> ends) {
   Poll poll(ends);
   size_t open = ends.size();
@@ -167,7 +167,7 @@ void start_client(int cpu, const sockaddr_in& address, const Exchange& share) {
   _exit(client(address, share));
 }
 
-/// CPU microseconds a request of all receiving threads.
+/// CPU microseconds per request, summed over all receiving threads.
 double measure(const Exchange& exchange, const std::vector<int>& client_cpus) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

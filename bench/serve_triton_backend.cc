@@ -1,6 +1,6 @@
-// A backend for NVIDIA Triton without work of its own: the peer of our identity models in bench/serve.py,
-// which builds it as a shared library. A matrix comes back as it is; of each row of more dimensions the first
-// value. Triton's C interface is declared here as far as it is used.
+// A backend for NVIDIA Triton that computes nothing: the peer of our identity models in bench/serve.py, which
+// builds it as a shared library. It returns a matrix unchanged, and of tensors of more dimensions the first
+// value of each row. This file declares the part of Triton's C interface that it uses.
 #include <cstdint>
 #include <cstring>
 
@@ -44,10 +44,10 @@ struct Input {
   TRITONBACKEND_Input* handle = nullptr;
 };
 
-/// Copies what the output takes of an input that may lie in several buffers, row by row.
+/// Copies the part of each row that the output takes, from an input that may lie in several buffers.
 void copy_rows(const Input& input, char* to, uint64_t rows, uint64_t kept_bytes) {
   const uint64_t row_bytes = rows == 0 ? 0 : input.bytes / rows;
-  uint64_t at = 0;  // of the input
+  uint64_t at = 0;  // offset in the input
   for (uint32_t i = 0; i < input.buffers; ++i) {
     const void* buffer = nullptr;
     uint64_t bytes = 0;

@@ -1,9 +1,9 @@
-// Whole training steps of one network, for bench/train.py and tools/gpu_check: `bench_train NETWORK THREADS
-// [DEVICE [f32|bf16|f16|fp8]]`. NETWORK is one of the list below, or a folder that bench/train_networks.py
-// wrote. Says in one JSON line what a step costs and what the first losses are, then answers each line
-// "milliseconds" of standard input with a JSON line of step times; the line "profile" prints where the last
-// step's time went, the line "steps COUNT" the lower quartile of the times of each of the program's steps
-// over that many runs.
+// Runs whole training steps of one network, for bench/train.py and tools/gpu_check: `bench_train NETWORK
+// THREADS [DEVICE [f32|bf16|f16|fp8]]`. NETWORK is one of the list below, or a folder that
+// bench/train_networks.py wrote. Prints in one JSON line what a step costs and the first losses, then answers
+// each line "milliseconds" of standard input with a JSON line of step times. The line "profile" prints where
+// the last step's time went; the line "steps COUNT" prints the lower quartile of the times of each of the
+// program's steps over COUNT runs.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -28,9 +28,9 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-constexpr int kFirstSteps = 3;  // before anything is measured; their losses are told
+constexpr int kFirstSteps = 3;  // run before measuring; their losses are printed
 
-/// One row of the benchmark: network, its options, shape of a step's input.
+/// One row of the benchmark: the network, its options and the shape of a step's input.
 struct Row {
   std::string name, source;
   std::vector<std::string> options;
@@ -50,12 +50,12 @@ const std::vector<Row>& rows() {
       {"resnet50", "resnet50", {}, {16, 3, 224, 224}, 1000, true},
       {"gpt2", "gpt2", {"dropout=0"}, {4, 256}, 50257, false},
       {"bert", "bert", {"dropout=0"}, {8, 128}, 30522, false},
-      // What fills a GPU: ResNet-50, GPT of 124 million and of 1.3 billion parameters; the last two try it
-      // out.
+      // Networks large enough for a GPU: ResNet-50, and GPT with 124 million and 1.3 billion parameters; the
+      // last two rows are tiny networks for trying out the benchmark.
       {"resnet50_256", "resnet50", {}, {256, 3, 224, 224}, 1000, true},
       {"gpt2_1024", "gpt2", {"dropout=0"}, {16, 1024}, 50257, false},
       {"gpt_1.3b", "gpt2", gpt_1_3b(), {4, 2048}, 50304, false},
-      // Twice the sequences: what a step does once for all of them, the update above all, takes half the
+      // Twice the sequences: work that a step does once for all of them, mainly the update, takes half the
       // share.
       {"gpt_1.3b_8", "gpt2", gpt_1_3b(), {8, 2048}, 50304, false},
       {"resnet_tiny",
@@ -96,13 +96,13 @@ Tensor random_ids(const tensor::Dims& dims, int64_t bound) {
   return t;
 }
 
-/// What is trained: its loss, the inputs of a step in the order of the loss graph's, the update.
+/// What is trained: the loss, the inputs of a step in the order of the loss graph's inputs, and the update.
 struct Task {
   ir::Graph loss;
   engine::Feeds feeds;
   engine::TrainOptions options;
   float lr = 1e-4f;
-  int64_t targets = 0;  ///< of a step
+  int64_t targets = 0;  ///< in a step
 };
 
 struct Where {
@@ -130,7 +130,7 @@ engine::Feeds feeds_of(const Row& row, const ir::Graph& graph) {
       feeds.push_back(random_image(row.dims));
     } else if (v.name == "input_ids") {
       feeds.push_back(random_ids(row.dims, row.classes));
-    } else {  // attention_mask: all ones; token_type_ids: zeros
+    } else {  // attention_mask is all ones, token_type_ids all zeros
       Tensor t = Tensor::zeros(DType::i64, row.dims);
       if (v.name == "attention_mask") std::ranges::fill(t.mutable_data<int64_t>(), 1);
       feeds.push_back(t);
@@ -149,13 +149,13 @@ Task task_of(const Row& row, const Where& where) {
   return task;
 }
 
-/// An ONNX file with inputs, labels and update, as bench/train_networks.py writes them.
+/// Reads an ONNX file with inputs, labels and update settings, as bench/train_networks.py writes them.
 Task task_in(const std::string& folder, const Where& where) {
   Task task{.loss = {}, .feeds = {}, .options = options_on(where)};
   const base::Json facts = base::parse_json(base::read_file(folder + "/task.json"));
   const bool is_sgd = facts.at("optimizer").as_string() == "sgd";
   task.options.optimizer.kind = is_sgd ? passes::OptimizerKind::sgd : passes::OptimizerKind::adamw;
-  task.options.optimizer.decay_vectors = true;  // as PyTorch does
+  task.options.optimizer.decay_vectors = true;  // as in PyTorch
   if (is_sgd) task.options.optimizer.momentum = facts.at("momentum").as_double();
   task.lr = static_cast<float>(facts.at("lr").as_double());
   for (const base::Json& name : facts.at("frozen").as_array())
@@ -177,7 +177,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Time, share, achieved GFLOP/s and GB/s by op and kernel, the largest first.
+/// Prints time, share and achieved GFLOP/s and GB/s by op and kernel, the largest first.
 void print_profile(const compile::Program& program, const runtime::Trace& trace) {
   struct Line {
     double ns = 0, flop = 0, bytes = 0;
@@ -211,13 +211,13 @@ std::string shape_of(const compile::Program& program, compile::SlotId id) {
   return text + "]";
 }
 
-/// What a quarter of the values stay below: a shared machine disturbs most runs somewhere.
+/// The value that a quarter of the values are below: a shared machine disturbs most runs at some point.
 double lower_quartile(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 4];
 }
 
-/// One line for each step of the program: microseconds, FLOPs, bytes, kernel and shapes.
+/// Prints a line for each step of the program: microseconds, FLOPs, bytes, kernel and shapes.
 void print_steps(const compile::Program& program, const std::vector<std::vector<double>>& us) {
   for (size_t i = 0; i < program.steps.size(); ++i) {
     const compile::Step& s = program.steps[i];
@@ -231,7 +231,7 @@ void print_steps(const compile::Program& program, const std::vector<std::vector<
   std::fflush(stdout);
 }
 
-/// Ops with their kernels that take more than a fiftieth of a step: [{op, kernel, share}].
+/// The ops, with their kernels, that take more than a fiftieth of a step: [{op, kernel, share}].
 base::Json large_steps(const compile::Program& program, const runtime::Trace& trace) {
   std::map<std::pair<std::string, std::string>, double> ns;
   double total = 0;
@@ -281,7 +281,7 @@ int run(const std::string& name, const Where& where) {
     }
     if (line.starts_with("steps ")) {
       std::vector<std::vector<double>> us(program.steps.size());
-      std::vector<double> between;  // of a whole run, what no step of the program took
+      std::vector<double> between;  // the time of a whole run outside the program's steps
       for (int64_t left = std::stoll(line.substr(6)); left > 0; --left) {
         const auto begin = std::chrono::steady_clock::now();
         step();

@@ -1,4 +1,4 @@
-// Builds a two-layer network in C++, prints it, and runs it at several batch sizes: one program for each
+// Builds a two-layer network in C++, prints it, and runs it at several batch sizes, with one program for each
 // size.
 #include <cstdio>
 #include <memory>
@@ -31,7 +31,7 @@ Graph small_network() {
   const ValueId x = graph.add_input("x", {DType::f32, Shape{Dim::symbol("batch"), 4}});
   const ValueId w1 = graph.add_param("w1", scaled_identity(4, 3, 2.0f));  // [in, out]
   const ValueId b1 = graph.add_param("b1", Tensor::from<float>({3}, {0.0f, 0.5f, -1.0f}));
-  // add1 types the result: a shape that does not fit throws here, not when the graph runs.
+  // add1 infers the result's type: shapes that do not fit throw here, not when the graph runs.
   const ValueId product = graph.add1(ops.need("linear"), {x, w1, b1}, {}, "first layer");
   const ValueId hidden = graph.add1(ops.need("relu"), {product}, {}, "first layer");
   const ValueId y = graph.add1(ops.need("softmax"), {hidden}, {{"axis", int64_t{-1}}}, "probabilities");
@@ -52,7 +52,7 @@ int main() try {
 
   Session session(model, {.threads = 1});
   for (const int64_t batch : {1, 2, 8}) {
-    // `batch` is symbolic, so each size gets a program of its own: a bucket. The weights are shared.
+    // `batch` is symbolic, so each size gets a program of its own (a bucket). Programs share the weights.
     const trireme::compile::Program& program = session.prepare({{batch, 4}});
     if (batch == 1) std::printf("as it runs:\n%s\n", trireme::compile::print_steps(program).c_str());
     Tensor x = Tensor::zeros(DType::f32, {batch, 4});

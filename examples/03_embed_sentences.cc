@@ -1,4 +1,4 @@
-// Turns two sentences into vectors with an encoder directory, through the library, and prints how alike they
+// Turns two sentences into vectors with an encoder directory, using the library, and prints how similar they
 // are.
 //   03_embed_sentences [DIRECTORY [FIRST SECOND]]     DIRECTORY: default $TRIREME_ENCODER
 #include <algorithm>
@@ -33,7 +33,7 @@ Tokens tokenize(const trireme::data::WordPiece& tokenizer, const std::string& fi
   return tokens;
 }
 
-/// The encoder's vectors have length 1, so their dot product is the cosine.
+/// The encoder's vectors have length 1, so their dot product is their cosine.
 double cosine(const Tensor& rows) {  // f32 [2, width]
   const std::span<const float> v = rows.data<float>();
   const size_t width = v.size() / 2;
@@ -49,7 +49,7 @@ int embed(const std::string& directory, const std::string& first, const std::str
   const auto at = std::ranges::find(names, "sentence_embedding") - names.begin();
   trireme::base::require(at < std::ssize(names), "the model has no output 'sentence_embedding'");
 
-  // Asking for one output drops what only the others need.
+  // Selecting one output drops the nodes that only other outputs need.
   loaded.graph.set_outputs({loaded.graph.outputs()[static_cast<size_t>(at)]}, {"sentence_embedding"});
   loaded.graph.sort();
   const auto model = std::make_shared<const trireme::engine::PreparedModel>(std::move(loaded.graph));

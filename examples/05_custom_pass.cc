@@ -1,5 +1,5 @@
-// A pass of one's own: powers of two become products. Shows the graph before and after, and that results
-// agree.
+// A custom pass that replaces powers of two by products. Prints the graph before and after it, and checks
+// that the results agree.
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -15,7 +15,7 @@ using trireme::tensor::Tensor;
 
 namespace {
 
-/// pow(x, 2) -> mul(x, x), where the exponent is a constant that does not change the shape.
+/// pow(x, 2) -> mul(x, x), if the exponent is a constant that does not broadcast the result to another shape.
 size_t square_by_product(Graph& graph) {
   trireme::passes::Rewriter rw(graph);
   return rw.for_each("pow", [&](trireme::ir::NodeId, const Node& node) {
@@ -50,7 +50,7 @@ Tensor run(const Graph& graph, const Tensor& x) {
 int main() try {
   const Graph before = trireme::ir::parse(kText, trireme::ops::table());
   Graph after = before;
-  // A list of passes runs as the built-in ones do; `verify` checks every invariant of the graph after each.
+  // A list of passes runs as the built-in lists do; `verify` checks all invariants of the graph after each.
   const std::vector<trireme::passes::Pass> list{
       {"square_by_product", "pow(x, 2) -> mul(x, x)", square_by_product}};
   for (const auto& record : trireme::passes::run_passes(list, after, {.verify = true})) {

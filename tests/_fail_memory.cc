@@ -1,5 +1,5 @@
-// Loaded before the program's own malloc (LD_PRELOAD): while the file named by FAIL_MEMORY says so, one of so
-// many requests for memory fails, at random from a fixed seed.
+// A malloc that is loaded before the program's own (LD_PRELOAD). While the file named by FAIL_MEMORY asks for
+// it, one in so many allocations fails, chosen at random from a fixed seed.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 
 namespace {
 
-/// Shared with the test: one in `every` fails (0: none), for requests of at least `least` bytes.
+/// Shared with the test: one in `every` allocations of at least `least` bytes fails (0: none).
 struct Wish {
   std::atomic<uint32_t> every, least, failed;
 };

@@ -1,5 +1,5 @@
-// Real models on real pictures: every published accuracy is reproduced, every carried reference output is
-// met.
+// Tests real models on real images: every published accuracy must be reproduced, and every reference output
+// that comes with a model must be met.
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -39,7 +39,7 @@ std::vector<Sample> image_samples(const fs::path& directory) {
   std::ifstream table(directory / "labels.tsv");
   std::vector<Sample> samples;
   std::string line;
-  std::getline(table, line);  // header
+  std::getline(table, line);  // skips the header
   while (std::getline(table, line)) {
     std::istringstream row(line);
     std::string name, label;
@@ -50,7 +50,7 @@ std::vector<Sample> image_samples(const fs::path& directory) {
   return samples;
 }
 
-/// Pictures whose best class is the label, of those in the sample folder.
+/// The number of images in the sample folder whose best class is the label.
 template <class Preprocess>
 int right_answers(engine::Session& session, const fs::path& samples, Preprocess&& preprocess) {
   int right = 0;
@@ -88,8 +88,8 @@ TEST(Accuracy, MobileNetIntegerIsAsGoodAsItsPeers) {
   if (!model) GTEST_SKIP() << tests::kNoSharedData;
   const int right =
       right_answers(*open(*model), *tests::shared_data("imagenet-samples"), shorter_side_272_crop_244);
-  // Its scores come in steps of 0.15, so the best two often tie. ONNX Runtime 1.31 gets 75 fused and 74
-  // unfused from the same pixels, and 77 on another processor.
+  // The model's scores are multiples of 0.15, so the best two often tie. On the same pixels ONNX Runtime 1.31
+  // gets 75 right with fusion and 74 without, and 77 on another processor.
   EXPECT_GE(right, 74);
   EXPECT_LE(right, 78);
 }
@@ -100,7 +100,7 @@ TEST(Accuracy, SqueezeNetNames65Of100Pictures) {
   EXPECT_EQ(right_answers(*open(*model), *tests::shared_data("imagenet-samples"), squash_256_crop_227), 65);
 }
 
-/// Inflates a whole gzip file.
+/// Decompresses a whole gzip file.
 std::string read_gzip(const fs::path& path) {
   gzFile file = gzopen(path.c_str(), "rb");
   std::string out, chunk(1 << 20, '\0');
@@ -114,7 +114,7 @@ std::string read_gzip(const fs::path& path) {
 TEST(Accuracy, ResNet20Names915Of1000CifarPictures) {
   const auto model = tests::shared_data("onnx-models/cifar10_resnet20_derived/model.onnx");
   if (!model) GTEST_SKIP() << tests::kNoSharedData;
-  constexpr size_t kRecord = 1 + 3 * 32 * 32;  // label, then red, green, blue planes
+  constexpr size_t kRecord = 1 + 3 * 32 * 32;  // the label, then the red, green and blue planes
   const std::string records = read_gzip(*tests::shared_data("cifar10/test_batch_first1000.bin.gz"));
   const int64_t count = static_cast<int64_t>(records.size() / kRecord);
   Tensor x = Tensor::empty(tensor::DType::f32, {count, 3, 32, 32});
@@ -135,7 +135,7 @@ TEST(Accuracy, ResNet20Names915Of1000CifarPictures) {
   EXPECT_EQ(right, 915);
 }
 
-/// Tensors kind_0.pb, kind_1.pb … of a test data set.
+/// Reads the tensors kind_0.pb, kind_1.pb … of a test data set.
 std::vector<Tensor> read_set(const fs::path& set, const std::string& kind) {
   std::vector<Tensor> list;
   for (size_t i = 0; fs::exists(set / (kind + "_" + std::to_string(i) + ".pb")); ++i) {
@@ -150,8 +150,8 @@ TEST(Accuracy, MobileNetIntegerIsWithinOneStepOfItsReference) {
   const fs::path set = model->parent_path() / "test_data_set_0";
   const Tensor actual = open(*model)->run(read_set(set, "input"))[0];
   const Tensor expected = read_set(set, "output")[0];
-  // The carried output comes from a runtime that fuses as we do; run unfused it differs from itself in 429 of
-  // 1000 scores by up to two steps of 0.1531. The fused one must be nearer than that.
+  // The reference output comes from a runtime that fuses as we do. Without fusion that runtime differs from
+  // it in 429 of 1000 scores, by up to two steps of 0.1531; our difference must be smaller than that.
   constexpr double kStep = 0.15309934;
   int different = 0;
   for (size_t i = 0; i < 1000; ++i) {

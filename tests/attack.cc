@@ -1,4 +1,4 @@
-// The heap of this process, as the allocator counts it.
+// Measures the heap of this process as its allocator counts it.
 #include "tests/attack.h"
 
 #include <malloc.h>

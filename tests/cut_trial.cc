@@ -1,5 +1,5 @@
-// Holds an op's cut rule against the op itself: every cut that the rule allows is carried out part by part,
-// and the parts' results must add up to those of the whole.
+// Checks an op's cut rule against the op itself: carries out every cut that the rule allows, part by part,
+// and compares the combined results of the parts with those of the whole.
 #include "tests/cut_trial.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace trireme::tests {
 namespace {
 
-/// What a rule allows, taken apart.
+/// The notation of a rule, parsed.
 struct ParsedCut {
   std::vector<std::string> in, out;
 };
@@ -40,7 +40,7 @@ ParsedCut parse_cut(const std::string& notation) {
   return p;
 }
 
-/// Copies the part of `x` that is [begin, begin + its extent) of each section of dimension `dim`.
+/// Copies the indices [begin, begin + extent of `part`) of each section of dimension `dim` of `x` to `part`.
 void copy_part(const tensor::Tensor& x, tensor::Tensor& part, size_t dim, int64_t sections, int64_t begin) {
   const tensor::Dims &whole = x.dims(), &small = part.dims();
   const int64_t width = x.elements() == 0 ? 0 : x.bytes() / x.elements();
@@ -83,7 +83,7 @@ class CutTrial {
 
   bool has(const std::string& of) const { return of.find(letter_) != std::string::npos; }
 
-  /// Whether so many parts are allowed: whole units, even lengths unless the rule says otherwise.
+  /// Whether the case's number of parts is allowed: whole units, and equal parts unless the rule says else.
   bool fits() const {
     for (const ir::CutRule::Units& u : rule_.units) {
       if (u.letter == letter_ && u.units % case_.parts != 0) return false;
@@ -141,7 +141,7 @@ class CutTrial {
         in[i] = tensor::Tensor::empty(from.dtype(), p.dims);
         copy_part(from, in[i], dim, sections(false, i, dim), p.begin[dim]);
       }
-      // What is added to partial results may lie on any one rank.
+      // An operand that is added to partial results must be added by one part only.
       const bool partial = has(rule_.sums) && (rule_.added >> i & 1) != 0 && p.dims == in[i].dims();
       if (partial && index > 0 && in[i].defined()) in[i] = tensor::Tensor::zeros(in[i].dtype(), p.dims);
       fit.in.push_back(placement(parsed_.in[i], false, i));
@@ -168,7 +168,7 @@ class CutTrial {
     return got;
   }
 
-  /// Results without the letter: partial sums or maxima, each part's own, or the same everywhere.
+  /// Checks results without the letter: partial sums or maxima, each part's own, or the same in all parts.
   void whole_result(const std::vector<std::vector<tensor::Tensor>>& results, size_t r) {
     std::vector<double> total = results[0][r].to_doubles();
     if (has(rule_.own)) return;
@@ -202,7 +202,7 @@ class CutTrial {
   base::ThreadPool pool_;
 };
 
-/// f(p + q) = f(p) + f(q) in the operands of each mask together, the others fixed.
+/// Checks that f(p + q) = f(p) + f(q) in the operands of each mask together, with the others fixed.
 void expect_linear(const CutCase& c, const ir::CutRule& rule, const std::vector<tensor::Tensor>& whole) {
   base::ThreadPool pool(2);
   for (uint32_t mask : rule.linear) {
@@ -229,7 +229,7 @@ void expect_linear(const CutCase& c, const ir::CutRule& rule, const std::vector<
   }
 }
 
-/// The node as the rule sees it.
+/// The rule for the case's node.
 ir::CutRule rule_of(const CutCase& c, const std::vector<tensor::Tensor>& whole) {
   ir::NodeView view{.attrs = c.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}};
   view.out_count = c.results;

@@ -1,4 +1,4 @@
-// Every graph pass against golden texts in tests/passes, and the numbers before and after it.
+// Tests every graph pass against the golden texts in tests/passes, and the results before and after the pass.
 //
 // A file holds the cases of the pass it is named after. A case is "case <what it shows>", lines "set <word>
 // <value>", the graph before, "=>", and the graph after ("unchanged" if the pass must leave it alone). With
@@ -65,7 +65,7 @@ std::vector<Case> read_cases(const std::filesystem::path& path) {
   return cases;
 }
 
-/// Replaces the text after each "=>" by what the pass made.
+/// Replaces the text after each "=>" by the graph that the pass made.
 void write_cases(const std::filesystem::path& path, const std::vector<std::string>& afters) {
   std::ifstream file(path);
   std::ostringstream out;
@@ -144,7 +144,7 @@ void expect_close(const std::vector<Tensor>& want, const std::vector<Tensor>& go
   }
 }
 
-/// The graph alone on plain kernels; after the pass; and through all passes: all must agree.
+/// Runs the graph on plain kernels, after the pass, and after all passes: all three results must agree.
 void check_numbers(const Case& c, const ir::Graph& before, const ir::Graph& after) {
   const std::vector<Tensor> inputs = random_inputs(before, c.reach);
   const std::vector<Tensor> want = results_of(before, inputs, no_passes(), "reference");
@@ -190,7 +190,7 @@ TEST_P(GoldenPass, KeepsItsPromise) {
   if (updating) write_cases(path, afters);
 }
 
-/// Every pass once; some functions stand in the lists twice under different names.
+/// Every pass once: some functions are in the lists twice, under different names.
 std::vector<std::string> all_passes() {
   std::vector<std::string> names;
   std::vector<size_t (*)(ir::Graph&)> seen;
@@ -219,12 +219,12 @@ TEST(RunPasses, StopsAfterSkipsAndRecords) {
   EXPECT_EQ(stopped.nodes().size(), 2u);
   const auto without = run_passes(prepare_passes(), g, {.off = {"noops"}});
   EXPECT_EQ(without.size() + 1, prepare_passes().size());
-  EXPECT_EQ(g.nodes().size(), 2u);  // the identity stays, the constant is computed
+  EXPECT_EQ(g.nodes().size(), 2u);  // the identity remains, the constant is folded
   EXPECT_THROW(run_passes(prepare_passes(), g, {.stop_after = "nothing"}), base::Error);
 }
 
 TEST(BindShapes, FollowsShapeArithmetic) {
-  // The batch goes through shape -> gather -> concat -> reshape and comes out static.
+  // The batch size flows through shape -> gather -> concat -> reshape and must come out static.
   const ir::Graph g = ir::parse(R"(graph "g"
   %0 = input "x" : f32[batch,2,6]
   %1 = const : i64[1]{0}

@@ -1,4 +1,4 @@
-// The HTTP/2 client of tests, by nghttp2's client side.
+// The HTTP/2 client of tests, built on nghttp2's client session.
 #include "tests/http2_peer.h"
 
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-// Work counted from the schemas against the formulas that papers use: 6 N per token and the attention.
+// Compares the work counted from the schemas with the formulas of papers: 6 N per token, and the attention.
 #include <gtest/gtest.h>
 
 #include "model/zoo/gpt2.h"
@@ -9,7 +9,7 @@
 namespace trireme {
 namespace {
 
-/// Weights nobody reads: memory that is never touched costs nothing.
+/// Weights that nobody reads: empty tensors, whose memory is never touched.
 class EmptyParams : public model::ParamSource {
  public:
   tensor::Tensor get(const std::string&, const tensor::Dims& dims, const model::Init&) override {
@@ -17,7 +17,7 @@ class EmptyParams : public model::ParamSource {
   }
 };
 
-/// Weights that are factors of products: all but the embedding of positions.
+/// The number of weights that are factors of products: all but the position embedding.
 double product_weights(const ir::Graph& g) {
   double count = 0;
   for (const ir::Value& v : g.values()) {
@@ -27,8 +27,8 @@ double product_weights(const ir::Graph& g) {
   return count;
 }
 
-/// Forward and backward of one token: two flop for each weight, three times, and of causal attention two
-/// products of width h over the (s + 1) / 2 keys that a token sees on average.
+/// Forward and backward work of one token: 3 x 2 flop for each weight, and for causal attention two products
+/// of width h over the (s + 1) / 2 keys that a token sees on average, again three times.
 double flop_per_token(double weights, double layers, double width, double seq) {
   return 6 * weights + 6 * layers * width * (seq + 1);
 }
@@ -45,7 +45,7 @@ TEST(NetworkFlop, Gpt2IsSixNAndAttention) {
 
 TEST(NetworkFlop, LlamaIsSixNAndAttention) {
   EmptyParams empty;
-  model::zoo::LlamaConfig config;  // the head is tied, so the embedding is a factor of a product too
+  model::zoo::LlamaConfig config;  // the head is tied, so the embedding is also a factor of a product
   config.width = 1024;
   config.heads = 16;
   config.kv_heads = 4;
@@ -60,8 +60,8 @@ TEST(NetworkFlop, LlamaIsSixNAndAttention) {
 TEST(NetworkFlop, Resnet50IsFourBillionProducts) {
   EmptyParams empty;
   const ir::Graph graph = model::zoo::resnet({}, empty).graph;
-  // He et al. 2015 count multiplications with their additions: 3.8e9 with the stride in the 1x1; with it in
-  // the 3x3, as here, torchvision states 4.09e9.
+  // He et al. 2015 report 3.8e9 multiply-adds with the stride in the 1x1 convolution; for the stride in the
+  // 3x3, as here, torchvision states 4.09e9.
   EXPECT_NEAR(train::forward_flop(graph, {{1, 3, 224, 224}}) / (2 * 4.09e9), 1, 0.01);
 }
 

@@ -1,5 +1,5 @@
-// Every family of networks against PyTorch and Transformers: logits, gradients, and the losses of 50 steps.
-// The references in tests/networks are written by tools/oracles/networks.py.
+// Compares every family of networks with PyTorch and Transformers: logits, gradients, and the losses of 50
+// steps. tools/oracles/networks.py writes the references in tests/networks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using tensor::Tensor;
 
 constexpr size_t kSteps = 50, kBatches = 4;
 
-/// splitmix64 over the FNV-1a hash of the name: 64 random bits for each index, as networks.py has them.
+/// splitmix64 over the FNV-1a hash of the name: 64 random bits for each index, the same as in networks.py.
 uint64_t bits(uint64_t name_hash, uint64_t index) {
   uint64_t x = name_hash + (index + 1) * 0x9E3779B97F4A7C15;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
@@ -32,12 +32,12 @@ uint64_t bits(uint64_t name_hash, uint64_t index) {
   return x ^ (x >> 31);
 }
 
-/// In [-1, 1), exact in f32.
+/// Uniform in [-1, 1), exact in f32.
 float uniform(uint64_t name_hash, uint64_t index) {
   return static_cast<float>(bits(name_hash, index) >> 40) * 0x1p-23f - 1;
 }
 
-/// The content of a weight: near 1 for scales and variances, small for vectors, else of variance 1 / fan.
+/// The values of a weight: near 1 for scales and variances, small for vectors, otherwise of variance 1 / fan.
 Tensor weight(const std::string& name, const tensor::Dims& dims) {
   Tensor t = Tensor::empty(DType::f32, dims);
   const bool is_vector = dims.size() == 1;
@@ -75,11 +75,11 @@ Tensor make_input(const base::Json& spec, const std::string& name, size_t batch)
   return t;
 }
 
-/// One reference: the network with the weights of the oracle, its loss graph, its batches.
+/// One reference case: the network with the oracle's weights, its loss graph and its batches.
 struct Case {
   base::Json reference;
   model::Model model;
-  ir::Graph loss;  // model and loss; the model's own outputs stay
+  ir::Graph loss;  // model and loss; keeps the model's own outputs
 };
 
 base::Json read_reference(const std::string& name) {
@@ -109,7 +109,7 @@ Case open_case(const std::string& name) {
   return c;
 }
 
-/// Inputs of batch `number` in the order of the graph.
+/// The inputs of batch `number`, in the order of the graph's inputs.
 std::vector<Tensor> batch_of(const Case& c, size_t number) {
   std::vector<Tensor> feeds;
   for (ir::ValueId id : c.loss.inputs()) {
@@ -119,7 +119,7 @@ std::vector<Tensor> batch_of(const Case& c, size_t number) {
   return feeds;
 }
 
-/// Labels that count.
+/// The number of labels that are not ignored.
 double valid_of(const Case& c, const std::vector<Tensor>& feeds) {
   for (size_t i = 0; i < feeds.size(); ++i) {
     if (c.loss.value(c.loss.inputs()[i]).name != "labels") continue;
@@ -158,10 +158,10 @@ TEST_P(Networks, LogitsAreTheOracles) {
   }
 }
 
-/// Holds the sum that a session made of two micro-batches against the oracle, but for the parameter `except`.
+/// Compares a session's gradient sums of two micro-batches with the oracle, except for parameter `except`.
 void expect_gradients(engine::TrainSession& session, const base::Json& gradients, std::string_view except) {
   size_t compared = 0;
-  double whole = 0;  // norm over all parameters: what rounding is measured against
+  double whole = 0;  // norm over all parameters, the scale of the allowed rounding error
   for (const base::JsonMember& g : gradients.as_object()) {
     whole += g.value.at("norm").as_double() * g.value.at("norm").as_double();
   }
@@ -187,8 +187,8 @@ void expect_gradients(engine::TrainSession& session, const base::Json& gradients
   EXPECT_EQ(compared, gradients.size());
 }
 
-/// Of three micro-batches of the same rows at half the weight, the sum of the first two is the mean gradient
-/// of one; it stays behind when the third has been added.
+/// Runs three micro-batches of the same rows at half the weight: the sum of the first two equals the oracle's
+/// mean gradient, and is still in scratch memory after the third has been added.
 void expect_oracle_step(const Case& c, std::string_view except = {}) {
   engine::TrainSession session = open_session(c);
   const engine::Feeds feeds = batch_of(c, 0);
@@ -204,17 +204,17 @@ void expect_oracle_step(const Case& c, std::string_view except = {}) {
 
 TEST_P(Networks, GradientsAreTheOracles) { expect_oracle_step(open_case(GetParam())); }
 
-/// What another program wrote trains like what we built: the same network through an ONNX file.
+/// Imported networks must train like built ones: the same network, exported to ONNX and imported again.
 TEST_P(Networks, ImportedGradientsAreTheOracles) {
   Case c = open_case(GetParam());
   const auto bytes = std::make_shared<std::string>(model::onnx::export_onnx(c.model.graph));
   c.model = model::onnx::import_onnx(*bytes, bytes, "");
   c.loss = with_loss(c.model.graph, c.reference);
-  // ONNX cannot say that the row of the padding token is not trained.
+  // ONNX cannot express that the padding token's row is not trained.
   expect_oracle_step(c, "bert.embeddings.word_embeddings.weight");
 }
 
-/// Largest difference of 50 losses to those of PyTorch, relative to the loss (or a floor where it gets tiny).
+/// The largest difference of 50 losses from PyTorch's, relative to the loss (or to a floor, if it gets tiny).
 double trajectory_error(const Case& c) {
   engine::TrainSession session = open_session(c);
   double error = 0;
@@ -234,7 +234,7 @@ double trajectory_error(const Case& c) {
 TEST_P(Networks, FiftyStepsAreTheOracles) {
   const Case c = open_case(GetParam());
   ASSERT_EQ(c.reference.at("losses").size(), kSteps);
-  // Batch norms over few values part steps in f32 from those in f64; the reference says by how much.
+  // Batch norms over few values make steps in f32 diverge from f64; the reference states by how much.
   EXPECT_LT(trajectory_error(c), c.reference.get_or("losses_within", 1e-5));
 }
 
@@ -243,7 +243,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Networks,
                                            "bert_classes", "vit", "perception"),
                          [](const auto& name) { return std::string(name.param); });
 
-/// Networks of full size: minutes, so only where asked for.
+/// Networks of full size take minutes, so they run only on request.
 class LargeNetworks : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(LargeNetworks, FiftyStepsAreTheOracles) {

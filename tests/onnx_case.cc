@@ -1,4 +1,4 @@
-// One ONNX backend case: load the model, feed each data set, compare with the expected outputs.
+// Runs one ONNX backend case: loads the model, feeds each data set, and compares with the expected outputs.
 #include "tests/onnx_case.h"
 
 #include <cmath>
@@ -37,7 +37,7 @@ void collect_ops(const std::vector<model::onnx::NodeProto>& nodes, std::set<std:
   }
 }
 
-/// What inputs and outputs are besides numeric tensors: "sequence", "optional", "string" …
+/// Collects the kinds of inputs and outputs that are not numeric tensors: "sequence", "optional", "string" …
 void collect_kinds(const std::vector<model::onnx::ValueInfoProto>& values, std::set<std::string>& kinds) {
   for (const auto& v : values) {
     const bool is_tensor = v.type.kind == "tensor";
@@ -66,12 +66,12 @@ std::vector<Tensor> read_tensors(const fs::path& dir, const std::string& stem) {
   for (size_t i = 0;; ++i) {
     const fs::path file = dir / base::concat(stem, i, ".pb");
     if (!fs::exists(file)) return tensors;
-    // An empty file is an absent optional value.
+    // An empty file stands for an absent optional value.
     tensors.push_back(fs::file_size(file) == 0 ? Tensor() : model::onnx::read_tensor_file(file.string()));
   }
 }
 
-/// The test_data_set_* beside the model.
+/// Reads the test_data_set_* directories beside the model.
 std::vector<DataSet> read_data(const fs::path& model_path) {
   std::vector<fs::path> dirs;
   for (const auto& entry : fs::directory_iterator(model_path.parent_path())) {
@@ -85,7 +85,7 @@ std::vector<DataSet> read_data(const fs::path& model_path) {
   return sets;
 }
 
-/// The structure-only nets come with one output; their input is 0, 1, 2 … divided by the number of elements.
+/// The structure-only nets come with one output; element i of their input is i / (number of elements).
 DataSet light_data(const fs::path& model_path, const ir::Graph& graph) {
   DataSet set{"light", {}, read_tensors(model_path.parent_path(), model_path.stem().string() + "_output_")};
   for (ir::ValueId id : graph.inputs()) {
@@ -99,7 +99,7 @@ DataSet light_data(const fs::path& model_path, const ir::Graph& graph) {
   return set;
 }
 
-/// Elements as doubles where the type has arithmetic; else the raw codes, compared exactly.
+/// Elements as doubles if the type has arithmetic, otherwise the raw codes, which are compared exactly.
 std::vector<double> to_numbers(const Tensor& t) {
   const int bits = tensor::bits_of(t.dtype());
   std::vector<double> out;
@@ -121,7 +121,7 @@ bool is_close(double got, double want, const Tolerance& tolerance) {
   return std::abs(got - want) <= tolerance.absolute + tolerance.relative * std::abs(want);
 }
 
-/// Empty when equal; else what differs.
+/// Returns what differs; empty if nothing does.
 std::string compare(const Tensor& got, const Tensor& want, const Tolerance& tolerance) {
   if (!want.defined()) return "";
   if (got.dtype() != want.dtype() || got.dims() != want.dims()) {
@@ -133,7 +133,7 @@ std::string compare(const Tensor& got, const Tensor& want, const Tolerance& tole
     if (!a.empty() && a != want.to_ints()) return "has other 64-bit integers than expected";
   }
   const std::vector<double> a = to_numbers(got), b = to_numbers(want);
-  // The ONNX runner allows two units in the last place of bfloat16.
+  // The ONNX runner allows two units in the last place for bfloat16.
   Tolerance limit = tolerance;
   if (got.dtype() == tensor::DType::bf16) limit.relative = std::max(limit.relative, 0x1p-6);
   size_t wrong = 0, first = 0;
@@ -146,7 +146,7 @@ std::string compare(const Tensor& got, const Tensor& want, const Tolerance& tole
                       " for ", b[first]);
 }
 
-/// True when results come from a random generator: only types and shapes can agree with the reference.
+/// True if results come from a random generator: only types and shapes can match the reference.
 bool is_random(const ir::Graph& graph) {
   for (const ir::Node& node : graph.nodes()) {
     const bool is_dropout = node.op_name() == "dropout";
@@ -156,7 +156,7 @@ bool is_random(const ir::Graph& graph) {
   return false;
 }
 
-/// Runs one data set; throws base::Error with what is wrong.
+/// Runs one data set; throws base::Error that says what is wrong.
 std::string run_set(engine::Session& session, const DataSet& set, const Tolerance& tolerance, bool random) {
   const auto& inputs = session.graph().inputs();
   base::require(set.inputs.size() == inputs.size(), set.name, " has ", set.inputs.size(),
@@ -175,10 +175,10 @@ std::string run_set(engine::Session& session, const DataSet& set, const Toleranc
   return "";
 }
 
-/// What a case is run on, and what it says about that.
+/// The device that a case runs on, and what the run reports about it.
 struct Place {
   std::string device;
-  std::string host;  ///< operators that ran on the host for want of a device's kernel
+  std::string host;  ///< operators that ran on the host because the device has no kernel for them
 };
 
 std::string run_model(const std::string& path, Place& place) {
@@ -224,7 +224,7 @@ Json describe_case(const std::string& model_path) {
     line.set("ops", list(ops));
     line.set("value_kinds", list(kinds));
   } catch (const base::Error&) {
-    line.set("ops", Json::array());  // run_case says what is wrong with the file
+    line.set("ops", Json::array());  // run_case reports what is wrong with the file
   }
   return line;
 }

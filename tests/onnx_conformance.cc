@@ -1,5 +1,5 @@
-// Runs ONNX backend cases (model.onnx with test_data_set_*), each in a process of its own, and prints a JSON
-// line each.
+// Runs ONNX backend cases (model.onnx with test_data_set_*), each in a process of its own, and prints a line
+// of JSON for each.
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -30,7 +30,7 @@ struct Options {
   int memory_gib = 8;  // address space of a case; 0: no limit, which sanitizers need
 };
 
-/// A case under way: its process and the pipe that its JSON line comes through.
+/// A running case: its process, and the pipe from which its line of JSON is read.
 struct Job {
   std::string path;
   pid_t pid = -1;
@@ -60,7 +60,7 @@ Job start(const std::string& path, const Options& options) {
   if (job.pid == 0) {
     close(ends[0]);
     if (options.memory_gib > 0) {
-      // A case that asks for more memory fails instead of taking the machine.
+      // A case that needs more memory fails instead of exhausting the machine.
       const rlim_t bytes = static_cast<rlim_t>(options.memory_gib) << 30;
       const rlimit memory{bytes, bytes};
       setrlimit(RLIMIT_AS, &memory);
@@ -73,7 +73,7 @@ Job start(const std::string& path, const Options& options) {
   return job;
 }
 
-/// The line of a case whose process ended without one.
+/// The line for a case whose process ended without writing one.
 base::Json crash_line(const Job& job, int status, bool is_late) {
   base::Json line = describe_case(job.path);
   line.set("status", "crash");

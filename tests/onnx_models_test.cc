@@ -1,4 +1,4 @@
-// Every real ONNX model of the shared data gives its reference output.
+// Tests that every real ONNX model of the shared data gives its reference output.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,15 +15,15 @@ namespace {
 
 using tensor::Tensor;
 
-/// `tolerance`: largest difference over largest magnitude of an output.
+/// `tolerance`: the largest difference, relative to the largest magnitude of an output.
 struct Case {
   const char* model;
   double tolerance;
 };
 
-// The int8 model follows one runtime's fused integer kernels bit by bit; other runtimes differ by flipped
-// roundings. Measured on the same input: 0.31 of a largest magnitude of 8.1 here and in ONNX Runtime without
-// fusion, 0.61 in OpenVINO.
+// The int8 model's reference follows the fused integer kernels of one runtime exactly; other runtimes round
+// some values differently. For the same input the largest difference, at a largest magnitude of 8.1, is 0.31
+// here and in ONNX Runtime without fusion, and 0.61 in OpenVINO.
 constexpr Case kCases[] = {
     {"cifar10_resnet20_derived/model.onnx", 1e-4},
     {"kwt1_keyword_derived/model.onnx", 1e-4},

@@ -1,4 +1,4 @@
-// Valid nodes of the operators.
+// Builds valid nodes of the operators, as cases for tests.
 #include "tests/op_cases.h"
 
 #include "ops/test_eval.h"
@@ -202,7 +202,7 @@ std::vector<Case> product_cases() {
   };
 }
 
-/// Any valid node of an operator without a case of its own: one to three operands of one type.
+/// A valid node of an operator that has no case of its own: operands of one type, as few as it accepts.
 std::optional<Case> plain_case(const ir::OpSchema& op) {
   base::ThreadPool pool(1);
   for (DType type : {DType::f32, DType::boolean, DType::i32, DType::u8}) {

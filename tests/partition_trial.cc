@@ -1,4 +1,4 @@
-// Runs the ranks' graphs of the partition pass as threads.
+// Runs the graphs that the partition pass makes for each rank, every rank on a thread of its own.
 #include "tests/partition_trial.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace trireme::tests {
 namespace {
 
-/// The type check finds the placements that the pass wrote down.
+/// The placements that the type check infers must be those that the pass recorded.
 void expect_inferred(const ir::Graph& graph) {
   std::vector<Shard> inferred;
   try {
@@ -25,7 +25,7 @@ void expect_inferred(const ir::Graph& graph) {
 ir::Graph expect_same(const ir::Graph& whole, Partitioning how, const Feeds& feeds, double tolerance) {
   const Feeds want = run_whole(whole, feeds);
   std::vector<ir::Graph> graphs(static_cast<size_t>(how.mesh.size()));
-  std::mutex reports;  // gtest's expectations are made on one thread at a time
+  std::mutex reports;  // guards GoogleTest's assertions
   for (int rank = 0; rank < how.mesh.size(); ++rank) {
     how.coordinates = how.mesh.coordinates(rank);
     graphs[static_cast<size_t>(rank)] = passes::partition(whole, how);

@@ -1,4 +1,4 @@
-// Random networks: plain kernels without any pass against everything switched on. Finds fusions that change a
+// Compares random networks on plain kernels without passes and with all passes: finds fusions that err.
 // result.
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ Tensor noise(const Dims& dims, base::Rng& rng) {
   return t;
 }
 
-/// Builds one network layer by layer; every layer reads any earlier value that fits.
+/// Builds one network layer by layer; a layer may read any earlier value that fits.
 class Builder {
  public:
   explicit Builder(uint64_t seed) : rng_(seed) {
@@ -43,7 +43,7 @@ class Builder {
     }
     graph_.add_output(images_.back(), "image_out");
     graph_.add_output(rows_.back(), "rows_out");
-    // An inner value that is read from outside too must survive every fusion.
+    // An inner value that is also an output of the graph must survive every fusion.
     graph_.add_output(images_[below(images_.size())], "image_inner");
     graph_.add_output(rows_[below(rows_.size())], "rows_inner");
     graph_.sort();
@@ -65,7 +65,7 @@ class Builder {
     return list[list.size() - 1 - below(std::min<size_t>(3, list.size()))];
   }
 
-  /// Elementwise, in the forms exporters use.
+  /// An elementwise activation, in one of the forms that exporters use.
   ValueId activation(ValueId x) {
     switch (below(11)) {
       case 0: return add("relu", {x});
@@ -88,7 +88,7 @@ class Builder {
     }
   }
 
-  /// Images are [2,4,6,5] throughout.
+  /// Adds a layer on images, which are all [2,4,6,5].
   void grow_image() {
     const ValueId x = some(images_);
     switch (below(9)) {
@@ -139,7 +139,7 @@ class Builder {
     return add("reshape", {add("transpose", {y}, {{"perm", kHeads}}), ints({2, 3, 16})});
   }
 
-  /// Rows are [2,3,16] throughout.
+  /// Adds a layer on rows, which are all [2,3,16].
   void grow_rows() {
     const ValueId x = some(rows_);
     switch (below(9)) {
@@ -188,7 +188,7 @@ std::vector<Tensor> run(const ir::Graph& graph, const PassOptions& passes, const
   return session.run({noise({2, 4, 6, 5}, rng), noise({2, 3, 16}, rng)});
 }
 
-/// Largest difference relative to the largest magnitude.
+/// The largest difference, relative to the largest magnitude.
 double distance(const Tensor& want, const Tensor& got) {
   const std::vector<double> a = want.to_doubles(), b = got.to_doubles();
   double largest = 1e-3, worst = 0;
@@ -212,12 +212,12 @@ TEST(RandomNetworks, PassesChangeNoResult) {
     ASSERT_EQ(want.size(), got.size());
     for (size_t o = 0; o < want.size(); ++o) {
       ASSERT_EQ(want[o].dims(), got[o].dims()) << "seed " << seed;
-      // Norms divide by small numbers now and then, so rounding grows from layer to layer.
+      // Norms sometimes divide by small numbers, so rounding errors grow from layer to layer.
       ASSERT_LE(distance(want[o], got[o]), 2e-4) << "seed " << seed << " output " << o << "\n"
                                                  << ir::print(graph);
     }
   }
-  // The test is worth something only while these networks give every fusion work to do.
+  // The test is useful only if these networks contain work for every fusion.
   for (const char* pass :
        {"noops", "batch_norm", "cse", "activations", "norms", "softmax", "attention", "channels_last",
         "sink_transposes", "input_layout", "linear", "epilogue", "fuse_elementwise"}) {

@@ -1,5 +1,5 @@
-// Random quantized layers: dequantize -> f32 product -> quantize on plain kernels against the integer
-// kernels.
+// Tests random quantized layers: compares dequantize -> f32 product -> quantize on plain kernels with the
+// integer kernels.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,8 +18,8 @@ using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
 
-/// One layer: quantized input, convolution or matrix product with quantized weights, maybe bias and relu,
-/// quantized.
+/// One layer: a quantized input, a convolution or matrix product with quantized weights, perhaps a bias and
+/// relu, and a quantized result.
 class Layer {
  public:
   explicit Layer(uint64_t seed) : rng_(seed) {}
@@ -28,7 +28,7 @@ class Layer {
     const size_t kind = below(4);
     const ValueId y = kind == 0 ? product() : kind == 1 ? product_of_two() : conv();
     const ValueId active = below(2) == 0 ? add("relu", {y}) : y;
-    // Steps of the result fit its reach, so that the whole range of bytes is met.
+    // The step fits the range of the results, so that they cover the whole range of bytes.
     step_ = 0.05f;
     const ValueId out = quantized(active, step_, below(2) == 0);
     graph_.add_output(out, "y");
@@ -53,7 +53,7 @@ class Layer {
     return add("dequantize_linear", {add("quantize_linear", {x, scale, zero}), scale, zero});
   }
 
-  /// Symmetric signed weights with one scale, or one per channel along `axis`.
+  /// Symmetric signed weights with one scale, or with one per channel along `axis`.
   ValueId weights(const Dims& dims, int64_t axis) {
     Tensor q = Tensor::empty(DType::i8, dims);
     for (int8_t& v : q.mutable_data<int8_t>()) v = static_cast<int8_t>(static_cast<int>(below(255)) - 127);
@@ -69,7 +69,7 @@ class Layer {
     return graph_.add_constant(b);
   }
 
-  /// The input in bytes, maybe through a function between two quantizations: a table, which changes no byte.
+  /// The input in bytes, perhaps through a function between two quantizations, which becomes an exact table.
   ValueId input(const Dims& dims) {
     input_ = dims;
     const ValueId x =
@@ -153,8 +153,8 @@ TEST(RandomQuantizedLayers, IntegerKernelsAgreeToOneStep) {
     }
     elements += want.size();
   }
-  EXPECT_GE(integer, 390u);  // all but those whose bias does not fit
-  // Ties and the rounding of the bias may move a result by one step, but only rarely.
+  EXPECT_GE(integer, 390u);  // all but the layers whose bias does not fit
+  // Ties and the rounding of the bias may change a result by one step, but only rarely.
   EXPECT_LE(static_cast<double>(moved), 0.01 * static_cast<double>(elements)) << moved << " of " << elements;
 }
 

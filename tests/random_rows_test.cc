@@ -1,5 +1,5 @@
-// Random graphs with shape arithmetic: where rows are shown to be independent, a row's results are the same
-// bytes alone, in a batch, in a part of it and beside rows of infinities.
+// Tests random graphs with shape arithmetic. If their rows are shown to be independent, a row must give the
+// same bytes alone, in a batch, in a part of the batch and beside rows of infinities.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,8 +25,8 @@ Tensor noise(const Dims& dims, base::Rng& rng) {
   return t;
 }
 
-/// Grows a graph over x f32[n, 4, 6, 6] node by node. Nodes that do not fit are left out; about one in eight
-/// looks across rows or at their number.
+/// Grows a graph over x f32[n, 4, 6, 6] node by node, without nodes whose operands do not fit. About one node
+/// in eight reads across rows or depends on the number of rows.
 class Builder {
  public:
   explicit Builder(uint64_t seed) : rng_(seed) {
@@ -38,7 +38,7 @@ class Builder {
     for (size_t tries = 0; values_.size() < nodes && tries < 60; ++tries) {
       try {
         grow(some());
-      } catch (const base::Error&) {  // operands that do not fit
+      } catch (const base::Error&) {  // the operands do not fit
       }
     }
     graph_.add_output(values_.back(), "last");
@@ -53,9 +53,9 @@ class Builder {
   ValueId some() { return values_[values_.size() - 1 - below(std::min<size_t>(3, values_.size()))]; }
   size_t rank(ValueId x) { return graph_.type(x).shape.rank(); }
   const tensor::Shape& shape(ValueId x) { return graph_.type(x).shape; }
-  /// Extent of a dimension, any number where it is open.
+  /// The extent of a dimension; an arbitrary number if it is open.
   int64_t extent(ValueId x, size_t d) { return shape(x)[d].is_static() ? shape(x)[d].value() : 3; }
-  /// Not the outermost one, but for one time in eight.
+  /// A dimension, which is the outermost one only one time in eight.
   int64_t axis_of(ValueId x) {
     const size_t r = rank(x);
     return static_cast<int64_t>(r < 2 || seldom() ? below(r) : 1 + below(r - 1));
@@ -180,8 +180,8 @@ class Builder {
     }
   }
 
-  /// Each row looks up by its number what is its own, as exporters write indexing: by tuples or by places in
-  /// a flat view. About one in four graphs looks beside it, within the tensor.
+  /// Each row looks up its own values by its number, as exporters write indexing: by tuples or by positions
+  /// in a flat view. About one graph in four looks up other rows' values, within the tensor.
   void grow_lookup(ValueId x) {
     if (rank(x) < 2) return;
     const int64_t inner = extent(x, 1);
@@ -192,7 +192,7 @@ class Builder {
     Ints places;
     for (size_t i = 0; i < 1 + below(3); ++i)
       places.push_back(static_cast<int64_t>(below(static_cast<size_t>(inner))));
-    if (below(2) == 0) {  // [n, places] of a flat view
+    if (below(2) == 0) {  // indices [n, places] into a flat view
       const ValueId ahead = add("mul", {numbers, count(seldom() ? 1 : inner)});
       const ValueId flat = add(
           "reshape", {x, add("concat", {ints({-1}), add("slice", {add("shape", {x}), ints({2}), ints({9})})},
@@ -204,7 +204,7 @@ class Builder {
     return keep(add("gather_nd", {x, add("concat", {numbers, column}, {{"axis", int64_t{-1}}})}));
   }
 
-  /// i64[1]: the number of rows, by one of the ways in which exporters write it.
+  /// i64[1]: the number of rows, computed in one of the ways that exporters use.
   ValueId rows() {
     const ValueId all = add("shape", {values_[0]});
     switch (below(4)) {
@@ -227,7 +227,7 @@ class Builder {
         const ValueId ones = add("constant_of_shape", {extents});
         return keep(add("add", {ones, x}));
       }
-      case 2: {  // as exporters write expand
+      case 2: {  // expand, as exporters write it
         const ValueId to = add("shape", {x}), is_same = add("equal", {to, count(-1)});
         const ValueId ones = ints(Ints(rank(x), 1));
         return keep(
@@ -267,7 +267,7 @@ class Builder {
   std::vector<ValueId> values_;
 };
 
-/// Rows [begin, end) of all results.
+/// Rows [begin, end) of each result.
 std::vector<Tensor> rows_of(const std::vector<Tensor>& results, int64_t begin, int64_t end) {
   std::vector<Tensor> out;
   for (const Tensor& t : results) out.push_back(t.rows(begin, end));
@@ -285,7 +285,7 @@ struct Tally {
 
 constexpr int64_t kRows = 8;
 
-/// What differs between rows in a batch and rows alone; empty: nothing.
+/// Describes how rows in a batch differ from rows alone; empty if they do not.
 std::string difference(engine::Session& batch, engine::Session& alone, const Tensor& x) {
   const std::vector<Tensor> all = batch.run({x});
   for (const Tensor& t : all) {

@@ -1,4 +1,4 @@
-// Entries of an index taken apart: nine of them together, each alone, and beside infinities.
+// Compares nine entries of an index together with each entry alone, among others, and beside infinities.
 #include "tests/row_trial.h"
 
 #include <gtest/gtest.h>
@@ -18,11 +18,11 @@ using passes::IndexPlace;
 using tensor::Dims;
 using tensor::Tensor;
 
-/// By operand: the dimension that holds the index.
+/// For each operand, the dimension that holds the index, if any.
 using Assignment = std::vector<std::optional<size_t>>;
 using Entries = std::vector<int64_t>;
 
-/// A tensor as [outer, n, inner] bytes around an index.
+/// A tensor as bytes [outer, n, inner] around the index.
 struct Layout {
   int64_t outer = 1, n = 1, inner_bytes = 1;
 };
@@ -36,7 +36,7 @@ Layout layout_of(const Tensor& t, const IndexPlace& place) {
   return l;
 }
 
-/// The entries, in this order.
+/// The given entries, in this order.
 Tensor take(const Tensor& t, const IndexPlace& place, const Entries& entries) {
   const Layout from = layout_of(t, place);
   Dims dims = t.dims();
@@ -52,7 +52,7 @@ Tensor take(const Tensor& t, const IndexPlace& place, const Entries& entries) {
   return out;
 }
 
-/// All entries but `kept` hold `value`, of types that have it.
+/// Fills all entries except `kept` with `value`, if the type can represent it.
 Tensor with_strangers(const Tensor& t, const IndexPlace& place, int64_t kept, double value) {
   Tensor out = t.clone();
   const Layout l = layout_of(t, place);
@@ -67,7 +67,7 @@ Tensor with_strangers(const Tensor& t, const IndexPlace& place, int64_t kept, do
   return out;
 }
 
-/// Types of which entries begin at whole bytes.
+/// Whether the entries of all operands begin at whole bytes.
 bool has_whole_bytes(const OpCase& c) {
   return std::all_of(c.in.begin(), c.in.end(),
                      [](const Tensor& t) { return !t.defined() || tensor::bits_of(t.dtype()) >= 8; });
@@ -75,7 +75,7 @@ bool has_whole_bytes(const OpCase& c) {
 
 constexpr int64_t kEntries = 9;
 
-/// One node with an index in some operands.
+/// One node with an index in some of its operands.
 class RowTrial {
  public:
   RowTrial(const OpCase& c, Assignment dims) : case_(c), dims_(std::move(dims)) {
@@ -113,7 +113,7 @@ class RowTrial {
     return text;
   }
 
-  /// What is said of the results; nothing where the graph does not take every number of entries.
+  /// What follow_index() says of the results; empty if the graph does not accept every number of entries.
   std::vector<passes::IndexUse> said() const {
     ir::Graph graph;
     passes::IndexedInputs inputs;
@@ -148,15 +148,15 @@ class RowTrial {
     }
     return in;
   }
-  /// Weights that entries are part of are no constants: a kernel that packs constants ahead is not asked,
-  /// since its choice may look at how many outputs there are.
+  /// Operands with the index are passed as inputs, not constants: a kernel that packs a constant in advance
+  /// may depend on the number of outputs.
   std::vector<Tensor> evaluate(const std::vector<Tensor>& in) {
     ops::HostRun on(pool_);
     if (case_.op == "conv_nhwc" && dims_[1]) on.fed = {1};
     return ops::evaluate(ops::table().need(case_.op), case_.attrs, in, case_.results, on);
   }
 
-  /// The dimension of a result that grows with the entries, whatever is in it.
+  /// The dimension of a result that grows with the number of entries, whatever it contains.
   std::optional<IndexPlace> seen_place(size_t r) {
     try {
       const Dims nine = evaluate(operands(nine_))[r].dims();
@@ -170,7 +170,7 @@ class RowTrial {
     return std::nullopt;
   }
 
-  /// What differs, or nothing.
+  /// Describes how the entries' results differ; empty if they do not.
   std::string trial(size_t r, const IndexPlace& place) {
     try {
       const std::vector<Tensor> in = operands(nine_);
@@ -207,7 +207,7 @@ class RowTrial {
   base::ThreadPool pool_{2};
 };
 
-/// Dimensions of the operands that share a letter of one of the node's rules.
+/// Adds the dimensions of operands that share a letter in one of the node's rules.
 void add_letters(const OpCase& c, std::set<Assignment>& ways) {
   ir::NodeView node{
       .attrs = c.attrs, .in = {}, .out = {}, .known = {}, .is_present = {}, .out_count = c.results};
@@ -257,7 +257,7 @@ std::set<Assignment> ways_of(const OpCase& c) {
     ways.insert(std::move(all));
   }
   add_letters(c, ways);
-  // All operands have as many entries, and at least one.
+  // All operands must have the same number of entries, and at least one.
   std::erase_if(ways, [&](const Assignment& way) {
     std::set<int64_t> extents;
     for (size_t i = 0; i < way.size(); ++i) {

@@ -1,4 +1,4 @@
-// What tests of kernels do where there is no device: they are skipped, and say why.
+// Tests that tests of kernels are skipped where there is no device, and say why.
 #include "tests/run_on_device.h"
 
 #include <gtest/gtest-spi.h>

@@ -1,5 +1,5 @@
-// Networks split over tensor-parallel ranks by name and by structure: what is split, how often ranks talk,
-// and losses and gradients against the whole network.
+// Tests networks that are split over tensor-parallel ranks by name and by structure: what is split, how often
+// ranks communicate, and losses and gradients compared with the whole network.
 #include "passes/partition/shard_rules.h"
 
 #include <gtest/gtest.h>
@@ -24,12 +24,12 @@ using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
 
-/// A network with its loss, shapes bound and gradients added; params are states.
+/// A network with its loss, bound shapes and gradients; its params are states.
 struct Network {
   ir::Graph loss, step_forward, step;
   std::map<std::string, Tensor> feeds;
 
-  /// `inputs`: shapes by name; labels follow the logits. Integers are below `limit`.
+  /// `inputs` gives shapes by name; labels take the shape of the logits. Integer inputs are below `limit`.
   Network(model::Model m, const std::map<std::string, Dims>& inputs, int64_t limit, bool renames = false) {
     model::add_loss(m.graph);
     ir::Graph& g = m.graph;
@@ -79,7 +79,7 @@ struct Network {
     }
   }
 
-  /// The step on every rank against the step on one.
+  /// Compares the step on all ranks with the step on one rank; returns a rank's graph.
   ir::Graph expect_same(Strategy strategy, double tolerance = 3e-4) const {
     strategy = passes::choose_kv_ranks(step_forward, strategy);
     passes::Partitioning how{.mesh = strategy.mesh(), .coordinates = {}};
@@ -171,7 +171,7 @@ TEST(ShardRules, Gpt2) {
     for (int ranks : {2, 4}) {
       const ir::Graph g = n.expect_same({.tp = ranks});
       EXPECT_EQ(count(g, "all_gather"), 0u);
-      // Two a layer and direction; embedding, largest scores, totals; before the head.
+      // Two for each layer and direction; embedding, maxima and sums of the loss; gradient before the head.
       EXPECT_EQ(count(g, "all_reduce"), 2u * 4 + 4) << ir::print(g);
     }
   }
@@ -225,7 +225,7 @@ TEST(ShardRules, BertAndVit) {
   vit().expect_same({.tp = 2});
 }
 
-/// The model as an ONNX file would bring it: attention and norms in ONNX's forms, names without meaning.
+/// The model as imported from an ONNX file: attention and norms in ONNX's forms, names without meaning.
 model::Model imported(const model::Model& m) {
   const auto bytes = std::make_shared<std::string>(model::onnx::export_onnx(m.graph));
   return model::onnx::import_onnx(*bytes, bytes, "");
@@ -269,7 +269,7 @@ TEST(ShardRules, Classifier) {
             "fc3.bias [8] @tp:S(0): before relu, found in the graph\n"
             "head.weight [6,8] @tp:S(1): after relu, found in the graph\n"
             "head.bias [6]: whole\n");
-  // 10 columns over 4 ranks: the second pair stays whole, and so does the head's.
+  // The 12 and 8 units of the two pairs divide over 4 ranks too; the 10 between them are never split.
   EXPECT_NE(n.text({.tp = 4}).find("fc3.weight [8,10]"), std::string::npos) << n.text({.tp = 4});
   n.expect_same({.tp = 4});
 }

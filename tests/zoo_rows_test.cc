@@ -1,5 +1,5 @@
-// Every network whose rows are independent is shown to have independent rows: as it is built, as this program
-// exports it, and as others export theirs.
+// Tests that every network with independent rows is shown to have them: as built, as exported by this
+// program, and as exported by other programs.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@
 namespace trireme {
 namespace {
 
-/// Smaller than the real ones where an option says so: what the graph does stays the same.
+/// Options that make a network smaller than the real one, if it has such; the graph's structure is the same.
 std::vector<std::string> small_options(const std::string& name) {
   const base::Json options = model::zoo::options_of(name);
   std::vector<std::string> assignments;
@@ -50,8 +50,8 @@ TEST(ZooRows, EveryNetworkIsBatched) {
   }
 }
 
-/// Every file with an open first dimension, but one: nnsplit reads [n, length] and reshapes to [-1, length,
-/// 2] what has half as many positions, rounded down, so rows of odd lengths run into each other.
+/// Every file with an open first dimension except one: nnsplit reads [n, length] and reshapes half as many
+/// positions, rounded down, to [-1, length, 2], which mixes rows if the length is odd.
 TEST(ZooRows, FilesOfOthersAreBatched) {
   const auto root = tests::shared_data("onnx-models");
   if (!root) GTEST_SKIP() << tests::kNoSharedData;

@@ -1,4 +1,4 @@
-// Tests the clocks: the real one moves forward and sleeps, the fake one obeys.
+// Tests the clocks: the real one moves forward and sleeps; the fake one moves only when told to.
 #include "base/clock.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// CRC-32C: by the SSE 4.2 instruction, or eight tables at a time.
+// CRC-32C with the SSE 4.2 instruction, or with eight tables (slicing-by-8, Kounavis & Berry 2005).
 #include "base/crc32c.h"
 
 #include <array>
@@ -11,11 +11,11 @@
 namespace trireme::base {
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78u;  // reflected
+constexpr uint32_t kPolynomial = 0x82f63b78u;  // the Castagnoli polynomial, bits reversed
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
-/// table[k][b]: what byte b contributes when k more bytes follow it.
+/// table[k][b] is the contribution of byte b to the CRC when k more bytes follow it.
 constexpr Tables make_tables() {
   Tables t{};
   for (uint32_t b = 0; b < 256; ++b) {
@@ -33,7 +33,7 @@ constexpr Tables kTables = make_tables();
 
 uint64_t load_u64(const std::byte* at) {
   uint64_t word = 0;
-  std::memcpy(&word, at, 8);  // little-endian, as is every machine we build for
+  std::memcpy(&word, at, 8);  // little-endian, as on every supported machine
   return word;
 }
 

@@ -1,4 +1,4 @@
-// A keyed hash.
+// SipHash-2-4 with 128 bits of output (Aumasson & Bernstein 2012).
 #include "base/keyed_hash.h"
 
 #include <bit>

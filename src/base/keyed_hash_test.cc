@@ -1,4 +1,4 @@
-// The keyed hash: its published values, however the bytes come.
+// Tests the keyed hash against its published values, with the message split into pieces in various ways.
 #include "base/keyed_hash.h"
 
 #include <gtest/gtest.h>

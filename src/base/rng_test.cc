@@ -1,4 +1,4 @@
-// Tests the random numbers: the authors' known answers, and moments of each distribution.
+// Tests the random numbers against the authors' published values, and the moments of each distribution.
 #include "base/rng.h"
 
 #include <gtest/gtest.h>

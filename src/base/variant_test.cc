@@ -1,4 +1,4 @@
-// Copies of variants that throw, and of errors, which never do.
+// Tests copies of variants that throw, and copies of errors, which never throw.
 #include "base/variant.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct ThrowsWhenCopied {
   ThrowsWhenCopied& operator=(ThrowsWhenCopied&&) noexcept = default;
 };
 
-// So many types that the library visits them by a table: then a copy of its own that throws ends the program.
+// With this many types, std::variant copies through a table; a copy that throws there ends the program.
 using Value =
     Variant<int, bool, long, float, double, std::string, std::vector<int>, std::vector<ThrowsWhenCopied>>;
 

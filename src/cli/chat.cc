@@ -1,4 +1,4 @@
-// trireme chat: a conversation with a language model in the terminal, or turns from a pipe, a line each.
+// trireme chat: a conversation with a language model in the terminal, or turns from a pipe, one per line.
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ struct ChatVerbOptions {
   }
 };
 
-/// Ctrl-C as something to be asked: the signal is kept from every thread that starts later.
+/// Makes Ctrl-C something to poll for: SIGINT is blocked in this thread and in every thread that it starts.
 class Interrupts {
  public:
   Interrupts() {
@@ -51,7 +51,7 @@ class Interrupts {
   Interrupts& operator=(const Interrupts&) = delete;
 
   int descriptor() const { return signal_; }
-  /// Whether the user has asked since the last time.
+  /// Whether the user has pressed Ctrl-C since the last call.
   bool take() {
     signalfd_siginfo info;
     bool any = false;
@@ -64,7 +64,7 @@ class Interrupts {
   int signal_ = -1;
 };
 
-/// Lines of standard input, without waiting past a Ctrl-C.
+/// Reads lines of standard input; a Ctrl-C ends the wait for one.
 class Lines {
  public:
   explicit Lines(Interrupts& interrupts) : interrupts_(interrupts) {}
@@ -119,7 +119,7 @@ class ChatVerb {
 
   LanguageModel& model() { return model_; }
 
-  /// Turns until the input ends.
+  /// Takes turns until the input ends.
   int run(base::Env& env) {
     scheduler_.emplace(model_.session(), model_.schedule(env.clock));
     if (is_terminal_)
@@ -154,7 +154,7 @@ class ChatVerb {
     messages_.push_back(Json::object({{"role", role}, {"content", content}}));
   }
 
-  /// True if the line was one.
+  /// Executes a line that is a command; returns false for any other line.
   bool command(const std::string& line) {
     if (line == "/reset") {
       reset();
@@ -169,7 +169,7 @@ class ChatVerb {
     return true;
   }
 
-  /// A question and its answer. One that cannot be answered is taken back.
+  /// One question and its answer. A question that cannot be answered is removed from the conversation.
   void turn(const std::string& line) {
     add("user", line);
     try {

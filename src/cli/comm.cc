@@ -15,7 +15,7 @@ namespace {
 
 using base::Json;
 
-// In the order of comm::Collective; then all of them.
+// In the order of comm::Collective, followed by "all".
 const std::vector<std::string> kOperations{"all_reduce", "reduce_scatter", "all_gather",
                                            "broadcast",  "all_to_all",     "all"};
 constexpr size_t kAll = 5;
@@ -126,7 +126,7 @@ std::vector<Measured> measure(const CommOptions& options, comm::Communicator& ra
   return out;
 }
 
-/// On memory of a device for each rank. The link that the ranks chose.
+/// Measures on device memory, with one device for each rank. Returns the link that the ranks chose.
 std::string measure_devices(const CommOptions& options, comm::Communicator& ranks,
                             std::vector<Measured>& measured) {
   const std::string name =

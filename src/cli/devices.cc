@@ -1,4 +1,4 @@
-// trireme devices: what this machine has for programs to run on, why not more, and how fast it is.
+// trireme devices: what programs can run on in this machine, why on nothing else, and how fast it is.
 #include <iomanip>
 #include <iostream>
 
@@ -70,7 +70,7 @@ void print(const runtime::Ceilings& ceilings, const DevicesOptions& options) {
 }
 
 void print(const runtime::OpSpeed& s, const DevicesOptions& options) {
-  // Above the ceilings there is no share: operands were read from a cache, or less was done than was counted.
+  // Above the ceiling there is no share: operands came from a cache, or less was computed than counted.
   const bool is_possible = s.percent <= 100 * base::kCeilingNoise;
   if (options.json) {
     std::cout << base::Json::object({{"device", options.measure},
@@ -115,7 +115,7 @@ int devices_main(std::span<const std::string> words, base::Env&) {
   std::cout << std::fixed << std::setprecision(3);
   const runtime::Ceilings ceilings = runtime::measure_ceilings(*device, pool, options.speed);
   print(ceilings, options);
-  // As they come: whoever waits no longer keeps what was measured.
+  // Prints each result at once, so that a user who stops early keeps what was measured.
   options.speed.each = [&options](const runtime::OpSpeed& speed) { print(speed, options); };
   runtime::measure_ops(*device, pool, ceilings, options.speed);
   return 0;

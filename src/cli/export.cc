@@ -1,4 +1,4 @@
-// trireme export: writes a model as an ONNX file or as a Hugging Face directory, for other programs.
+// trireme export: writes a model for other programs, as an ONNX file or a Hugging Face directory.
 #include "cli/model_input.h"
 #include "cli/verb.h"
 #include "model/hf/directory.h"
@@ -33,7 +33,7 @@ struct ExportCommand {
   }
 };
 
-/// A run or checkpoint of the trainer, or what every verb takes.
+/// Opens a run or checkpoint of the trainer, or any model that the other verbs accept.
 model::Model open_source(const ExportCommand& command) {
   if (train::has_checkpoint(command.model))
     return train::model_of_checkpoint(command.model, {.average = command.average, .places = {"."}});

@@ -1,4 +1,4 @@
-// trireme generate: continues prompts with a language model; text as it comes, files of prompts, speed.
+// trireme generate: continues prompts with a language model; streams text, runs prompt files, measures speed.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -42,9 +42,9 @@ struct GenerateOptions {
   }
 };
 
-/// One prompt of the command line or the batch file.
+/// One prompt, from the command line or the batch file.
 struct Job {
-  std::string text;  ///< empty where ids were given
+  std::string text;  ///< empty if the prompt was given as token ids
   engine::GenerateRequest request;
   std::vector<std::string> stop;
 };
@@ -53,10 +53,10 @@ base::Json user_turn(const std::string& text) {
   return base::Json::object({{"role", "user"}, {"content", text}});
 }
 
-/// An answer under way.
+/// An answer that is being generated.
 struct Answer {
   Job job;
-  std::optional<data::AnswerText> text;  ///< none: numbers of tokens
+  std::optional<data::AnswerText> text;  ///< absent if tokens are shown as numbers
   std::vector<int64_t> tokens;
   engine::FinishReason finish = engine::FinishReason::none;
   double log_probability = 0;
@@ -77,7 +77,7 @@ class GenerateVerb {
   Job job_of_line(const base::Json& line);
   std::vector<Job> jobs();
   std::shared_ptr<const engine::LoadedAdapter> adapter_named(const base::Json& name) const;
-  /// False: a stop text has ended the answer.
+  /// Returns false if a stop text has ended the answer.
   bool take(const engine::GenerateEvent& event, bool shows);
   void run_together(bool shows, base::Env& env);
   void print_done(bool shows);
@@ -130,7 +130,7 @@ Job GenerateVerb::job_of_line(const base::Json& line) {
   return made;
 }
 
-/// By the last word of its directory; null: the model alone.
+/// Finds an adapter by the last component of its directory; null selects the model without an adapter.
 std::shared_ptr<const engine::LoadedAdapter> GenerateVerb::adapter_named(const base::Json& name) const {
   if (name.is_null()) return nullptr;
   for (size_t i = 0; i < o_.language.adapter.size(); ++i) {
@@ -176,7 +176,7 @@ base::Json GenerateVerb::json_of(const Answer& a) const {
   return json;
 }
 
-/// One prompt is shown as it comes, several when their turn is over.
+/// Ends an answer and, if it is streamed, prints the rest of its text.
 void GenerateVerb::end(Answer& a, engine::FinishReason reason, bool shows) {
   if (a.text) {
     const std::string rest = a.text->finish();
@@ -206,7 +206,7 @@ bool GenerateVerb::take(const engine::GenerateEvent& event, bool shows) {
   return true;
 }
 
-/// Answers that are over, in the order of their prompts.
+/// Prints the finished answers, in the order of their prompts.
 void GenerateVerb::print_done(bool shows) {
   for (auto at = answers_.find(printed_);
        at != answers_.end() && at->second.finish != engine::FinishReason::none;
@@ -258,7 +258,7 @@ int GenerateVerb::run(base::Env& env) {
   return 0;
 }
 
-/// Every shape in its turn, on one session.
+/// Measures every shape in turn, on one session.
 void GenerateVerb::bench() {
   const LanguageOptions& l = o_.language;
   base::require(l.speculation.speculate == engine::Speculation::off,

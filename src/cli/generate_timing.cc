@@ -1,4 +1,4 @@
-// Times steps of a decode session on random prompts, and holds them against what the machine reaches.
+// Times the steps of a decode session on random prompts and compares them with what the machine can reach.
 #include "cli/generate_timing.h"
 
 #include <algorithm>
@@ -23,12 +23,12 @@ double median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// What a step of decoding costs at least, keys and values left out, and a token of a prompt.
+/// The least cost of a decoding step, without its keys and values, and the least cost of a prompt's token.
 struct StepCost {
   double bytes = 0, token_flop = 0;
   size_t launches = 0;
 };
-/// What the products of a block_attention read and compute.
+/// What the matrix products of a block_attention read and compute.
 StepCost products_of(const compile::Program& program, const compile::Step& step, int64_t tokens) {
   StepCost cost;
   for (const size_t i : {ops::kBaQuery, ops::kBaKey, ops::kBaValue}) {
@@ -53,7 +53,7 @@ StepCost cost_of(const compile::Program& program, int64_t tokens) {
       continue;
     }
     cost.bytes += step.cost.bytes;
-    const bool is_head = step.from.find("lm_head") != std::string::npos;  // of a prompt's last token alone
+    const bool is_head = step.from.find("lm_head") != std::string::npos;  // for a prompt's last token only
     if (!is_head) cost.token_flop += step.cost.flop / static_cast<double>(tokens);
   }
   return cost;
@@ -151,7 +151,7 @@ StepTimes GenerateBench::time_steps(const BenchShape& shape) {
 }
 
 BenchResult GenerateBench::run(const BenchShape& shape) {
-  time_steps(shape);  // compiles, packs and records
+  time_steps(shape);  // compiles, packs weights and records
   BenchResult result{.shape = shape,
                      .threads = static_cast<size_t>(threads_),
                      .times = time_steps(shape),

@@ -1,5 +1,5 @@
-// trireme inspect: the graph before and after any pass, the program, its memory, and why kernels were not
-// taken.
+// trireme inspect: prints the graph before and after any pass, the program, its memory, and why kernels were
+// not taken.
 #include <cstdio>
 #include <iostream>
 
@@ -81,8 +81,8 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
     return inspect_rank(options.model, options.rank, options.on);
   }
   const bool lists = options.passes || options.program || options.why || options.memory;
-  // A graph prints with what its constants hold, and storing weights tells what that loses; programs need
-  // types.
+  // Printing a graph shows the content of constants, and storing weights reports the loss of precision;
+  // programs need types only.
   const bool reads = !lists || !options.after.empty() || options.weights.stores();
   model::Model model = open_model(options.model, reads ? Content::all : Content::none);
   model.graph.sort();
@@ -93,7 +93,7 @@ int inspect_main(std::span<const std::string> words, base::Env&) {
   bool printed = false;
   engine::SessionOptions session_options{.threads = options.threads, .passes = watching(options, printed)};
   options.on.apply(session_options);
-  session_options.plan_only = true;  // what is only looked at needs no device, and no packed weights
+  session_options.plan_only = true;  // inspecting needs no device and no packed weights
   const passes::Strategy strategy{.weights = options.weights};
   engine::widen_floats_for(model.graph, strategy, options.on.device);
   const auto prepared =

@@ -1,4 +1,4 @@
-// What one rank of a mesh runs, printed without the mesh.
+// Prints what one rank of a mesh runs, without starting the mesh.
 #include "cli/inspect_rank.h"
 
 #include <cstdio>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
-/// The strategy with the numbers of "dp=8,tp=8" over it.
+/// Returns the strategy with its numbers replaced by those of a text such as "dp=8,tp=8".
 passes::Strategy with_ranks(passes::Strategy strategy, const std::string& text) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
@@ -64,10 +64,10 @@ void print_program(const std::string& name, const compile::Program& p, const Ran
   if (prints.why) std::cout << compile::print_refusals(p);
 }
 
-/// The programs of a step by what they are for.
+/// The programs of a step, named by their purpose.
 struct Programs {
   std::vector<std::pair<std::string, std::shared_ptr<const compile::Program>>> list;
-  int64_t buffer_bytes = 0;  ///< of a pipeline's micro-batches in flight
+  int64_t buffer_bytes = 0;  ///< of the micro-batches in flight in a pipeline
 
   void add(std::string name, std::shared_ptr<const compile::Program> program) {
     list.emplace_back(std::move(name), std::move(program));
@@ -99,7 +99,7 @@ Programs programs_of(lower::StepLowering& lowering, const std::vector<tensor::Di
   return made;
 }
 
-/// Bytes of all states of the programs, and of their largest arena.
+/// Prints the bytes of all states of the programs, and of their largest arena.
 void print_memory_of(const Programs& programs) {
   std::map<std::string, int64_t> states;
   int64_t arena = 0, held = 0;
@@ -117,7 +117,7 @@ void print_memory_of(const Programs& programs) {
   std::printf("\n");
 }
 
-/// Rows of a micro-batch, and the tokens that the data set's samples have.
+/// Shapes of the inputs of one micro-batch: its rows, and the number of tokens in samples of the data set.
 std::vector<tensor::Dims> step_shapes(const ir::Graph& loss, const train::TrainConfig& config,
                                       const RankInspection& options, int64_t rows) {
   std::vector<std::string> dims = options.sizes.dim;
@@ -168,7 +168,7 @@ int inspect_training(const std::string& path, const RankInspection& options, con
 }
 
 int inspect_model(const std::string& path, const RankInspection& options, const DeviceOptions& on) {
-  // The report on stored weights tells what storing loses; programs need types.
+  // The report on stored weights tells what storing them loses; programs need types only.
   model::Model model = open_model(path, options.weights.stores() ? Content::all : Content::none);
   model.graph.sort();
   const passes::PassOptions passes{.off = options.off};

@@ -1,4 +1,4 @@
-// Opens a language model with what belongs to it.
+// Opens a language model with its tokenizer, chat template, adapters and draft model.
 #include "cli/language_model.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ LanguageModel::LanguageModel(LanguageOptions options) : o_(std::move(options)), 
       throw e.with(base::concat("adapter '", directory, "'"));
     }
   }
-  model_.graph = {};  // weights that were stored in another form need no memory any more
+  model_.graph = {};  // frees the original weights, if they were stored in another form
   o_.speculation.check();
   if (o_.speculation.speculate == engine::Speculation::draft) open_draft();
 }
@@ -73,7 +73,7 @@ void LanguageModel::open_draft() {
     const model::Model draft = open_model(name);
     const auto options = engine::draft_options(o_.session(), o_.speculation);
     draft_ = std::make_shared<engine::DecodeModel>(draft.graph, options, draft.files);
-    // Without tokenizers of their own nobody knows whether the tokens are the same.
+    // Only tokenizers of their own can show that both models have the same tokens.
     if (!draft.directory.empty() && !model_.directory.empty())
       data::require_same_tokens(*data::open_tokenizer(model_.directory),
                                 *data::open_tokenizer(draft.directory));
@@ -96,7 +96,7 @@ void LanguageModel::report(const sched::DraftCounts& counts, base::Env& env) {
                 {"share", share}});
 }
 
-/// As much room for adapters as those that were given need, unless somebody says how much.
+/// Unless the options set limits, makes room for exactly the adapters that were given.
 void LanguageModel::make_room() {
   if (o_.adapter.empty() || o_.cache.max_adapters > 0) return;
   o_.cache.max_adapters = static_cast<int64_t>(o_.adapter.size());
@@ -120,7 +120,7 @@ int LanguageModel::run(const std::function<int()>& body, base::Env& env) {
     const std::string names = session_->host_operators();
     if (!names.empty()) env.log.warning("runtime", "host_fallback", {{"operators", names}});
     drafter_.reset();
-    session_.reset();  // and with it those of the other ranks
+    session_.reset();  // also ends the sessions of the other ranks
     return code;
   };
   const passes::Strategy& strategy = prepared_->strategy();
@@ -165,7 +165,7 @@ const data::ChatTemplate& LanguageModel::chat_template() {
     template_ = data::ChatTemplate::of_directory(directory);
   if (!template_)
     base::fail(base::ErrorCode::not_found, "'", o_.model, "' has no chat template; give --chat-template");
-  // Models that answer in turns end them with the tokenizer's last token, whatever the configuration lists.
+  // Chat models end their turns with the template's end token, even if the configuration does not list it.
   if (const std::string last = template_->end_token(); !last.empty() && !o_.ignore_eos) {
     const auto id = tokenizer().find(last);
     if (id && std::find(end_.begin(), end_.end(), *id) == end_.end()) end_.push_back(*id);

@@ -1,4 +1,4 @@
-// trireme launch: starts a command on its ranks, starts it again when a rank dies, and says what that cost.
+// trireme launch: starts a command on its ranks, restarts it when a rank dies, and reports what that cost.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -38,7 +38,7 @@ struct LaunchOptions {
   }
 };
 
-/// "-n 4" and "-n4" as --ranks, before the command.
+/// Rewrites "-n 4" and "-n4" before the command as --ranks.
 std::vector<std::string> long_flags(std::span<const std::string> words) {
   std::vector<std::string> out;
   bool own = true;
@@ -55,7 +55,7 @@ std::vector<std::string> long_flags(std::span<const std::string> words) {
   return out;
 }
 
-/// Exit codes that another start would only repeat: wrong words, missing files, what the program cannot do.
+/// Exit codes after which a restart is useless: wrong arguments, missing files, unsupported requests.
 bool is_final(int code) { return code == 0 || code == kInterrupted || code == 2 || code == 3 || code == 4; }
 
 std::string how_it_ended(int code) {
@@ -69,7 +69,7 @@ std::string seconds(int64_t ns) {
   return text;
 }
 
-/// One supervised run, over all its starts.
+/// One supervised run, including all its restarts.
 class Launch {
  public:
   Launch(const LaunchOptions& options, base::Env& env);
@@ -91,8 +91,8 @@ class Launch {
   int ranks_ = 1;
   int restarts_ = 0;
   int64_t begin_ns_ = 0, started_ns_ = 0;  // wall clock: of the launch, of this start
-  int64_t died_ns_ = 0;                    // of the last start; 0 once the run has begun again
-  int64_t behind_ns_ = 0, lost_ns_ = 0;    // since the last checkpoint; all of the launch
+  int64_t died_ns_ = 0;                    // when the last start died; 0 once the run is training again
+  int64_t behind_ns_ = 0, lost_ns_ = 0;    // since the last checkpoint; during the whole launch
 };
 
 Launch::Launch(const LaunchOptions& options, base::Env& env)
@@ -128,7 +128,7 @@ LaunchWords Launch::words(bool again) const {
   return {.kind = options_.kind, .ranks = ranks_, .hosts = options_.hosts, .command = std::move(command)};
 }
 
-/// From when on the work of the start that died has to be done again.
+/// The time since which the work of the start that died is lost and has to be repeated.
 int64_t Launch::time_of_loss() const {
   const auto newest = training_ ? training_->newest() : std::nullopt;
   return newest ? std::max(newest->wall_ns, started_ns_) : started_ns_;
@@ -156,7 +156,7 @@ void Launch::start_again(const JobEnd& end) {
   if (training_) training_->expect_restart();
 }
 
-/// Once a restarted run goes on: what the death cost.
+/// Once a restarted run is training again, reports what the death cost.
 void Launch::look_for_restart() {
   if (died_ns_ == 0 || !training_ || !training_->has_restarted()) return;
   const int64_t starting_ns = env_.clock.wall_ns() - died_ns_;
@@ -171,7 +171,7 @@ void Launch::look_for_restart() {
 void Launch::sum_up() const {
   if (restarts_ == 0) return;
   const int64_t now = env_.clock.wall_ns();
-  // A restart that never got going costs up to now.
+  // A restart that never began to train has cost all the time up to now.
   const int64_t open_ns = died_ns_ != 0 && training_ ? behind_ns_ + now - died_ns_ : 0;
   env_.log.info(
       "launch", "time_lost",
@@ -195,7 +195,7 @@ int Launch::run() {
       sum_up();
       return end.code;
     }
-    if (!training_) lost_ns_ += env_.clock.wall_ns() - started_ns_;  // all of it has to be done again
+    if (!training_) lost_ns_ += env_.clock.wall_ns() - started_ns_;  // all its work has to be repeated
     start_again(end);
   }
 }

@@ -1,4 +1,4 @@
-// Starts mpirun, srun or the command itself, and passes signals on.
+// Starts mpirun, srun or the command itself, and forwards signals to it.
 #include "cli/launch_job.h"
 
 #include <fcntl.h>
@@ -23,11 +23,11 @@ namespace trireme::cli {
 namespace {
 
 constexpr int64_t kPollNs = 50 * base::kNsPerMs;
-constexpr int kCannotRun = 127;  // as shells say it
+constexpr int kCannotRun = 127;  // the exit code of shells
 constexpr int kNotLaunched = 1;
 
-/// srun (22.05) ends with 0 when Slurm could not launch its tasks and only says so: what it writes to stderr
-/// is passed on and looked at.
+/// srun (22.05) exits with 0 when Slurm could not launch its tasks, and only prints that: its stderr is
+/// forwarded and searched for the message.
 class ErrorsOfSrun {
  public:
   ErrorsOfSrun() {
@@ -41,13 +41,13 @@ class ErrorsOfSrun {
   ErrorsOfSrun(const ErrorsOfSrun&) = delete;
   ErrorsOfSrun& operator=(const ErrorsOfSrun&) = delete;
 
-  /// The job's stderr; once it has a copy of its own, begin().
+  /// The job's stderr. Call begin() once the job's process has inherited it.
   int end() const { return ends_[1]; }
   void begin() {
     close_end();
     reader_ = std::thread([this] { read(); });
   }
-  /// After the job's end: whether it said that a task was not launched.
+  /// Called after the job's end. Returns whether srun said that a task was not launched.
   bool finish() {
     close_end();
     if (reader_.joinable()) reader_.join();
@@ -59,8 +59,8 @@ class ErrorsOfSrun {
     if (ends_[1] >= 0) ::close(std::exchange(ends_[1], -1));
   }
   void read() {
-    constexpr size_t kLineBytes = 4096;  // of a line, as much as is looked at
-    sigset_t pipe;                       // a stderr that is gone does not end the job
+    constexpr size_t kLineBytes = 4096;  // the part of a line that is examined
+    sigset_t pipe;                       // a closed stderr must not end the job
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
@@ -87,10 +87,10 @@ class ErrorsOfSrun {
   std::thread reader_;
 };
 
-/// The child's side of a fork: only calls that are safe there.
+/// The child's side of a fork: may only call functions that are async-signal-safe.
 [[noreturn]] void become(char* const* words, const ProcessForm& form) {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a job does not outlive who supervises it
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a job must not outlive its supervisor
   ::pthread_sigmask(SIG_SETMASK, &form.mask, nullptr);
   const int null = ::open("/dev/null", O_RDONLY);
   if (null >= 0) ::dup2(null, STDIN_FILENO);
@@ -100,7 +100,7 @@ class ErrorsOfSrun {
   ::_exit(kCannotRun);
 }
 
-/// The processes that `parent` started on this machine.
+/// The child processes of `parent` on this machine.
 std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> out;
   std::ifstream list(base::concat("/proc/", parent, "/task/", parent, "/children"));
@@ -108,8 +108,8 @@ std::vector<pid_t> children_of(pid_t parent) {
   return out;
 }
 
-/// mpirun and srun answer SIGTERM by killing their ranks: what trainers need to save goes to them directly,
-/// or as the signal that srun passes on. A second signal ends the job.
+/// mpirun and srun kill their ranks on SIGTERM. So that trainers can save, a first signal goes to the ranks
+/// directly, or as the SIGUSR1 that srun forwards. A second signal ends the job.
 void pass_on(LaunchKind kind, pid_t job, int signal, bool first) {
   if (kind == LaunchKind::slurm && first) {
     ::kill(job, SIGUSR1);
@@ -131,7 +131,7 @@ pid_t start_process(const std::vector<std::string>& line, const ProcessForm& for
   if (child < 0)
     base::fail(base::ErrorCode::exhausted, "no process for '", line[0], "': ", std::strerror(errno));
   if (child == 0) become(words.data(), form);
-  ::setpgid(child, child);  // whichever of the two comes first
+  ::setpgid(child, child);  // both processes do this, as either may run first
   return child;
 }
 
@@ -139,7 +139,7 @@ std::vector<std::string> launch_line(const LaunchWords& words) {
   std::vector<std::string> line;
   const std::string ranks = std::to_string(words.ranks);
   if (words.kind == LaunchKind::mpi) {
-    // Ranks share out the processors themselves (comm/world).
+    // Ranks divide the processors among themselves (comm/world).
     line = {"mpirun", "-n", ranks, "--bind-to", "none"};
     if (!words.hosts.empty()) {
       line.insert(line.end(), {"--host", words.hosts});
@@ -206,7 +206,7 @@ JobEnd run_job(const LaunchWords& words, HeldSignals& signals, const std::functi
     }
     meanwhile();
   }
-  ::kill(-job, SIGKILL);  // whoever of the group is left
+  ::kill(-job, SIGKILL);  // ends what is left of its group
   end.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (errors && errors->finish() && end.code == 0) end.code = kNotLaunched;
   if (end.code == kCannotRun) base::fail(base::ErrorCode::not_found, "cannot run '", line[0], "'");

@@ -1,4 +1,4 @@
-// Reads a run's configuration, checkpoints and log from outside of it.
+// Reads the configuration, checkpoints and log of a training run from outside of its process.
 #include "cli/launch_train.h"
 
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ int LaunchedTraining::ranks_that_fit(int most) const {
     try {
       train::plan_batch(config_.batch, dp);
       return dp * replica;
-    } catch (const base::Error&) {  // this many do not divide the batch
+    } catch (const base::Error&) {  // the batch cannot be divided by this dp
     }
   }
   return 0;
@@ -47,7 +47,7 @@ std::vector<std::string> LaunchedTraining::words(int ranks, bool resume) const {
     if (!from_newest || !is_resume) {
       out.push_back(word);
     } else if (word == "--resume") {
-      ++i;  // its value goes too
+      ++i;  // skips its value too
     }
   }
   if (ranks != config_.parallel.world()) {
@@ -92,7 +92,7 @@ void LaunchedTraining::expect_restart() {
   const std::optional<Checkpoint> last = newest();
   resumed_step_ = last ? last->step : 0;
   before_ = look(resumed_step_);
-  if (!last) before_.starts = 0;  // a run from its beginning empties the log
+  if (!last) before_.starts = 0;  // a run that starts from the beginning empties its log
 }
 
 bool LaunchedTraining::has_restarted() const {

@@ -1,5 +1,5 @@
-// trireme load: sends requests to a server on schedule and reports latency, throughput and whether the goals
-// hold.
+// trireme load: sends requests to a server on a schedule and reports latency, throughput and whether the
+// goals were met.
 #include <pthread.h>
 
 #include <atomic>
@@ -25,8 +25,8 @@ base::Json read_result(const std::string& path) {
   }
 }
 
-/// Ends the load when the user or the system asks to; asked again, the program ends at once. The signals are
-/// held back from all threads that are started while it lives.
+/// Stops the load on the first SIGINT or SIGTERM; a second one ends the program at once. While it lives, the
+/// signals are blocked in all threads that are started.
 class Interruption {
  public:
   Interruption() {
@@ -61,7 +61,7 @@ class Interruption {
   std::thread thread_;
 };
 
-/// As shells say it of what SIGINT ended.
+/// The exit code that shells use for programs that SIGINT ended.
 constexpr int kInterruptedExit = 130;
 
 int compare_main(std::span<const std::string> words) {

@@ -1,4 +1,4 @@
-// The program: picks the verb, maps errors to exit codes.
+// The program's entry: picks the verb and maps errors to exit codes.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -43,7 +43,7 @@ void print_usage(const std::string& verb, const base::OptionList& list) {
 
 namespace {
 
-/// CLI exit codes of STYLE, one row per error code.
+/// The exit codes of STYLE, one for each error code.
 int exit_code(base::ErrorCode code) {
   switch (code) {
     case base::ErrorCode::invalid_argument: return 2;
@@ -95,7 +95,7 @@ int dispatch(const std::vector<std::string>& words) {
   base::fail(base::ErrorCode::not_found, "no verb '", words[0], "'");
 }
 
-/// Prints the error as one line whatever names from files it quotes; gives the exit code.
+/// Prints the error on one line, whatever names from files it quotes, and returns the exit code.
 int complain(base::ErrorCode code, std::string_view message) {
   constexpr size_t kMaxShown = 1800;
   std::string line(message.substr(0, kMaxShown));

@@ -1,4 +1,4 @@
-// What `run` and `inspect` share: input shapes and tensors.
+// Reads models, input shapes and tensors for `run`, `inspect` and other verbs.
 #include "cli/model_input.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ model::Model open_model(const std::string& name, Content content) {
   }
   if (name.rfind(kZoo, 0) != 0) return model::load_model(name, {.is_without_content = is_without});
   model::AbsentParams absent;
-  // zoo:gpt2:layers=2,width=64
+  // Parses names such as zoo:gpt2:layers=2,width=64.
   const size_t colon = name.find(':', kZoo.size());
   const std::string network =
       name.substr(kZoo.size(), colon == std::string::npos ? colon : colon - kZoo.size());
@@ -72,7 +72,7 @@ model::Model open_model(const std::string& name, Content content) {
     options.push_back(name.substr(at + 1, comma == std::string::npos ? comma : comma - at - 1));
     at = comma;
   }
-  // Without options a ResNet comes as benchmarks of inference want it: norms that are not trivial.
+  // Without options, a ResNet is built as inference benchmarks need it: with norms that are not trivial.
   for (const int64_t depth : {18, 34, 50, 101, 152}) {
     if (!options.empty() || network != base::concat("resnet", depth)) continue;
     return is_without ? model::zoo::resnet(model::zoo::random_resnet_config(depth), absent)

@@ -1,4 +1,4 @@
-// trireme ops: the operators, and the check that none has an unexplained blank.
+// trireme ops: lists the operators and checks that none has an unexplained gap.
 #include <iostream>
 
 #include "cli/verb.h"

@@ -1,4 +1,4 @@
-// A language model on a text: how well it foretells it, and what the inputs of its products are on the way.
+// Measures how well a language model predicts a text, and collects statistics of its products' inputs.
 #include "cli/perplexity.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace trireme::cli {
 namespace {
 
-/// -log of the probability that logits give to class `target`.
+/// -log of the probability that the logits give to class `target`.
 double surprise(std::span<const float> logits, int64_t target) {
   const float top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;

@@ -1,5 +1,5 @@
 // trireme quantize: writes a language model in another precision, as a GGUF file or a Hugging Face directory,
-// and says what that costs.
+// and reports what the quantization costs.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -96,7 +96,7 @@ Calibration calibration_of(const QuantizeCommand& c) {
   return Calibration(open_model(c.model), tokenizer_of(c), base::read_file(c.calibrate), reading(c));
 }
 
-/// Sums for the layers of a plan, some layers of one run of the model at a time.
+/// Moments of the layers' inputs. One run of the model collects those of as many layers as its budget allows.
 class LayerMoments {
  public:
   LayerMoments(Calibration calibration, std::vector<model::hf::LayerMatrix> layers)
@@ -105,14 +105,14 @@ class LayerMoments {
   std::vector<float> of(const model::hf::LayerMatrix& layer) {
     const std::string& name = layer.of_network.at(0);
     const auto depth = calibration_.depths().find(name);
-    // Experts that are summed over read one input of all their channels, side by side.
+    // A product that sums over experts reads the channels of all of them side by side, not of one expert.
     if (depth == calibration_.depths().end() || depth->second != layer.depth) return {};
     if (!known_.contains(name)) run_from(layer);
     return known_.at(name);
   }
 
  private:
-  /// This layer's and those that follow it, as far as a budget goes.
+  /// Collects the moments of this layer and of as many layers after it as fit the budget.
   void run_from(const model::hf::LayerMatrix& first) {
     constexpr int64_t kMostBytes = int64_t{1} << 30;
     std::set<std::string> names;
@@ -131,7 +131,7 @@ class LayerMoments {
   Moments known_;
 };
 
-/// Writes, prints the report of a person, and gives that of a program.
+/// Writes the directory, prints the report for people, and returns the one for programs.
 base::Json write_directory(const QuantizeCommand& c, base::ThreadPool& pool) {
   if (!std::filesystem::is_directory(c.model))
     base::fail_unsupported("--to ", c.to, " writes a Hugging Face directory from one; '", c.model,

@@ -1,4 +1,4 @@
-// Ceilings for the verbs that print rates.
+// Measures the ceilings for the verbs that print rates.
 #include "cli/rates.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 bool is_cpu(const std::string& device) { return runtime::kind_of_device(device) == tensor::DeviceKind::cpu; }
 
-/// What one GPU of the place reaches; nothing of devices that are emulated on the host.
+/// What one GPU of the place reaches; empty for devices that are emulated on the host.
 runtime::Ceilings gpu_ceilings(const Place& place) {
   if (place.ranks > 1 && place.device.find("shared") != std::string::npos) return {};
   const auto device = runtime::open_device(runtime::device_of_rank(place.device, {0, place.ranks}));
@@ -26,7 +26,7 @@ runtime::Ceilings gpu_ceilings(const Place& place) {
   return runtime::measure_ceilings(*device, pool, {.scale = 0.5, .seconds = 0.05});
 }
 
-/// Sum of 64-bit words in eight chains, which compilers turn into vectors.
+/// Sums 64-bit words in eight independent chains, which compilers vectorize.
 int64_t sum_of(std::span<const int64_t> words) {
   int64_t sums[8] = {};
   for (size_t w = 0; w + 8 <= words.size(); w += 8) {
@@ -62,7 +62,7 @@ base::Ceiling read_ceiling(const Place& place, int64_t bytes) {
   const auto words = static_cast<size_t>(std::clamp(bytes, int64_t{1} << 16, kMost) / 8);
   const std::vector<int64_t> memory(words, 1);
   const size_t part = words / static_cast<size_t>(pool.size());
-  std::vector<int64_t> sums(static_cast<size_t>(pool.size()) * 16);  // a line of the cache apart
+  std::vector<int64_t> sums(static_cast<size_t>(pool.size()) * 16);  // 128 bytes apart: not in one cache line
   double best_s = 1e9;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(150);
   while (std::chrono::steady_clock::now() < end) {

@@ -1,4 +1,4 @@
-// trireme run: runs a model on test data, NumPy files or random inputs; checks, times, writes results.
+// trireme run: runs a model on test data, NumPy files or random inputs; checks, times and writes results.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -87,7 +87,7 @@ struct RunOptions {
   }
 };
 
-/// Files test_data_set_*/input_0.pb … in index order; empty where there is none.
+/// Reads test_data_set_*/input_0.pb … in the order of their numbers, up to the first that is missing.
 std::vector<tensor::Tensor> read_set(const fs::path& set, const std::string& kind, size_t count) {
   std::vector<tensor::Tensor> out;
   for (size_t i = 0; i < count; ++i) {
@@ -110,7 +110,7 @@ std::vector<fs::path> test_sets(const std::string& root) {
   return sets;
 }
 
-/// Compares every set; returns the number of outputs past the tolerance.
+/// Compares the results of every set; returns the number of outputs that exceed the tolerance.
 int check_test_data(engine::Session& session, const RunOptions& options, base::Json& report) {
   const ir::Graph& graph = session.graph();
   int failures = 0;
@@ -166,14 +166,14 @@ std::vector<tensor::Tensor> make_inputs(const ir::Graph& graph, const RunOptions
   return inputs;
 }
 
-/// "123.4", or "-" where more was counted than this machine can do: Winograd multiplies less than a direct
-/// convolution, which is what the schema counts.
+/// "123.4", or "-" if the rate exceeds what this machine can do: Winograd convolution multiplies less than
+/// direct convolution, which is what the schema counts.
 std::string gflop_text(double flop, double us, const base::Ceiling& ceiling) {
   const std::optional<double> per_s = base::Rate(flop, us * 1e-6, ceiling).per_s();
   return per_s ? base::format_number(*per_s * 1e-9, 1) : "-";
 }
 
-/// GB/s are bytes of operands and results, which may lie in a cache.
+/// The GB/s count the bytes of operands and results, which may lie in a cache.
 void print_profile(const compile::Program& program, const std::vector<double>& step_us,
                    const base::Ceiling& ceiling) {
   double total = 0;
@@ -207,7 +207,7 @@ void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs
     session.run(inputs, &trace);
     for (size_t s = 0; s < us.size(); ++s) us[s].push_back(static_cast<double>(trace.step_ns[s]) / 1e3);
   }
-  std::vector<double> step_us;  // medians: a neighbour that takes the core for one run shows in none of them
+  std::vector<double> step_us;  // medians, because another process may disturb single runs
   for (std::vector<double>& times : us) {
     const auto middle = times.begin() + static_cast<int64_t>(times.size() / 2);
     std::nth_element(times.begin(), middle, times.end());
@@ -218,7 +218,7 @@ void profile(engine::Session& session, const std::vector<tensor::Tensor>& inputs
   if (!perfetto.empty()) base::write_file_atomic(perfetto, runtime::to_perfetto(program, trace));
 }
 
-/// Runs the model again and again on the same inputs, into the same outputs where their shapes are known.
+/// Repeats the model on the same inputs, into the same outputs if their shapes are known.
 class Repeater {
  public:
   Repeater(engine::Session& session, const std::vector<tensor::Tensor>& inputs,
@@ -227,7 +227,7 @@ class Repeater {
     fixed_ = session.is_static(shapes_);
   }
 
-  /// Microseconds of one run.
+  /// Runs once and returns the microseconds.
   double once() {
     const auto start = std::chrono::steady_clock::now();
     if (fixed_) {
@@ -238,7 +238,7 @@ class Repeater {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   }
   const compile::Program& program() { return session_.prepare(shapes_); }
-  /// Of one run: the program may cover a slice of the batch, or one rank's part of the model.
+  /// FLOPs of one run. The program may cover only a slice of the batch, or one rank's part of the model.
   double flop() {
     if (has_ranks()) return whole_flop(session_.graph(), shapes_);
     return program().cost().flop * static_cast<double>(session_.slices(shapes_));
@@ -260,8 +260,8 @@ class Repeater {
   bool fixed_ = false;
 };
 
-/// Answers each line "milliseconds" of standard input with one JSON line of times; `./dev bench models`
-/// alternates contenders so, without paying for process starts.
+/// For each line "milliseconds" on standard input, writes one JSON line of times; so `./dev bench models` can
+/// alternate between contenders without paying for process starts.
 void loop_runs(Repeater& repeater, int64_t empty_bytes) {
   const compile::Program& program = repeater.program();
   base::Json ready = base::Json::object();
@@ -285,14 +285,14 @@ void loop_runs(Repeater& repeater, int64_t empty_bytes) {
   }
 }
 
-/// Products at the run's precision, by all threads of all ranks. Products of 8-bit operands are faster than
-/// these, and ranks of a job may be on several machines: nothing is measured for them.
+/// The ceiling of products at the run's precision on all threads of all ranks. None is measured for 8-bit
+/// operands, whose products are faster, or for ranks of a job, which may be on several machines.
 base::Ceiling run_ceiling(Repeater& repeater, const RunOptions& options) {
   const passes::Strategy ranks = options.ranks.read();
   if (repeater.has_narrow_products() || options.weights.stores()) return {};
   if (ranks.world() > 1 && comm::chosen_kind({}) == comm::RankKind::mpi) return {};
   const int given = options.threads > 0 ? options.threads : base::read_cpu_info().threads();
-  const int threads = ranks.world() > 1 ? given : repeater.threads();  // ranks share what was given
+  const int threads = ranks.world() > 1 ? given : repeater.threads();  // the ranks divide the given threads
   return product_ceiling({options.on.device, threads, ranks.world()}, options.precision);
 }
 
@@ -334,7 +334,7 @@ void write_outputs(const ir::Graph& graph, const std::vector<tensor::Tensor>& ou
   }
 }
 
-/// Everything that is asked of one session; the exit code.
+/// Does all that was asked of one session; returns the exit code.
 int run_session(engine::Session& session, const std::string& name, const RunOptions& options,
                 int64_t empty_bytes, base::Log& log) {
   base::Json report = base::Json::object();
@@ -361,7 +361,7 @@ int run_session(engine::Session& session, const std::string& name, const RunOpti
   return failures == 0 ? 0 : 1;
 }
 
-/// One process of a launched job: the first rank runs, the others follow it.
+/// Runs one process of a launched job: the first rank runs the model, the others follow it.
 int run_in_job(const std::shared_ptr<const engine::PreparedModel>& model,
                engine::SessionOptions session_options, const std::function<int(engine::Session&)>& run) {
   session_options.strategy = passes::choose_kv_ranks(model->graph(), session_options.strategy);

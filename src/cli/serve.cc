@@ -30,8 +30,8 @@
 namespace trireme::cli {
 namespace {
 
-/// Holds back the signals that end the server, for this thread and all it starts, so that sigwait gets them.
-/// A closed terminal (SIGHUP) is one of them, unless nohup told it to be ignored.
+/// Blocks the signals that end the server in this thread and in all that it starts, so that sigwait gets
+/// them. SIGHUP (a closed terminal) is one of them, unless nohup has set it to be ignored.
 sigset_t block_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -46,7 +46,7 @@ sigset_t block_signals() {
 
 constexpr int kUnavailable = 6;
 
-/// While models load, which may take minutes, a signal ends the program at once: nothing is accepted yet.
+/// While models load, which may take minutes, no request is accepted yet: a signal ends the program at once.
 class LoadWatch {
  public:
   LoadWatch(const sigset_t& signals, base::Env& env)
@@ -62,7 +62,7 @@ class LoadWatch {
   LoadWatch& operator=(const LoadWatch&) = delete;
 
  private:
-  /// Only looks: a signal that comes when all is loaded stays for whoever waits next.
+  /// Polls without consuming: a signal that arrives after loading stays pending for wait_for_end().
   void wait(base::Env env) const {
     std::array<pollfd, 2> files = {{{signal_.get(), POLLIN, 0}, {over_.get(), POLLIN, 0}}};
     while (poll(files.data(), files.size(), -1) < 0 && errno == EINTR) continue;
@@ -75,7 +75,7 @@ class LoadWatch {
   std::thread thread_;
 };
 
-/// From the signal on the program has so long, whatever does not end: a run, a load, a disk, a collector.
+/// Limits the time from the signal to the program's end, even if a run, load, disk or trace collector hangs.
 class ExitLimit {
  public:
   ExitLimit(int64_t limit_ns, base::Env& env) {
@@ -101,14 +101,14 @@ class ExitLimit {
   std::thread thread_;
 };
 
-/// A full disk and a log that nobody reads any more are errors of a write, not the end of the server.
+/// A full disk, or a log that nobody reads any more, must fail a write instead of ending the server.
 void ignore_write_signals() {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-/// Checkpoints are models as they lie: the newest one of a run directory, whatever ranks wrote it. The model
-/// that one was trained from lies in the repository, too: what a checkpoint names elsewhere is not opened.
+/// Serves checkpoints as models: of a run directory the latest one, whatever ranks wrote it. Its base model
+/// must lie in the repositories too: other paths that a checkpoint names are not opened.
 serve::OtherModels checkpoints(const std::vector<std::string>& repositories) {
   return {.holds = train::has_checkpoint,
           .open =
@@ -118,7 +118,7 @@ serve::OtherModels checkpoints(const std::vector<std::string>& repositories) {
           .fingerprint = train::find_checkpoint};
 }
 
-/// A run directory in the repository's place is a repository of that run alone.
+/// If the repository is itself a run directory, serves that run alone.
 void serve_one_run(serve::ServeOptions& options) {
   const std::vector<std::string>& roots = options.model_repository;
   const auto at = std::find_if(roots.begin(), roots.end(), train::has_checkpoint);
@@ -132,7 +132,7 @@ void serve_one_run(serve::ServeOptions& options) {
   options.load_model = {run.filename().string()};
 }
 
-/// Reads the file of keys again where it has changed; one that is wrong changes nothing.
+/// Reads the file of keys again if it has changed; an invalid file changes nothing.
 void follow_keys(serve::ApiKeys& keys, base::Env& env) {
   try {
     if (keys.follow()) env.log.info("serve", "keys_read", {{"keys", keys.size()}});
@@ -141,11 +141,11 @@ void follow_keys(serve::ApiKeys& keys, base::Env& env) {
   }
 }
 
-/// Until a signal comes, or a rank of the job is gone, after which it has to start again.
+/// Waits for a signal, or until a rank of the job is lost, after which the job has to be restarted.
 int wait_for_end(const sigset_t& signals, const engine::RankService* service, serve::ApiKeys& keys,
                  base::Env& env) {
   constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 100 * base::kNsPerMs};
-  constexpr int kLooksAtKeys = 5;  // of these looks one is at the file of keys
+  constexpr int kLooksAtKeys = 5;  // one in this many rounds checks the file of keys
   serve::IdleMemory memory;
   for (int looks = 1;; ++looks) {
     if (looks % kLooksAtKeys == 0) follow_keys(keys, env);
@@ -158,7 +158,7 @@ int wait_for_end(const sigset_t& signals, const engine::RankService* service, se
 
 int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base::Env& env) {
   const int64_t start_ns = env.clock.now_ns();
-  std::optional<ExitLimit> limit;  // outlives the server, whose end it is for
+  std::optional<ExitLimit> limit;  // declared first, so that it outlives the server, whose end it limits
   serve::Server server(options, env);
   env.log.info("serve", "listening",
                {{"host", options.access.host},
@@ -181,7 +181,7 @@ int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base
   env.log.info("serve", "draining", {{"signal", signal}});
   const int64_t drain_ns = env.clock.now_ns();
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);     // a second signal ends the program at once
-  constexpr int64_t kMoreNs = 2 * base::kNsPerSecond;  // for all that is not requests
+  constexpr int64_t kMoreNs = 2 * base::kNsPerSecond;  // for the rest of the shutdown
   limit.emplace(options.exit_timeout.ns + kMoreNs, env);
   const bool all = server.drain();
   if (all) limit->answered_all();
@@ -189,7 +189,7 @@ int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base
   return all && signal != 0 ? 0 : kUnavailable;
 }
 
-/// One process of a launched job: the first rank serves, the others follow its models.
+/// Runs one process of a launched job: the first rank serves, the others follow its models.
 int serve_in_job(serve::ServeOptions options, const sigset_t& signals, base::Env& env) {
   const engine::SessionOptions own{.threads = options.threads, .strategy = options.ranks.read()};
   int code = 0;

@@ -1,4 +1,4 @@
-// trireme tokenize: texts to tokens and back, and conversations to the text a model reads.
+// trireme tokenize: converts texts to tokens and back, and conversations to the text that a model reads.
 #include <chrono>
 #include <iostream>
 

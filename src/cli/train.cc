@@ -1,5 +1,5 @@
-// trireme train: trains a model by one configuration file; stops cleanly on SIGINT, SIGTERM and SIGUSR1, and
-// goes on later.
+// trireme train: trains a model from one configuration file; stops cleanly on SIGINT, SIGTERM and SIGUSR1,
+// and can resume later.
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -36,12 +36,12 @@ void save_trained(const train::TrainConfig& config, train::Trainer& trainer, con
   env.log.info("train", "saved", {{"model", path}});
 }
 
-/// What all ranks of this process share.
+/// The state that all ranks of this process share.
 struct Training {
   const TrainCommand& command;
   const train::TrainConfig& config;
   train::PreparedTask& prepared;
-  StopSignals& signals;  // asked by the first rank here only
+  StopSignals& signals;  // polled by the first rank of this process only
   base::Env& env;
 };
 
@@ -52,11 +52,11 @@ void print_programs(train::Trainer& trainer, const train::Ranks& ranks) {
   std::cout << std::flush;
 }
 
-/// The run as one rank lives it; gives the exit code, the same on every rank. The first rank of a process
-/// looks for its signals.
+/// Trains as one rank and returns the exit code, which is the same on every rank. The first rank of a process
+/// polls its signals.
 int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here) {
   train::Trainer trainer(t.config, t.prepared.task, t.env, ranks);
-  ranks.meet();  // the sessions of this process have taken their parts: the whole weights can go
+  ranks.meet();  // all sessions of this process hold their parts, so the whole weights can be freed
   if (is_first_here) {
     train::drop_weights(t.prepared.task.loss, trainer.session());
     train::drop_weights(t.prepared.model.graph, trainer.session());
@@ -73,7 +73,7 @@ int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here)
   } else {
     base::require(!std::filesystem::exists(directory + "/checkpoints/latest"), "'", directory,
                   "' holds a run already: give --resume auto, or another run.name or run.directory");
-    ranks.meet();  // nobody writes there before all have looked
+    ranks.meet();  // nobody writes there before all ranks have looked
   }
   const train::RunResult result = trainer.run([&] { return is_first_here && t.signals.seen() != 0; });
   if (ranks.is_leader()) {
@@ -85,7 +85,7 @@ int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here)
   return 0;
 }
 
-/// What tensor-parallel ranks split; empty without them.
+/// Describes which weights tensor-parallel ranks split; empty without such ranks.
 std::string split_weights(const ir::Graph& loss, const passes::Strategy& parallel) {
   if (parallel.tp == 1) return {};
   return passes::to_text(passes::place_weights(loss, parallel), parallel.mesh());
@@ -93,7 +93,7 @@ std::string split_weights(const ir::Graph& loss, const passes::Strategy& paralle
 
 int run_training(const TrainCommand& command, const train::TrainConfig& given,
                  const train::ConfigSections& sections, base::Env& env) {
-  train::plan_batch(given.batch, given.parallel.dp);  // said once, before ranks start
+  train::plan_batch(given.batch, given.parallel.dp);  // reports errors once, before ranks start
   train::PreparedTask prepared = train::prepare_task(given, sections);
   train::TrainConfig config = given;
   config.parallel = passes::choose_kv_ranks(prepared.task.loss, given.parallel);
@@ -103,7 +103,7 @@ int run_training(const TrainCommand& command, const train::TrainConfig& given,
     std::cout << (command.quiet ? "" : sections.to_yaml()) << prepared.text
               << split_weights(prepared.task.loss, config.parallel) << std::flush;
   }
-  StopSignals signals;  // before the threads of the trainer start, which inherit the mask
+  StopSignals signals;  // constructed before the threads of the trainer, which inherit the mask
   const Training training{command, config, prepared, signals, env};
   if (shape.size() == 1 && !launched) return train_rank(training, {}, true);
   int code = 0;

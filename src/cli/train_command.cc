@@ -1,4 +1,4 @@
-// How the words of `trireme train` become a configuration.
+// Turns the command line of `trireme train` into a configuration.
 #include "cli/train_command.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 namespace trireme::cli {
 namespace {
 
-/// "--dp" becomes "--parallel.dp", "--sequence" "--parallel.sequence=true"; other words stay.
+/// "--dp" becomes "--parallel.dp" and "--sequence" "--parallel.sequence=true"; other words stay unchanged.
 std::string full_key(const std::string& word) {
   if (word == "--sequence") return "--parallel.sequence=true";
   for (const char* axis : {"dp", "tp", "pp", "zero"}) {

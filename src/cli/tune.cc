@@ -1,4 +1,4 @@
-// trireme tune: finds batch sizes, window, instances, threads and precision of a model for a goal.
+// trireme tune: finds batch sizes, window, instances, threads and precision with which a model meets a goal.
 #include <iostream>
 
 #include "cli/verb.h"

@@ -1,4 +1,4 @@
-// The comparison of what ranks ask for, in the words of the error.
+// Compares the collectives that the ranks ask for and writes the text of the error when they differ.
 #include "comm/agreement.h"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ bool same(const Asked& a, const Asked& b) {
   if (a.sequence != b.sequence || a.what != b.what || a.root != b.root) return false;
   if (a.uneven != b.uneven) return false;
   if (!a.uneven && (a.in_bytes != b.in_bytes || a.out_bytes != b.out_bytes)) return false;
-  // In place or not must agree in an all_to_all: there one rank writes another's buffer.
+  // Ranks must agree on working in place in an all_to_all, because there one rank writes another's buffer.
   if (a.what == Collective::all_to_all && !a.uneven && a.in_place != b.in_place && a.in_bytes > 0)
     return false;
   return !reduces(a.what) || (a.reduction.dtype == b.reduction.dtype && a.reduction.op == b.reduction.op);

@@ -12,13 +12,13 @@
 namespace trireme::comm {
 namespace {
 
-/// The slowest rank's value, on every rank.
+/// Returns the slowest rank's value on every rank.
 double slowest(Communicator& ranks, double value) {
   ranks.all_reduce(as_bytes(std::span(&value, 1)), {tensor::DType::f64, ReduceOp::max});
   return value;
 }
 
-/// Seconds of one call of each: median over repeats, in turns, of the slowest rank's mean.
+/// Seconds of one call of each: the median over the repeats (calls alternate) of the slowest rank's mean.
 std::vector<double> times_of(Communicator& ranks, const BenchSpec& spec,
                              std::span<const std::function<void()>> calls, const BenchDevice* on) {
   const base::SystemClock clock;
@@ -47,7 +47,7 @@ std::vector<double> times_of(Communicator& ranks, const BenchSpec& spec,
   return medians;
 }
 
-/// In place where the operation allows it, as training uses it. data and other [bytes].
+/// Calls one operation, in place where it allows that, as training does. `data` and `other` hold [bytes].
 void call_once(Communicator& c, Collective what, Bytes data, Bytes other) {
   const size_t block = data.size() / static_cast<size_t>(c.size());
   const Bytes own = data.subspan(static_cast<size_t>(c.rank()) * block, block);
@@ -61,7 +61,7 @@ void call_once(Communicator& c, Collective what, Bytes data, Bytes other) {
   }
 }
 
-/// Zeros, where the ranks' memory is.
+/// A zeroed buffer in the memory that the ranks work on: a device's or the host's.
 class Buffer {
  public:
   Buffer(int64_t bytes, const BenchDevice* on) : host_(static_cast<size_t>(bytes / 4)) {
@@ -96,7 +96,7 @@ double bus_factor(Collective what, int ranks) {
 
 std::vector<BenchPoint> run_bench(Communicator& ranks, const BenchSpec& spec, const BenchDevice* on) {
   std::vector<BenchPoint> points;
-  const int64_t unit = 64 * ranks.size();  // whole cache lines for each rank's block
+  const int64_t unit = 64 * ranks.size();  // A multiple of it gives each rank's block whole cache lines.
   for (int64_t want = spec.min_bytes; want <= spec.max_bytes; want *= 4) {
     const int64_t bytes = (want + unit - 1) / unit * unit;
     const Buffer a(bytes, on), b(bytes, on);
@@ -135,7 +135,7 @@ BenchFit fit(std::span<const BenchPoint> points) {
   const double slope = (w * wxt - wx * wt) / det;
   if (slope <= 0) return {wt / w, 0};
   const double latency = (wt - slope * wx) / w;
-  if (latency < 0) return {0, wxx / wxt};  // sizes too large to see one: the line through zero
+  if (latency < 0) return {0, wxx / wxt};  // sizes too large to show a latency: a line through zero
   return {latency, 1 / slope};
 }
 

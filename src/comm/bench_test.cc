@@ -1,4 +1,4 @@
-// The benchmark's arithmetic: nccl-tests' factors, and a fit that finds the line it was given.
+// Tests the benchmark's arithmetic: the factors of nccl-tests, and that the fit recovers a given line.
 #include "comm/bench.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(CommBench, FitFindsLatencyAndBandwidth) {
 }
 
 TEST(CommBench, FitHasNoNegativeLatency) {
-  // Faster than the line at small sizes, as caches make it.
+  // The small size is faster than the line, as caches make it.
   const std::vector<BenchPoint> points{{.bytes = 1000, .seconds = 1e-6}, {.bytes = 1000000, .seconds = 4e-3}};
   const BenchFit f = fit(points);
   EXPECT_EQ(f.latency_s, 0);

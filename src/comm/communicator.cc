@@ -1,4 +1,4 @@
-// What every communicator checks before it talks: sizes, types, overlap, peers.
+// The checks that every communicator makes before it communicates: sizes, types, overlap and peers.
 #include "comm/communicator.h"
 
 #include <functional>
@@ -28,7 +28,7 @@ void require_reducible(const Reduction& r, size_t bytes, Collective what) {
                 name_of(r.dtype));
 }
 
-/// The two are one place (`same`) or apart. Addresses of different buffers: compared as a total order.
+/// Requires that the two buffers do not overlap, unless out is `same`. std::less orders any two addresses.
 void require_apart(ConstBytes in, ConstBytes out, const std::byte* same, Collective what) {
   if (in.empty() || out.empty() || out.data() == same) return;
   const std::less<const std::byte*> before;

@@ -1,6 +1,6 @@
-// One conformance suite for every communicator: each operation against naive loops, over world sizes, types,
-// lengths and alignments; then what must fail, and how. Under mpirun the suite Mpi runs on the ranks of the
-// job.
+// One conformance suite for every communicator: compares each operation with naive loops over world sizes,
+// types, lengths and alignments; then tests which misuse fails and with which error. Under mpirun the suite
+// Mpi runs on the ranks of the job.
 #include "comm/communicator.h"
 
 #include <gtest/gtest.h>
@@ -44,14 +44,14 @@ struct Watch {
 struct Launcher {
   std::string name;
   std::function<void(int size, const Body&, const Watch&)> run;
-  bool is_world = true;  ///< else a group of one, which learns only from a watchdog that a rank is done
+  bool is_world = true;  ///< false: a single group, which learns only from a watchdog that a rank is done
 };
 
 void run_local(int size, const Body& body, const Watch& watch = {}) {
   LocalWorld(size, {.deadline_ns = watch.deadline_ns, .on_stuck = watch.on_stuck}).run(body);
 }
 
-/// How many GPUs there are for ranks; none in builds without the toolkit.
+/// The number of GPUs for ranks; 0 in builds without the toolkit.
 int gpus() {
   try {
     return cuda::has_toolkit() ? static_cast<int>(cuda::list_gpus().size()) : 0;
@@ -60,12 +60,12 @@ int gpus() {
   }
 }
 
-/// Ranks share GPUs where these are fewer.
+/// The device of a rank. Ranks share the GPUs if there are fewer GPUs than ranks.
 std::shared_ptr<tensor::Device> device_of(int rank) {
   return cuda::has_toolkit() ? cuda::open_gpu(rank % std::max(1, gpus())) : cuda::open_emulated(rank);
 }
 
-/// Passes the host's buffers through memory of a device, where a device group works on them.
+/// Copies host buffers to and from a device's memory, on which the device group under test works.
 class ThroughDevice final : public Communicator {
  public:
   using Open = std::unique_ptr<DeviceGroup> (*)(Communicator&, tensor::Device&, tensor::Stream&);
@@ -89,7 +89,7 @@ class ThroughDevice final : public Communicator {
   void execute(const Call& call) override {
     const std::byte *in = call.in.data(), *out = call.out.data();
     const bool is_one = in != nullptr && out != nullptr && in <= out + call.out.size() &&
-                        out <= in + call.in.size();  // in place: one piece of memory
+                        out <= in + call.in.size();  // in place: both are one block of memory
     const std::byte* begin = in == nullptr ? out : is_one ? std::min(in, out) : in;
     const auto shift = static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin) % 64);
     const auto far = static_cast<int64_t>((call.in.size() + 127) / 64 * 64);
@@ -140,14 +140,14 @@ std::vector<int> emulated_sizes() {
   return cuda::has_toolkit() ? std::vector<int>{} : std::vector<int>{1, 2, 3, 4, 8};
 }
 std::vector<int> staged_sizes() { return gpus() > 0 ? std::vector<int>{1, 2, 3} : emulated_sizes(); }
-/// A GPU for each rank.
+/// World sizes with a GPU for each rank.
 std::vector<int> nccl_sizes() {
   std::vector<int> sizes;
   for (int size = 1; has_nccl() && size <= gpus(); size *= 2) sizes.push_back(size);
   return sizes;
 }
 
-/// MPI from the first to the last test, if a launcher started this process.
+/// Keeps MPI initialised from the first test to the last, if a launcher started this process.
 class MpiEnvironment : public ::testing::Environment {
  public:
   void SetUp() override {
@@ -173,7 +173,7 @@ MpiEnvironment& mpi() {
 
 void run_mpi(int, const Body& body, const Watch& watch) { mpi().run(body, watch); }
 
-/// The size of the job, or nothing.
+/// The size of the MPI job; empty outside of one.
 std::vector<int> mpi_sizes() {
   mpi();
   const std::optional<LaunchedRank> rank = launched_rank();
@@ -188,7 +188,7 @@ class Conformance : public ::testing::TestWithParam<std::tuple<Launcher, int>> {
   }
 };
 
-/// Bytes that begin `shift` bytes past an aligned address.
+/// A buffer that begins `shift` bytes past an aligned address.
 class Shifted {
  public:
   Shifted(size_t bytes, size_t shift) : store_(bytes + shift + 64), bytes_(bytes), shift_(shift) {}
@@ -209,7 +209,7 @@ class Shifted {
   size_t bytes_, shift_;
 };
 
-/// Element i of rank r: many magnitudes, so that another order of a sum gives other bits.
+/// Element i of rank r. Magnitudes vary widely, so that a sum in another order gives other bits.
 template <class T>
 T element(int rank, size_t i) {
   const auto mixed = static_cast<uint32_t>((static_cast<uint64_t>(rank) * 7919 + i * 104729 + 13) % 65521);
@@ -221,7 +221,7 @@ T element(int rank, size_t i) {
   }
 }
 
-/// The documented order, written as its definition says. A: float for 16-bit types.
+/// The documented order of reduction, written as its definition states. A is float for 16-bit types.
 template <class T, class A>
 A tree(int low, int n, size_t i, ReduceOp op) {
   if (n == 1) return static_cast<A>(element<T>(low, i));
@@ -242,7 +242,7 @@ bool same_bits(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 
-/// The error of running `body`; fails the test if there is none.
+/// Returns the error that `body` throws; fails the test if it throws none.
 Error error_of(const std::function<void()>& body) {
   try {
     body();
@@ -325,7 +325,7 @@ TEST_P(Conformance, MaximumKeepsNaN) {
   });
 }
 
-/// Byte i of what rank `from` has for rank `to`.
+/// Byte i of the block that rank `from` sends to rank `to`.
 std::byte mark(int from, int to, size_t i) {
   return static_cast<std::byte>((static_cast<size_t>(from) * 31 + static_cast<size_t>(to) * 57 + i * 7) %
                                 251);
@@ -370,7 +370,7 @@ void check_broadcast(Communicator& c, size_t n) {
   }
 }
 
-/// Bytes that rank `from` has for rank `to`: some none, some many.
+/// The number of bytes that rank `from` sends to rank `to`: zero for some pairs, many for others.
 int64_t uneven_bytes(int from, int to) {
   const int kind = (from * 3 + to) % 4;
   return kind == 0 ? 0 : kind == 1 ? 70'001 : 13 * from + to + 1;
@@ -392,7 +392,7 @@ TEST_P(Conformance, MovesUnevenBlocks) {
     EXPECT_THROW(c.all_to_all(in, out, {std::span(sent).first(0), received}), Error);
     in.emplace_back();
     EXPECT_THROW(c.all_to_all(in, out, {sent, received}), Error);
-    c.barrier();  // nothing of that reached the others
+    c.barrier();  // the refused call sent nothing to the other ranks
   });
 }
 
@@ -422,7 +422,7 @@ TEST_P(Conformance, MovesBytes) {
   });
 }
 
-/// Cheap numbers whose sums are not exact.
+/// An element that is cheap to compute and whose sums are not exact.
 float large_element(int rank, size_t i) {
   return static_cast<float>(rank + 1) * 1e-3f * static_cast<float>(i % 8191);
 }
@@ -461,7 +461,7 @@ TEST_P(Conformance, PointToPoint) {
       c.exchange(as_bytes(std::span(&mine, 1)), as_bytes(std::span(&theirs, 1)), {next, before}, "ring");
       EXPECT_EQ(theirs, before * 1000 + round);
     }
-    // A chain: each adds its rank and passes on.
+    // A chain: each rank adds its number and passes the sum on.
     int64_t sum = 0;
     if (c.rank() > 0) c.recv(as_bytes(std::span(&sum, 1)), c.rank() - 1);
     sum += c.rank();
@@ -472,7 +472,7 @@ TEST_P(Conformance, PointToPoint) {
 
 TEST_P(Conformance, GroupsWorkSideBySide) {
   run([](Communicator& c) {
-    // Order within a colour is by key: here the reverse of the rank.
+    // Ranks of one colour are ordered by key: here in the reverse order of their ranks.
     const auto group = c.split(c.rank() % 2, -c.rank());
     const int members = (c.size() - c.rank() % 2 + 1) / 2;
     ASSERT_EQ(group->size(), members);
@@ -489,7 +489,7 @@ TEST_P(Conformance, GroupsWorkSideBySide) {
 }
 
 TEST_P(Conformance, RunsOfRanksKeepTheBitsOfOne) {
-  // 8 micro-batches; each of 1, 2, 4, 8 ranks sums its own run by the same tree.
+  // There are 8 micro-batches; each of 1, 2, 4 or 8 ranks sums its own run of them by the same tree.
   if (8 % size() != 0) return;
   run([](Communicator& c) {
     const int each = 8 / c.size();
@@ -541,7 +541,7 @@ TEST_P(Conformance, RefusesWhatOneRankCanSee) {
     EXPECT_THROW(c.broadcast(all, c.size()), Error);
     EXPECT_THROW(c.send(all, c.rank()), Error);
     EXPECT_THROW(c.all_gather(all, all.first(1)), Error);
-    c.barrier();  // nothing of the above reached the others
+    c.barrier();  // the refused calls sent nothing to the other ranks
   });
 }
 
@@ -574,7 +574,7 @@ TEST_P(Conformance, FailureAmidLargeTransfersEndsAll) {
           if (c.rank() == dies && i == round) throw Error(ErrorCode::exhausted, "no memory left");
           c.all_reduce(as_bytes(std::span(x)), {}, "large");
           ring->exchange(as_bytes(std::span(x)), as_bytes(std::span(y)), {next, before}, "ring");
-          const size_t whole = x.size() / 840 * 840;  // blocks for 1 to 8 ranks
+          const size_t whole = x.size() / 840 * 840;  // divides into equal blocks for 1 to 8 ranks
           if (round % 2 == 1)
             c.all_to_all(as_bytes(std::span(y).first(whole)), as_bytes(std::span(x).first(whole)));
         }
@@ -599,11 +599,11 @@ TEST_P(Conformance, ReceiverThatExpectsOtherSize) {
       << error.message();
 }
 
-// Short enough for a test, long enough for ranks of a busy machine that do what they should.
+// Short enough for a test, yet long enough that correct ranks on a busy machine do not exceed it.
 const Watch kShortDeadline{.deadline_ns = 500'000'000};
 
 TEST_P(Conformance, WatchdogNamesRankCollectiveAndLayer) {
-  if (size() == 1 || size() > 4) return;  // it waits in real time: not for every size
+  if (size() == 1 || size() > 4) return;  // the test waits in real time, so it runs for a few sizes only
   const int late = size() - 1;
   const Error error = error_of([&] {
     run(
@@ -629,7 +629,7 @@ TEST_P(Conformance, WatchdogNamesRankCollectiveAndLayer) {
 
 TEST_P(Conformance, WatchdogSeesTwoThatSendToEachOther) {
   if (size() == 1) return;
-  // A third rank that is done waits in the world, which the watchdog may name first.
+  // A third rank would be done and wait in the world group, and the watchdog may name that group first.
   if (!std::get<0>(GetParam()).is_world && size() > 2) return;
   const Error error = error_of([&] {
     run(
@@ -639,7 +639,7 @@ TEST_P(Conformance, WatchdogSeesTwoThatSendToEachOther) {
         },
         kShortDeadline);
   });
-  // From the one that waits longer.
+  // The report is about the rank that has waited longer.
   EXPECT_TRUE(mentions(error, "not started by rank 1; rank 1 is in exchange to 0") ||
               mentions(error, "not started by rank 0; rank 0 is in exchange to 1"))
       << error.message();
@@ -726,7 +726,7 @@ TEST(NcclOnDevice, CallsAreRecordedAndReplayed) {
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
     const auto memory = device->allocate(bytes);
     const Bytes all{static_cast<std::byte*>(memory.get()), static_cast<size_t>(bytes)};
-    group->all_reduce(all, {});  // its scratch memory is there afterwards
+    group->all_reduce(all, {});  // allocates its scratch memory before the recording
     stream->synchronize();
     stream->begin_recording();
     group->all_reduce(all, {});

@@ -1,4 +1,4 @@
-// The ring buffer of operations and the search for who holds up a group.
+// The ring buffer of recorded operations, and the search for the rank that holds up a group.
 #include "comm/flight_recorder.h"
 
 #include <algorithm>
@@ -23,15 +23,15 @@ std::string names_of(Ranks ranks, const std::vector<size_t>& which) {
   return out;
 }
 
-/// Who must come before `waiting` can start: ranks behind in a collective's sequence, or the peer of an
-/// exchange.
+/// The ranks that must arrive before `waiting` can start: those behind in a collective's sequence, or the
+/// peer of an exchange.
 std::vector<size_t> missing_for(Ranks ranks, size_t waiting_rank) {
   const Flight& waiting = *ranks[waiting_rank].last;
   const int me = static_cast<int>(waiting_rank);
   std::vector<size_t> missing;
   for (size_t r = 0; r < ranks.size(); ++r) {
     const std::optional<Flight>& f = ranks[r].last;
-    if (!waits(waiting)) {  // all had come: only silence can hold it up
+    if (!waits(waiting)) {  // all have arrived: only an unresponsive rank can hold it up
       if (!ranks[r].answers) missing.push_back(r);
     } else if (waiting.what == Collective::exchange) {
       const int rank = static_cast<int>(r);
@@ -90,7 +90,7 @@ std::string Flight::describe() const {
 }
 
 int64_t FlightRecorder::enqueue(Flight flight, std::string_view source, int64_t now_ns) {
-  const size_t length = std::min(source.size(), Flight::kSourceLength - 1);  // the rest stays zero
+  const size_t length = std::min(source.size(), Flight::kSourceLength - 1);  // the remaining bytes stay zero
   std::copy_n(source.data(), length, flight.source_text.data());
   flight.enqueue_ns = now_ns;
   const std::lock_guard lock(mutex_);
@@ -135,7 +135,7 @@ std::optional<std::string> diagnose(Ranks ranks, int64_t now_ns, int64_t deadlin
     if (!under_way(f) || now_ns - f->enqueue_ns <= deadline_ns) continue;
     if (stuck != nullptr && f->sequence >= stuck->sequence) continue;
     const std::vector<size_t> absent = missing_for(ranks, r);
-    if (absent.empty()) continue;  // on its way, or explained by the rank it waits for
+    if (absent.empty()) continue;  // it is in progress, or the rank that it waits for is the cause
     stuck = &*f;
     missing = absent;
   }

@@ -1,5 +1,5 @@
-// Collectives on device memory by way of the host's communicator: in stream order where host code reaches the
-// memory, else through pinned memory.
+// Collectives on device memory through the host's communicator: in stream order where host code can access
+// the memory, otherwise through pinned memory.
 #include <algorithm>
 #include <functional>
 #include <vector>
@@ -35,7 +35,7 @@ void repeat(Communicator& on, const Call& call, ConstBytes in, Bytes out) {
 
 namespace {
 
-/// What both have: a group of the host's ranks.
+/// The common part of both kinds: a group of the host's ranks.
 class HostGroup : public DeviceGroup {
  public:
   explicit HostGroup(std::unique_ptr<Communicator> host) : host_(std::move(host)) {}
@@ -67,7 +67,7 @@ class CallGroup final : public HostGroup {
   }
 
  private:
-  /// A call with the memory of its words and sizes.
+  /// A call with copies of its source text and its sizes.
   struct Kept {
     explicit Kept(const Call& c)
         : call(c),
@@ -117,7 +117,7 @@ class StagedGroup final : public HostGroup {
   static bool overlap(ConstBytes a, ConstBytes b) {
     return before()(a.data(), b.data() + b.size()) && before()(b.data(), a.data() + a.size());
   }
-  /// Grows; the upload before has ended where it does.
+  /// Grows the pinned buffer, after synchronizing the stream, which may still upload from the old one.
   std::byte* room(size_t bytes) {
     if (bytes > bytes_) {
       stream_.synchronize();

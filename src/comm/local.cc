@@ -1,4 +1,4 @@
-// Local ranks: the collectives themselves, the world's threads and its watchdog.
+// Local ranks: their collectives, the threads of the world and its watchdog.
 #include "comm/local.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ void LocalCommunicator::enqueue(const Call& call) {
   flight.bytes = static_cast<int64_t>(call.in.empty() ? call.out.size() : call.in.size());
   Published& own = group_->published[static_cast<size_t>(rank_)];
   const int64_t sequence = recorder().enqueue(flight, call.source, clock_.now_ns());
-  // An exchange does not meet the group: peers may still read what the last collective published.
+  // An exchange does not meet the group: others may still read the call that the last collective published.
   if (call.what == Collective::exchange) return;
   own.call = call;
   own.sequence = sequence;
@@ -62,7 +62,7 @@ void LocalCommunicator::leave() {
   recorder().end(clock_.now_ns());
 }
 
-/// Every rank sees the same calls here and so comes to the same verdict and the same words.
+/// Every rank sees the same calls here, so all reach the same verdict and report it in the same words.
 void LocalCommunicator::require_same() const {
   const std::vector<int>& names = group_->world_ranks;
   const Asked first = asked_by(peer(0));
@@ -80,7 +80,7 @@ void LocalCommunicator::require_same() const {
 }
 
 void LocalCommunicator::disagree(const std::string& text) const {
-  group_->meeting.leave();  // all have read the calls, whose owners now unwind
+  group_->meeting.leave();  // all have read the calls, whose owners now unwind their stacks
   group_->faults.fail(base::ErrorCode::invalid_argument, text);
   base::fail_invalid(text);
 }
@@ -102,7 +102,7 @@ void LocalCommunicator::perform(const Call& call) {
   const auto me = static_cast<size_t>(rank_);
   switch (call.what) {
     case Collective::all_reduce:
-      // Slice r of every buffer is read and written by rank r alone, so one pass both reduces and gathers.
+      // Only rank r reads and writes slice r of every buffer, so one pass both reduces and gathers.
       return reduce(call, slice_begin(call.in.size(), rank_, size()),
                     slice_begin(call.in.size(), rank_ + 1, size()));
     case Collective::reduce_scatter: return reduce(call, me * call.out.size(), (me + 1) * call.out.size());
@@ -117,7 +117,7 @@ void LocalCommunicator::perform(const Call& call) {
   }
 }
 
-/// Reduces bytes [begin, end) of all inputs, chunk by chunk in the cache, into every output or the own one.
+/// Reduces bytes [begin, end) of all inputs into every output, or this rank's, in chunks that fit the cache.
 void LocalCommunicator::reduce(const Call& call, size_t begin, size_t end) {
   for (int r = 0; r < size(); ++r) sources_[static_cast<size_t>(r)] = peer(r).call.in.data();
   alignas(64) std::array<std::byte, kReduceChunkBytes> chunk;
@@ -132,7 +132,7 @@ void LocalCommunicator::reduce(const Call& call, size_t begin, size_t end) {
   }
 }
 
-/// Reads one block from each rank, beginning beside oneself so that not all read one rank at once.
+/// Reads one block from each rank, starting with its own, so that not all ranks read the same one at once.
 void LocalCommunicator::gather(const Call& call) {
   const size_t bytes = call.out.size() / static_cast<size_t>(size());
   const bool all = call.what == Collective::all_to_all;
@@ -154,7 +154,7 @@ void LocalCommunicator::gather_uneven(const Call& call) {
   }
 }
 
-/// Each pair of blocks is exchanged by one of its two ranks, in turn the lower and the higher.
+/// One rank of each pair swaps their two blocks: the lower one in half of the pairs, else the higher one.
 void LocalCommunicator::swap_in_place(const Call& call) {
   const size_t bytes = call.out.size() / static_cast<size_t>(size());
   const auto me = static_cast<size_t>(rank_);
@@ -184,9 +184,9 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
     own.group = std::make_shared<LocalGroup>(group_->faults, std::move(world_ranks));
     group_->faults.add(own.group);
   }
-  group_->meeting.leave();  // every colour's group is made
+  group_->meeting.leave();  // every colour's group has been made
   std::shared_ptr<LocalGroup> group = peer(members[0]).group;
-  leave();  // every member has its share of it
+  leave();  // every member holds a reference to its group
   own.group.reset();
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   return std::make_unique<LocalCommunicator>(std::move(group), static_cast<int>(place));
@@ -214,7 +214,7 @@ struct LocalWorld::State {
   std::thread watchdog;
 };
 
-/// Looks at every group four times a deadline; the first stuck one ends the world and the watch.
+/// Checks every group four times per deadline; the first stuck one ends the world and this watch.
 void LocalWorld::State::watch() {
   const base::SystemClock clock;
   const auto period = std::chrono::nanoseconds(std::max<int64_t>(options.deadline_ns / 4, base::kNsPerMs));
@@ -266,7 +266,7 @@ void LocalWorld::run(const std::function<void(Communicator&)>& body) {
   std::mutex mutex;
   std::exception_ptr first;
   const auto rank_main = [&](int rank) {
-    // The cause is the error that came first: those of the ranks it woke come after fail().
+    // The first error is the cause: errors of the ranks that it woke come after fail().
     const auto failed = [&](const std::string& why, std::exception_ptr error) {
       {
         const std::lock_guard lock(mutex);
@@ -276,7 +276,7 @@ void LocalWorld::run(const std::function<void(Communicator&)>& body) {
     };
     try {
       body(communicator(rank));
-      // A rank that is done while others still wait for it is a disagreement, not a hang.
+      // If a rank is done while others still wait for it, that is a disagreement, not a hang.
       state_->members[static_cast<size_t>(rank)]->finish();
     } catch (const base::Error& e) {
       failed(e.message(), std::make_exception_ptr(e.with(concat("rank ", rank))));
@@ -289,7 +289,7 @@ void LocalWorld::run(const std::function<void(Communicator&)>& body) {
   try {
     for (; started < size(); ++started) threads.emplace_back(rank_main, started);
   } catch (const std::system_error& e) {
-    fail(started, base::concat("its thread did not start: ", e.what()));  // rank 0 meets this failure
+    fail(started, base::concat("its thread did not start: ", e.what()));  // rank 0 sees it at its next call
   }
   rank_main(0);
   for (std::thread& t : threads) t.join();

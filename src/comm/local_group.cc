@@ -1,4 +1,4 @@
-// How local ranks meet, fail together, and pass spans to one another.
+// How local ranks meet, fail together and pass buffers to one another.
 #include "comm/local_group.h"
 
 #include <cstring>
@@ -9,8 +9,8 @@
 namespace trireme::comm {
 namespace {
 
-// Some 10 us: a peer that is a kernel's end away. Then the core is offered to a peer that may need it (more
-// ranks than cores), and only then does the rank sleep, which costs a wake of tens of microseconds.
+// Spinning lasts some 10 us, enough for a peer that is about to end a kernel. Then a rank yields its core to
+// a peer that may need it (if ranks outnumber cores), and only then sleeps; waking up costs tens of us.
 constexpr int kSpins = 256;
 constexpr int kYields = 64;
 
@@ -24,7 +24,7 @@ inline void pause_cpu() {
 #endif
 }
 
-/// Returns the word's value once it differs from `old`.
+/// Waits until the word differs from `old` and returns its value.
 uint32_t wait_change(const std::atomic<uint32_t>& word, uint32_t old) {
   for (int i = 0; i < kSpins; ++i) {
     const uint32_t now = word.load(std::memory_order_acquire);
@@ -128,7 +128,7 @@ void LocalCommunicator::exchange(const Call& call) {
 
 void LocalCommunicator::post(const Call& call) {
   Channel& c = group_->channel(rank_, call.to);
-  c.data = call.in;  // the receiver looks only after the word says posted
+  c.data = call.in;  // the receiver reads these only after the word says posted
   c.source = call.source;
   uint32_t empty = Channel::kEmpty;
   if (!c.word.compare_exchange_strong(empty, Channel::kPosted, std::memory_order_acq_rel)) {
@@ -151,7 +151,7 @@ void LocalCommunicator::take(const Call& call) {
     group_->faults.fail(base::ErrorCode::invalid_argument, text);
     group_->faults.throw_failure();
   }
-  // Taken before it is read: from here on the sender waits, whatever fails.
+  // Marked as taken before it is read: from here on the sender waits for the copy, even if a rank fails.
   if (!c.word.compare_exchange_strong(now, Channel::kTaken, std::memory_order_acq_rel)) {
     group_->faults.throw_failure();
   }

@@ -1,4 +1,4 @@
-// The split of a world into the lines along each axis, and into planes of several axes on demand.
+// Splits the world into a group along each axis, and into groups over several axes on demand.
 #include "comm/mesh.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ Communicator& Mesh::open(std::string_view axes) {
   if (const auto found = groups_.find(axes); found != groups_.end()) return *found->second;
   if (host_ != nullptr) return *groups_.emplace(std::string(axes), make_(host_->open(axes))).first->second;
   const std::vector<size_t> members = shape_.indices_of(axes);
-  // The group's name is the rank at its beginning; members are ordered as in the world.
+  // A group is named after its first rank; its members are ordered as in the world.
   std::vector<int> first = coordinates();
   for (const size_t i : members) first[i] = 0;
   auto group = world_.split(shape_.rank(first), world_.rank());

@@ -1,4 +1,4 @@
-// The world of an MPI job: its session, and how a rank's body begins and ends.
+// The world of an MPI job: its session, and how the body of a rank begins and ends.
 #include "comm/mpi.h"
 
 #include "base/error.h"
@@ -9,8 +9,8 @@
 namespace trireme::comm {
 namespace {
 
-// How long a rank waits for the others to come out of a world: of one that is done they are there; of one
-// that failed they come when they next communicate, or not at all.
+// How long a rank waits for the others to leave a world. If it is done, they are about to leave too; after a
+// failure they leave when they next communicate, or never.
 constexpr int64_t kLeaveDoneNs = 30 * base::kNsPerSecond;
 constexpr int64_t kLeaveFailedNs = 3 * base::kNsPerSecond;
 
@@ -65,7 +65,7 @@ void MpiWorld::run(const std::function<void(Communicator&)>& body) {
   };
   try {
     body(*state_->world);
-    // A rank that is done while others still wait for it is a disagreement, not a hang.
+    // If a rank is done while others still wait for it, that is a disagreement, not a hang.
     state_->world->finish();
   } catch (const base::Error& e) {
     gone(e.code(), e.message());

@@ -1,4 +1,4 @@
-// The control thread: letters of one size, so that one receive is always posted for whoever writes next.
+// The control thread. Its letters have one size, so that one posted receive serves whichever rank writes.
 #include "comm/mpi_control.h"
 
 #include <algorithm>
@@ -10,11 +10,11 @@ namespace trireme::comm {
 namespace {
 
 constexpr int kTag = 1;
-// Letters are looked for this often: how late a rank learns of a failure. Faster while the world ends.
+// How often letters are polled for, which delays the news of a failure; more often while the world ends.
 constexpr auto kPeriod = std::chrono::milliseconds(5);
 constexpr auto kLeavingPeriod = std::chrono::microseconds(300);
 constexpr size_t kTextBytes = 2048;
-// How long processes may take to answer: their control threads are idle, so only the scheduler delays them.
+// How long processes may take to answer. Their control threads are idle, so only the OS delays answers.
 constexpr int64_t kLeastAnswerNs = 300 * base::kNsPerMs;
 constexpr int64_t kMostAnswerNs = 2 * base::kNsPerSecond;
 
@@ -22,7 +22,7 @@ enum class Kind : uint8_t { failed, question, answer, goodbye };
 
 }  // namespace
 
-/// One size for all kinds. Times in `flight` are ages: clocks of different machines have nothing in common.
+/// One size for all kinds. Times in `flight` are ages, because clocks of different machines are unrelated.
 struct MpiControl::Letter {
   Kind kind = Kind::goodbye;
   bool gone = false, known = false;
@@ -44,7 +44,7 @@ struct MpiControl::Posted {
 
 struct MpiControl::Inquiry {
   int64_t answers_by_ns = 0;
-  int64_t sequence = 0;  // the operation that is overdue
+  int64_t sequence = 0;  // of the overdue operation
   std::vector<RankFlight> ranks;
   size_t missing = 0;
 };
@@ -61,7 +61,7 @@ MpiControl::MpiControl(std::unique_ptr<Link> link, MpiOptions options)
   thread_ = std::thread([this] {
     try {
       work();
-    } catch (const base::Error& e) {  // of MPI itself: nobody can be told
+    } catch (const base::Error& e) {  // MPI itself failed: no other rank can be told
       fail({.rank = link_->rank(), .code = e.code(), .text = e.message()});
       link_->give_up();
     }
@@ -217,8 +217,8 @@ void MpiControl::answer(const Letter& question) {
   post(reply, question.from);
 }
 
-/// Asks a group's members what they do when an operation of this rank is older than the deadline, and again
-/// after as long if the answers explain it.
+/// When an operation of this rank is older than the deadline, asks the group's members what they are doing;
+/// asks again after the same time if their answers explain the delay.
 void MpiControl::look_for_overdue() {
   const int64_t now = clock_.now_ns();
   for (const auto& g : groups()) {
@@ -247,7 +247,7 @@ void MpiControl::look_for_overdue() {
 
 void MpiControl::conclude(const GroupRecord& group, const Inquiry& inquiry) {
   const std::optional<Flight> own = group.flights.last();
-  if (!own || own->end_ns != 0 || own->sequence != inquiry.sequence) return;  // it went on meanwhile
+  if (!own || own->end_ns != 0 || own->sequence != inquiry.sequence) return;  // the operation has ended
   const std::optional<std::string> report = diagnose(inquiry.ranks, clock_.now_ns(), options_.deadline_ns);
   if (!report || failed()) return;
   if (options_.on_stuck) options_.on_stuck(*report);

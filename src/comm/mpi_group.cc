@@ -1,4 +1,4 @@
-// The collectives over pairwise transfers: meeting, slices to their owners, sums in the fixed tree, and back.
+// Collectives by pairwise transfers: meet, send slices to their owners, sum in the fixed tree, send back.
 #include "comm/mpi_group.h"
 
 #include <algorithm>
@@ -11,24 +11,24 @@
 namespace trireme::comm {
 namespace {
 
-// Tags of one group's messages. Collectives are in one order on all ranks, so they share two; an exchange
-// concerns two ranks only, and its messages must not meet those of a collective.
+// Tags of one group's messages. All ranks make collectives in the same order, so these share their tags; an
+// exchange concerns two ranks only, and its messages must not be taken for those of a collective.
 enum Tag : int { kMeeting = 1, kGather, kShare, kHalf, kExchange };
 
-// Below this many received bytes an all-reduce sends whole inputs to all: one round instead of two.
+// Below this many received bytes, an all-reduce sends whole inputs to all ranks: one round instead of two.
 constexpr size_t kSmallBytes = 32 << 10;
-// Above it a broadcast scatters slices that ranks then give each other, so that the root sends each byte
-// once.
+// Above this size, a broadcast scatters slices that the ranks then all-gather, so that the root sends each
+// byte only once.
 constexpr size_t kScatterBytes = 64 << 10;
-// Pieces of slices: large enough for the link's speed, small enough for the second-level cache.
+// Sizes of pieces of slices: large enough for the link's full speed, small enough for the second-level cache.
 constexpr size_t kMostPieceBytes = 256 << 10, kLeastPieceBytes = 16 << 10, kScratchBytes = 4 << 20;
 
-// A rank that waits for ranks offers its core at once and sleeps after a millisecond; one that waits for
-// bytes never sleeps, because MPI moves them only while it is asked.
+// A rank that waits for other ranks yields its core at once and sleeps after a millisecond. One that waits
+// for bytes never sleeps, because MPI moves data only while it is being called.
 constexpr int kSpins = 64;
 constexpr int64_t kSleepAfterNs = base::kNsPerMs;
 constexpr auto kSleep = std::chrono::microseconds(50);
-// What all ranks have started may still end after a failure elsewhere.
+// Operations that all ranks have started get this time to end after a failure elsewhere.
 constexpr int64_t kGraceNs = base::kNsPerSecond;
 
 uint64_t mix(uint64_t a, uint64_t b) {
@@ -89,8 +89,8 @@ void MpiCommunicator::execute(const Call& call) {
   record_->flights.end(clock_.now_ns());
 }
 
-/// All-gather of the questions by doubling: after each round a rank knows those of twice as many ranks that
-/// follow it.
+/// All-gather of the questions by doubling: after round k a rank knows its own question and those of the 2^k
+/// - 1 ranks that follow it.
 void MpiCommunicator::meet(const Call& call, int64_t sequence, int color, int key) {
   const int n = size(), me = rank();
   AskedLetter& own = questions_[0];
@@ -104,12 +104,12 @@ void MpiCommunicator::meet(const Call& call, int64_t sequence, int color, int ke
     calls_->send(as_bytes(all.first(index(more))), (me + n - known) % n, kMeeting);
     wait_for_ranks(*calls_);
   }
-  // Now in the order of ranks.
+  // Brings them into the order of the ranks.
   std::rotate(questions_.begin(), questions_.begin() + (n - me) % n, questions_.end());
   record_->flights.start(clock_.now_ns());
 }
 
-/// Every rank sees the same questions here and so comes to the same verdict and the same words.
+/// Every rank sees the same questions here, so all reach the same verdict and report it in the same words.
 void MpiCommunicator::require_same() const {
   const Asked first = questions_[0].read();
   for (int r = 1; r < size(); ++r) {
@@ -125,7 +125,7 @@ void MpiCommunicator::disagree(const std::string& text) const {
   control_.throw_failure();
 }
 
-/// Gathers the rows of all ranks, [size, in and out, size], so that all come to the same verdict.
+/// Gathers the rows of all ranks, [size, in and out, size], so that all ranks reach the same verdict.
 void MpiCommunicator::require_same_sizes(const Call& call) {
   const size_t n = index(size()), row = 2 * n * sizeof(int64_t);
   scratch_.resize(std::max(scratch_.size(), n * row));
@@ -165,8 +165,8 @@ void MpiCommunicator::perform(const Call& call) {
   }
 }
 
-/// Place `i` of equal places that lie one after the other. Earlier places stay valid: scratch only grows
-/// before a call's first transfer.
+/// Slot `i` of equal slots that lie one after the other. Pointers to slots stay valid during a call, because
+/// scratch_ grows only before the call's first transfer.
 std::byte* MpiCommunicator::scratch(size_t i, size_t bytes_each) { return scratch_.data() + i * bytes_each; }
 
 void MpiCommunicator::all_reduce_small(const Call& call) {
@@ -185,13 +185,13 @@ void MpiCommunicator::all_reduce_small(const Call& call) {
   tree_reduce(sources_, 0, call.out, call.reduction);
 }
 
-/// Bytes [at, at + piece_bytes_) of what `r` reduces.
+/// Bytes [at, at + piece_bytes_) of the part that rank `r` reduces.
 Part MpiCommunicator::piece(const Call& call, int r, size_t at) const {
   return piece_of(part_of(call, r, size()), at, piece_bytes_);
 }
 
-/// Part r is reduced by rank r, piece by piece: while one piece is summed, the next is on its way in and, in
-/// an all-reduce, the last one on its way out.
+/// Rank r reduces part r, piece by piece: while one piece is summed, the next one is being received and, in
+/// an all-reduce, the previous one is being sent.
 void MpiCommunicator::reduce_parts(const Call& call) {
   const size_t steps = (longest_part(call, size()) + piece_bytes_ - 1) / piece_bytes_;
   scratch_.resize(std::max(scratch_.size(), 2 * index(size()) * piece_bytes_));
@@ -232,7 +232,7 @@ void MpiCommunicator::reduce_piece(const Call& call, size_t at, size_t step) {
   tree_reduce(sources_, 0, call.out.subspan(to, mine.bytes()), call.reduction);
 }
 
-/// Every rank's reduced piece goes to all others; what they sent of its place has been taken.
+/// Sends this rank's reduced piece to all others, whose inputs at that place have been received already.
 void MpiCommunicator::share_piece(const Call& call, size_t at) {
   const Part mine = piece(call, rank(), at);
   for (int i = 1; i < size(); ++i) {
@@ -289,7 +289,7 @@ void MpiCommunicator::all_to_all_uneven(const Call& call) {
   wait_for_bytes(*calls_);
 }
 
-/// Pieces leave from scratch, so that those that come can take their place.
+/// Copies the pieces to scratch memory before sending, so that received pieces can take their place.
 void MpiCommunicator::all_to_all_in_place(const Call& call) {
   const size_t bytes = call.out.size() / index(size());
   scratch_.resize(std::max(scratch_.size(), index(size()) * piece_bytes_));
@@ -330,7 +330,7 @@ void MpiCommunicator::broadcast(const Call& call) {
   wait_for_bytes(*sharing_);
 }
 
-/// Binomial tree over the rank's distance from the root.
+/// Broadcasts along a binomial tree over the ranks' distances from the root.
 void MpiCommunicator::broadcast_tree(Bytes data, int root) {
   if (data.empty()) return;
   const int n = size(), distance = (rank() + n - root) % n;
@@ -379,7 +379,7 @@ std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
   for (int r = 0; r < size(); ++r) {
     if (questions_[index(r)].color == color) members.push_back(r);
   }
-  const int first = members[0];  // stands for the colour, which may be negative
+  const int first = members[0];  // identifies the colour; the colour itself may be negative
   std::stable_sort(members.begin(), members.end(),
                    [&](int a, int b) { return questions_[index(a)].key < questions_[index(b)].key; });
   auto record = std::make_shared<GroupRecord>();

@@ -1,4 +1,4 @@
-// Links over MPI's point-to-point messages. The one file that knows mpi.h.
+// Links over MPI's point-to-point messages. This is the only file that includes mpi.h.
 #if TRIREME_MPI
 #include <mpi.h>
 
@@ -14,9 +14,9 @@
 namespace trireme::comm {
 namespace {
 
-// MPI counts in int: longer buffers go in pieces, on both sides alike.
+// MPI counts in int: longer buffers are sent in pieces, which both sides cut alike.
 constexpr size_t kPieceBytes = size_t{1} << 30;
-// How long a cancelled receive may take to end: one that was matched waits for its bytes.
+// How long a cancelled receive may take to end: if it was matched, it still waits for its bytes.
 constexpr int64_t kAbandonNs = 200 * base::kNsPerMs;
 
 void require_mpi(int code, const char* what) {
@@ -93,7 +93,7 @@ class MpiTransfers : public Transfers {
 
   MPI_Comm group_;
   std::vector<MPI_Request> requests_;
-  std::vector<bool> receives_;  // beside requests_
+  std::vector<bool> receives_;  // parallel to requests_
 };
 
 class MpiLink : public Link {
@@ -102,8 +102,8 @@ class MpiLink : public Link {
     MPI_Comm_rank(group, &rank_);
     MPI_Comm_size(group, &size_);
   }
-  /// The communicator of a rank that fails stays: others may still send to it, and where a thread takes such
-  /// a message in while this one frees, Open MPI reads what is gone.
+  /// A failed rank does not free its communicator: others may still send to it, and Open MPI reads freed
+  /// memory if another thread receives such a message meanwhile.
   ~MpiLink() override {
     int ended = 0;
     MPI_Finalized(&ended);

@@ -1,4 +1,4 @@
-// Collectives on device memory: NCCL moves the bytes, our kernel sums them in the order of the tree.
+// Collectives on device memory: NCCL moves the bytes, our own kernel sums them in the order of the tree.
 #if TRIREME_NCCL
 #include "comm/nccl.h"
 
@@ -27,10 +27,10 @@
 namespace trireme::comm {
 namespace {
 
-// Pieces that wait to be summed: large enough for the links' speed, small beside the device's memory.
+// Sizes of pieces to be summed: large enough for the links' full speed, small beside the device's memory.
 constexpr size_t kScratchBytes = size_t{64} << 20, kLeastPieceBytes = size_t{1} << 20;
 
-/// NCCL's functions, found at run time: programs start without its library where nobody needs it.
+/// NCCL's functions, loaded at run time: programs that do not need the library start without it.
 class Library {
  public:
   Library() {
@@ -118,7 +118,7 @@ class NcclCommunicator : public DeviceGroup {
   void execute(const Call& call) override;
 
  private:
-  /// Several transfers that NCCL starts together; both sides of each are needed for any to end.
+  /// Transfers that NCCL starts together; none can end unless both of its sides take part.
   class Group;
 
   void open();
@@ -143,13 +143,13 @@ class NcclCommunicator : public DeviceGroup {
   cudaStream_t queue() const { return cuda::queue_of(stream_); }
 
   std::shared_ptr<const Library> library_;
-  std::unique_ptr<Communicator> own_host_;  // of a group that split() made
+  std::unique_ptr<Communicator> own_host_;  // set if split() made this group
   Communicator& host_;
   tensor::Stream& stream_;
   DeviceOrder order_;
   ncclComm_t group_ = nullptr;
-  /// NCCL's calls about a group come one at a time: the watch's abort() and trouble() between this rank's.
-  /// They do not block, so that nobody holds it for long.
+  /// Serializes NCCL's calls about a group: the watch thread's abort() and trouble() and this rank's own
+  /// calls. The calls do not block, so that no thread holds it for long.
   std::mutex use_;
   std::atomic<bool> failed_{false}, is_aborted_{false};
   base::SystemClock clock_;
@@ -165,7 +165,7 @@ class NcclCommunicator::Group {
     owner_.require_open();
     owner_.library_->require(owner_.library_->group_start(), "beginning a group");
   }
-  /// Without it the group's transfers are begun all the same, but their errors are lost.
+  /// If it is not called, the destructor starts the group's transfers, but their errors are lost.
   void end() {
     open_ = false;
     const ncclResult_t result = owner_.library_->group_end();
@@ -184,7 +184,7 @@ class NcclCommunicator::Group {
   bool open_ = true;
 };
 
-/// NCCL takes each GPU for one rank, and may hang rather than say so.
+/// NCCL requires a GPU of its own for each rank, and may hang instead of reporting a shared one.
 void require_own_gpus(Communicator& host) {
   std::array<char, 64> mine{};
   std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.data(), 36);
@@ -213,12 +213,12 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<const Library> library, Commu
   try {
     open();
   } catch (const base::Error&) {
-    abort();  // the destructor does not run
+    abort();  // the destructor does not run after an exception here
     throw;
   }
 }
 
-/// Calls do not block: a rank that waits for others does so where its deadline ends it.
+/// NCCL's calls do not block: this rank waits for the others in settle(), where its deadline ends the wait.
 void NcclCommunicator::open() {
   require_own_gpus(host_);
   ncclUniqueId id{};
@@ -242,7 +242,7 @@ NcclCommunicator::~NcclCommunicator() {
   if (!is_aborted_) failed_ ? library_->abort(group_) : library_->destroy(group_);
 }
 
-/// One call of NCCL, until it is queued.
+/// Makes one call of NCCL and waits until it is queued.
 template <class Work>
 void NcclCommunicator::ask(const char* what, const Work& work) {
   std::unique_lock lock(use_);
@@ -252,10 +252,10 @@ void NcclCommunicator::ask(const char* what, const Work& work) {
   settle(result, what, deadline_ns());
 }
 
-/// Waits for a call to be queued, which for the first between two ranks takes the other one; no longer than
-/// `deadline` ns.
+/// Waits until a call is queued, but no longer than `deadline` ns. The first call between two ranks is queued
+/// only when the other rank makes it too.
 void NcclCommunicator::settle(ncclResult_t result, const char* what, int64_t deadline) {
-  constexpr int kTurns = 1000;  // without sleeping
+  constexpr int kTurns = 1000;  // polls before it begins to sleep
   const int64_t since = clock_.now_ns();
   for (int turn = 0; result == ncclInProgress; ++turn) {
     if (deadline > 0 && clock_.now_ns() - since > deadline) {
@@ -288,7 +288,7 @@ std::string NcclCommunicator::trouble() {
   return worse == ncclSuccess || worse == ncclInProgress ? "" : library_->error_text(worse);
 }
 
-/// The kernels of this rank end without their peers; the stream goes on.
+/// Ends the kernels of this rank without their peers; the stream then goes on.
 void NcclCommunicator::abort() {
   failed_ = true;
   const std::lock_guard lock(use_);
@@ -306,13 +306,13 @@ void NcclCommunicator::execute(const Call& call) {
     flights_.start(clock_.now_ns());
     perform(call);
   } catch (const base::Error&) {
-    failed_ = true;  // peers may never come: the group is not ended in order
+    failed_ = true;  // peers may never arrive: the group cannot be finalized in order
     throw;
   }
   flights_.end(clock_.now_ns());
 }
 
-/// The host's ranks show each other what they ask for; its watchdog names who does not come.
+/// The ranks show each other over the host what they ask for; the host's watchdog names a rank that is late.
 void NcclCommunicator::meet(const Call& call, int64_t sequence) {
   AskedLetter own;
   own.write(asked(call, sequence));
@@ -373,7 +373,7 @@ void NcclCommunicator::reduce_by_library(const Call& call) {
   ask("a reduction", [&] { return run(call.in.data(), call.out.data(), count, type, op, group_, queue()); });
 }
 
-/// Part r goes to rank r, which sums it in the tree; the stream keeps the steps in order.
+/// Part r goes to rank r, which sums it in the order of the tree; the stream keeps the steps in order.
 void NcclCommunicator::reduce(const Call& call) {
   const size_t most = std::max(kScratchBytes / index(size()), kLeastPieceBytes) / kSliceBytes * kSliceBytes;
   const size_t longest = longest_part(call, size());
@@ -419,7 +419,7 @@ void NcclCommunicator::share_piece(const Call& call, size_t at, size_t most) {
   transfers.end();
 }
 
-/// In place, blocks leave from a copy.
+/// In place, the blocks are sent from a copy.
 void NcclCommunicator::all_to_all(const Call& call) {
   if (!call.in_sizes.empty()) return all_to_all_uneven(call);
   const size_t block = call.out.size() / index(size());
@@ -440,7 +440,7 @@ void NcclCommunicator::all_to_all(const Call& call) {
   transfers.end();
 }
 
-/// The host's ranks compare all sizes first, so that all come to the same verdict.
+/// The ranks first compare all sizes over the host, so that all reach the same verdict.
 void NcclCommunicator::all_to_all_uneven(const Call& call) {
   const size_t n = index(size());
   std::vector<int64_t> own(call.in_sizes.begin(), call.in_sizes.end()), rows(n * 2 * n);
@@ -484,7 +484,7 @@ void NcclCommunicator::copy(std::byte* to, const std::byte* from, size_t bytes) 
   cuda::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, queue()), "copying a block");
 }
 
-/// Device memory that grows; work that is queued keeps what it was given.
+/// Grows the device buffer; the old one is freed in stream order, after the work that is queued on it.
 std::byte* NcclCommunicator::scratch(size_t bytes) {
   if (bytes <= scratch_bytes_) return scratch_;
   if (scratch_ != nullptr) cuda::check_cuda(cudaFreeAsync(scratch_, queue()), "freeing scratch memory");

@@ -1,4 +1,4 @@
-// What a program without GPUs says when it is asked for ranks on them.
+// Tests the errors of opening NCCL groups in programs without GPUs.
 #include "comm/nccl.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace trireme::comm {
 namespace {
 
-/// A stream of no GPU.
+/// A stream that belongs to no GPU.
 class HostStream : public tensor::Stream {
  public:
   tensor::DeviceKind kind() const override { return tensor::DeviceKind::cpu; }

@@ -1,4 +1,4 @@
-// The tree over up to eight buffers in registers, larger trees by halves through a block of accumulators.
+// Reduces up to eight buffers in registers; splits larger trees into halves through a block of accumulators.
 #include "comm/tree_reduce.h"
 
 #include <algorithm>
@@ -6,14 +6,14 @@
 #include <type_traits>
 
 #include "base/error.h"
-// Portable baseline, AVX2 and AVX-512: levels between them gain nothing where memory is the limit.
+// Builds for a portable baseline, AVX2 and AVX-512: levels between gain nothing if memory is the limit.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "comm/tree_reduce.cc"
 #include "hwy/foreach_target.h"
-// After foreach_target, which sets the level.
+// Must come after foreach_target.h, which sets the target.
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using tensor::BFloat16;
 using tensor::Half;
 
-constexpr size_t kBlock = 512;   // accumulators of one pass: with 64-bit ones a page
+constexpr size_t kBlock = 512;   // accumulators of one pass: a page if they have 64 bits
 constexpr int kInRegisters = 8;  // sources of one pass
 
 template <class T>
@@ -32,7 +32,7 @@ using Acc = std::conditional_t<sizeof(T) == 2, float, T>;
 template <class A>
 using Tag = hn::ScalableTag<A>;
 
-/// Elements as accumulators; 16-bit ones exactly widened. `p` has any alignment.
+/// Loads elements as accumulators; 16-bit ones are widened exactly. `p` may have any alignment.
 template <class T>
 HWY_INLINE hn::Vec<Tag<Acc<T>>> load(const std::byte* p) {
   const Tag<Acc<T>> d;
@@ -54,7 +54,7 @@ struct Sum {
     return hn::Add(a, b);
   }
 };
-/// The larger; NaN if either is.
+/// The larger value; NaN if either is NaN.
 struct Max {
   template <class V>
   HWY_INLINE V operator()(V a, V b) const {
@@ -66,7 +66,7 @@ struct Max {
   }
 };
 
-/// T(lo, n) of the vectors at `offset`.
+/// The tree T(low, count) over the vectors at `offset`.
 template <class T, class Op, int kLow, int kCount>
 HWY_INLINE hn::Vec<Tag<Acc<T>>> tree_at(const std::byte* const* sources, size_t offset) {
   if constexpr (kCount == 1) {
@@ -87,7 +87,7 @@ void reduce_fixed(const std::byte* const* sources, size_t at, Acc<T>* out, size_
     hn::StoreU(tree_at<T, Op, 0, kCount>(sources, at + i * sizeof(T)), d, out + i);
   }
   if (i == n) return;
-  // The rest goes through zero-padded copies: no read or write past the buffers.
+  // The tail goes through zero-padded copies, so that nothing is read or written past the buffers.
   T tails[kCount][HWY_LANES(Acc<T>)] = {};
   const std::byte* padded[kCount];
   for (int s = 0; s < kCount; ++s) {
@@ -122,7 +122,7 @@ void reduce_block(std::span<const std::byte* const> sources, size_t at, Acc<T>* 
   reduce_fixed<Acc<T>, Op, 2>(halves, 0, out, n);
 }
 
-/// Rounds to nearest even, once.
+/// Rounds once, to nearest even.
 template <class T>
 void narrow(const float* acc, std::byte* out, size_t n) {
   if constexpr (std::is_same_v<T, Half>) {
@@ -130,7 +130,7 @@ void narrow(const float* acc, std::byte* out, size_t n) {
     const hn::Rebind<hwy::float16_t, Tag<float>> half;
     const size_t width = hn::Lanes(d);
     hwy::float16_t lanes[HWY_LANES(float)];
-    for (size_t i = 0; i < n; i += width) {  // acc is kBlock long, a multiple of the width
+    for (size_t i = 0; i < n; i += width) {  // acc has kBlock elements, a multiple of the width
       hn::StoreU(hn::DemoteTo(half, hn::LoadU(d, acc + i)), half, lanes);
       std::memcpy(out + i * sizeof(T), lanes, std::min(width, n - i) * sizeof(T));
     }

@@ -1,4 +1,4 @@
-// Which kind of ranks a process is, and the processors of each.
+// Decides which kind of ranks a process has, and the processors of each rank.
 #include "comm/world.h"
 
 #include <sched.h>
@@ -19,7 +19,7 @@
 namespace trireme::comm {
 namespace {
 
-/// The first of these variables that holds a number.
+/// The value of the first of these environment variables that holds a number.
 std::optional<int> number_in_environment(std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const char* text = std::getenv(name);
@@ -32,7 +32,7 @@ std::optional<int> number_in_environment(std::initializer_list<const char*> name
   return std::nullopt;
 }
 
-/// Processors of the calling thread for a while; what it starts meanwhile inherits them.
+/// Restricts the calling thread to processors for a while; threads that it starts meanwhile inherit them.
 class Pinned {
  public:
   explicit Pinned(const std::vector<int>& processors) {
@@ -53,7 +53,7 @@ class Pinned {
   bool changed_ = false;
 };
 
-/// Equal runs of the processors; with more ranks than processors they take turns.
+/// Equal runs of the processors; if ranks outnumber processors, several ranks share one.
 std::vector<int> processors_of(const base::CpuInfo& machine, int rank, int ranks) {
   const int usable = std::min(machine.threads(), static_cast<int>(machine.allowed.size()));
   if (ranks >= usable) return {machine.allowed[static_cast<size_t>(rank % usable)]};
@@ -73,7 +73,7 @@ void run_local(const RankOptions& options, const std::function<void(Communicator
   });
 }
 
-/// The ranks of this machine share its processors, unless their launcher has given each its own already.
+/// The ranks on this machine divide its processors, unless the launcher has given each rank its own already.
 std::vector<int> processors_here(Communicator& world) {
   constexpr size_t kName = 64;
   struct Place {
@@ -81,7 +81,7 @@ std::vector<int> processors_here(Communicator& world) {
     cpu_set_t allowed;
   };
   Place own{};
-  std::ifstream("/proc/sys/kernel/random/boot_id").read(own.machine, kName - 1);  // one a machine
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(own.machine, kName - 1);  // one ID per machine
   if (::sched_getaffinity(0, sizeof own.allowed, &own.allowed) != 0) return {};
   std::vector<Place> all(static_cast<size_t>(world.size()));
   world.all_gather(as_bytes(std::span(&own, 1)), as_bytes(std::span(all)), "processors of ranks");
@@ -124,7 +124,7 @@ std::optional<LaunchedRank> launched_rank() {
                         .local_rank = number_in_environment({"OMPI_COMM_WORLD_LOCAL_RANK"}).value_or(0),
                         .local_size = number_in_environment({"OMPI_COMM_WORLD_LOCAL_SIZE"}).value_or(1)};
   }
-  // A step of srun. The batch script itself also sees SLURM_NTASKS, but no PMIx server.
+  // A step of srun. The batch script itself also sees SLURM_NTASKS, but has no PMIx server.
   const bool served = std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr;
   const auto rank = number_in_environment({"SLURM_PROCID", "PMIX_RANK", "PMI_RANK"});
   const auto size = number_in_environment({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "PMI_SIZE"});

@@ -1,4 +1,4 @@
-// The choice of ranks by environment and options, their errors, and the processors each gets.
+// Tests the choice of ranks by environment and options, its errors, and the processors that each rank gets.
 #include "comm/world.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace trireme::comm {
 namespace {
 
-/// Environment variables for a while; all that launchers set are away meanwhile.
+/// Sets environment variables for a while, during which all other variables of launchers are unset.
 class LauncherSays {
  public:
   explicit LauncherSays(const std::map<std::string, std::string>& values) {

@@ -46,7 +46,7 @@ Url Url::parse(std::string_view url, std::span<const std::string_view> schemes) 
     out.target = out.target.substr(0, out.target.find('#'));
     url = url.substr(0, slash);
   }
-  // An IPv6 host stands in brackets and holds colons of its own.
+  // An IPv6 host is enclosed in brackets and contains colons itself.
   const size_t bracket = url.find(']');
   const size_t colon = url.find(':', bracket == std::string_view::npos ? 0 : bracket);
   if (colon != std::string_view::npos) {
@@ -75,8 +75,8 @@ int connect_to(const std::string& host, uint16_t port, bool nonblocking, std::ch
   const int rc = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (rc != 0) base::fail(base::ErrorCode::unavailable, "host is unknown: ", host, ": ", gai_strerror(rc));
   int error = 0;
-  // A name may stand for several addresses (both families, several machines): the first that answers is
-  // taken.
+  // A name may resolve to several addresses (both families, several machines): the first that accepts a
+  // connection is used.
   for (const addrinfo* a = list; a != nullptr; a = a->ai_next) {
     const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | (nonblocking ? SOCK_NONBLOCK : 0), 0);
     if (fd >= 0) {
@@ -120,7 +120,7 @@ struct Client::Impl {
   std::string authority;
   int timeout_ms;
   int fd = -1;
-  Bytes in;  // received beyond the last response
+  Bytes in;  // received after the last response
   ResponseParser parser;
 
   ~Impl() {
@@ -151,7 +151,7 @@ struct Client::Impl {
     }
   }
 
-  // 0 at the end of the connection.
+  // Returns 0 at the end of the connection.
   size_t receive_some() {
     constexpr size_t kReadBytes = size_t{64} << 10;
     in.reserve(in.size() + kReadBytes);
@@ -215,9 +215,9 @@ Received Client::request(std::string_view method, std::string_view target, std::
                          const HeaderList& headers) {
   std::string bytes = request_head(method, target, impl_->authority, body.size(), headers);
   bytes.append(body);
-  // A kept connection may have been closed by the server just now. Nothing of an answer has come then, so the
-  // request is sent once more; on a fresh connection, or after the first bytes of an answer, the error is the
-  // answer.
+  // The server may just have closed a kept-alive connection. In that case no byte of an answer has arrived,
+  // and the request is sent once more. On a fresh connection, or after the first bytes of an answer, the
+  // error is passed to the caller.
   for (bool fresh = !connected();; fresh = true) {
     if (!connected()) connect();
     try {
@@ -245,7 +245,7 @@ bool Client::wait_closed() {
     while (impl_->receive_some() > 0) impl_->in.clear();
     return true;
   } catch (const base::Error& error) {
-    // A reset is an end as well; only the timeout is not.
+    // A reset also ends the connection; only a timeout means that it is still open.
     return error.message().find("did not answer") == std::string::npos;
   }
 }

@@ -11,11 +11,11 @@
 namespace trireme::http {
 namespace {
 
-constexpr int kGzipWindow = 15 + 16;  // zlib's way to say: 32 KiB window, gzip wrapper
+constexpr int kGzipWindow = 15 + 16;  // zlib's encoding of a 32 KiB window with a gzip wrapper
 constexpr int kZlibWindow = 15;
 constexpr int kRawWindow = -15;
 
-// HTTP's "deflate" is the zlib format, but some clients send bare deflate data.
+// HTTP's "deflate" means the zlib format, but some clients send raw deflate data.
 int window_of(std::string_view coded) {
   const auto byte = [&](size_t i) { return i < coded.size() ? static_cast<unsigned char>(coded[i]) : 0u; };
   if (byte(0) == 0x1f && byte(1) == 0x8b) return kGzipWindow;
@@ -37,7 +37,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-// The weight of an item's parameters: "q=0.5"; 1 without one, 0 (never) where it is no number.
+// The weight in an item's parameters ("q=0.5"); 1 if there is none, and 0 (never) if it is not a number.
 double weight_of(std::string_view parameters) {
   while (!parameters.empty()) {
     const size_t semicolon = std::min(parameters.find(';'), parameters.size());
@@ -79,7 +79,7 @@ std::optional<Bytes> inflate_within(std::string_view coded, size_t max_bytes) {
   Bytes out;
   out.reserve(std::min(max_bytes + 1, std::max<size_t>(coded.size() * 4, 4096)));
   for (;;) {
-    // One byte more than allowed is room enough to see that the limit is passed.
+    // One byte of room beyond the limit suffices to detect that the limit is exceeded.
     if (out.size() == out.capacity()) out.reserve(std::min(max_bytes + 1, out.capacity() * 2));
     const size_t room = out.capacity() - out.size();
     z.next_out = reinterpret_cast<Bytef*>(out.data() + out.size());
@@ -88,7 +88,7 @@ std::optional<Bytes> inflate_within(std::string_view coded, size_t max_bytes) {
     const int rc = inflate(&z, Z_NO_FLUSH);
     out.set_size(out.size() + (before - z.avail_out));
     if (out.size() > max_bytes) return std::nullopt;
-    // RFC 1952 section 2.2: gzip members may follow each other, and are read as one.
+    // RFC 1952 section 2.2: a gzip stream may consist of several members, which are read as one body.
     if (rc == Z_STREAM_END && z.avail_in > 0 && window == kGzipWindow && *z.next_in == 0x1f) {
       base::check(inflateReset(&z) == Z_OK, "zlib cannot start");
       continue;
@@ -117,8 +117,8 @@ std::string deflate_body(std::string_view plain, Coding coding) {
   return out;
 }
 
-// RFC 9110 section 12.5.3: the heaviest coding of those named; "*" speaks for what is not named, and what is
-// neither named nor meant by "*" is not sent, but for identity.
+// RFC 9110 section 12.5.3: chooses the named coding of the largest weight. "*" stands for all codings not
+// named; a coding that is neither named nor covered by "*" is not used, except identity.
 Coding accepted_coding(std::string_view accept_encoding) {
   constexpr double kUnnamed = -1;
   double gzip = kUnnamed, deflate = kUnnamed, identity = kUnnamed, others = kUnnamed;
@@ -142,14 +142,14 @@ Coding accepted_coding(std::string_view accept_encoding) {
 }
 
 void compress_response(Response& response, Coding accepted, size_t min_bytes) {
-  constexpr size_t kMaxBytes = size_t{1} << 30;  // zlib counts in 32 bits
+  constexpr size_t kMaxBytes = size_t{1} << 30;  // zlib's byte counts have 32 bits
   if (accepted == Coding::identity || !response.compressible || min_bytes == 0) return;
   const size_t bytes = response.body_bytes();
   if (bytes < min_bytes || bytes > kMaxBytes) return;
   for (const auto& [name, value] : response.headers) {
     if (iequals(name, "Content-Encoding")) return;
   }
-  // The copy and the coded form; where there is no room for them, the answer is sent as it is.
+  // Memory for the copy and the coded form; if it is not available, the answer is sent without coding.
   base::MemoryLease lease(base::MemoryUse::answers, 0);
   if (!lease.try_resize(static_cast<int64_t>(bytes) * (response.body.size() > 1 ? 2 : 1))) return;
   std::string plain;

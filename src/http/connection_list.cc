@@ -1,4 +1,4 @@
-// Turns and burials of an event loop's connections.
+// Turns and deferred deletion of an event loop's connections.
 #include "http/connection_list.h"
 
 #include <utility>

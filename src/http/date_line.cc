@@ -1,4 +1,4 @@
-// The Date header, written once a second.
+// The Date header, formatted once per second.
 #include "http/date_line.h"
 
 #include <array>

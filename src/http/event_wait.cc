@@ -1,4 +1,4 @@
-// Waiting on epoll, with a moment of looking before the sleep where that has paid.
+// Waits on epoll, and polls for a short time before sleeping if polling has paid off recently.
 #include "http/event_wait.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ int EventWait::wait(std::span<epoll_event> events, int timeout_ms, bool may_spin
   const int64_t spin_ns = spin_ns_ * (turns_here_ == kTurnsHere ? kHereFactor : 1);
   const bool is_bulk = std::exchange(takes_bulk_, false);
   if (timeout_ms != 0 && spin_ns != 0 && may_spin) {
-    // A wait with a sleep in it is longer by the wake-up.
+    // Twice spin_ns, because a wait that includes a sleep measures longer by the time of the wake-up.
     return look_then_sleep(events, timeout_ms, spin_ns, !is_bulk && idle_ns_ < 2 * spin_ns);
   }
   if (timeout_ms != 0 && !mailbox_.about_to_sleep()) timeout_ms = 0;
@@ -49,7 +49,7 @@ int EventWait::look_then_sleep(std::span<epoll_event> events, int timeout_ms, in
   const bool was_in_vain = spins && count == 0 && !mailbox_.has_mail();
   if (count == 0 && mailbox_.about_to_sleep()) count = look(events, timeout_ms);
   mailbox_.woke_up();
-  // An eighth of each: a dozen quick ones in a row begin the spinning; one in vain ends it for some dozens.
+  // Moving average, weight 1/8: a run of short waits starts spinning; one fruitless spin stops it for long.
   const int64_t idle_ns = std::min(steady_ns() - begin_ns, 4 * spin_ns);
   idle_ns_ = was_in_vain ? 16 * spin_ns : idle_ns_ + (idle_ns - idle_ns_) / 8;
   return count;

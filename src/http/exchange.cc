@@ -1,4 +1,4 @@
-// Mailbox between threads and the life of an exchange; the only synchronisation of the HTTP server.
+// The mailbox between threads, and the lifetime of an exchange: all synchronisation of the HTTP server.
 #include "http/exchange.h"
 
 #include <sys/eventfd.h>
@@ -22,9 +22,9 @@ Mailbox::~Mailbox() {
   ::close(wake_fd_);
 }
 
-// The flag and the list are both sequentially consistent: either the loop sees the mail before it sleeps, or
-// the writer sees that it sleeps. Only the writer that found the list empty wakes; a later one knows that a
-// wake is due.
+// Accesses to the flag and the list are sequentially consistent: either the loop sees the mail before it
+// sleeps, or the writer sees that the loop sleeps. Only the writer that found the list empty wakes the loop;
+// later writers know that a wake-up is already pending.
 void Mailbox::post(Mail* mail) {
   Mail* head = head_.load();
   do {
@@ -39,7 +39,7 @@ void Mailbox::post(Mail* mail) {
 
 void Mailbox::wake() {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);  // full counter: already awake
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);  // a full counter has woken it
 }
 
 bool Mailbox::deliver_all() {
@@ -74,8 +74,8 @@ void Mailbox::drain_wake_fd() {
   [[maybe_unused]] const ssize_t got = read(wake_fd_, &count, sizeof count);
 }
 
-// Several threads may come here at once after the end: each takes what it finds, so every mail is discarded
-// once.
+// After close, several threads may get here at once. Each takes the list it finds, so every mail is discarded
+// exactly once.
 void Mailbox::close() {
   closed_.store(true);
   Mail* list = head_.exchange(nullptr);
@@ -88,7 +88,7 @@ void Mailbox::close() {
 
 namespace {
 
-// Marks beyond any real callback: the client has gone; the answer was given and nobody waits any more.
+// Markers that differ from any real callback: the client has left; or the answer was given, nobody waits.
 std::function<void()>* gone_mark() { return reinterpret_cast<std::function<void()>*>(uintptr_t{1}); }
 std::function<void()>* done_mark() { return reinterpret_cast<std::function<void()>*>(uintptr_t{2}); }
 bool is_callback(const std::function<void()>* p) { return reinterpret_cast<uintptr_t>(p) > 2; }
@@ -123,7 +123,7 @@ void LastStepMail::deliver() {
   discard();
 }
 
-void LastStepMail::discard() { exchange->release(); }  // may be the end of this mail too
+void LastStepMail::discard() { exchange->release(); }  // may also destroy this mail
 
 void Exchange::release() {
   if (references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -168,8 +168,8 @@ void post_step(Exchange* exchange, Step step, std::string piece) {
     exchange->last.step = step;
   }
   exchange->references.fetch_add(1, std::memory_order_relaxed);
-  // The mailbox must outlive the post itself, even if the loop frees the exchange (and its reference)
-  // meanwhile.
+  // The mailbox must outlive post() itself, even if the loop meanwhile frees the exchange and the exchange's
+  // reference to it.
   const std::shared_ptr<Mailbox> mailbox = exchange->mailbox;
   mailbox->post(mail);
 }
@@ -188,7 +188,7 @@ ExchangeRef::~ExchangeRef() {
 
 Reply& Reply::operator=(Reply&& other) noexcept {
   if (this != &other) {
-    Reply old(std::move(exchange_));  // an unused sink that is overwritten answers like one that is dropped
+    Reply old(std::move(exchange_));  // destroys the overwritten sink, which answers like a dropped one
     exchange_ = std::move(other.exchange_);
   }
   return *this;
@@ -248,7 +248,7 @@ void Stream::abort() {
   Exchange* exchange = exchange_.get();
   if (exchange == nullptr) return;
   exchange->forget_callback();
-  post_step(exchange, Step::abort);  // likewise
+  post_step(exchange, Step::abort);  // needs no memory either
   exchange_ = ExchangeRef();
 }
 

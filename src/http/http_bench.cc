@@ -1,4 +1,4 @@
-// The HTTP server over loopback: round trips, pipelined runs, large bodies, and answers from another thread.
+// Measures the HTTP server over loopback: round trips, pipelining, large bodies, replies of other threads.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -23,8 +23,8 @@ ServerOptions local() {
 
 void answer(Request&&, Reply reply) { reply.send(text_response(200, "ok")); }
 
-// One request, one answer, one connection: latency. The bound is the loopback round trip of two small
-// messages.
+// Latency: one request and one answer at a time on one connection. The bound is a loopback round trip of two
+// small messages.
 void round_trip(benchmark::State& state) {
   Server server(local(), answer);
   Client client("127.0.0.1", server.port());
@@ -58,8 +58,8 @@ void large_body(benchmark::State& state) {
 }
 BENCHMARK(large_body)->Arg(602112)->UseRealTime();
 
-// What HTTP/2 itself costs for such a body in frames of 16 KiB, without socket and copy: the bytes of the
-// body are where they belong already, the heads of its frames are filled in.
+// The cost of HTTP/2 itself for such a body in frames of 16 KiB, without the socket and copies: the bytes of
+// the body are already in place, and the headers of its frames are filled in.
 class Body final : public Http2Stream {
  public:
   explicit Body(std::span<char> place) : place_(place) {}
@@ -98,12 +98,12 @@ void http2_large_body(benchmark::State& state) {
   side.session.receive("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame_head(0, 4, 0, 0), 1);
   Output settings;
   side.session.send(settings, SIZE_MAX, true);
-  side.session.receive(frame_head(0, 4, 1, 0), 1);  // has read ours
+  side.session.receive(frame_head(0, 4, 1, 0), 1);  // acknowledges the server's settings
   std::array<iovec, 132> views;
   std::array<char, kFrame> spill;
   uint32_t stream = 1;
   for (auto _ : state) {
-    const std::string fields("\x83\x86\x84\x41\x01h", 6);  // POST http / of the static table, authority h
+    const std::string fields("\x83\x86\x84\x41\x01h", 6);  // static table: POST, http, /; authority h
     side.session.receive(frame_head(fields.size(), 1, 4, stream) + fields + frame_head(kFrame, 0, 0, stream),
                          1);
     size_t left = bytes;

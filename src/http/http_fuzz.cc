@@ -1,4 +1,4 @@
-// Fuzzes HTTP parsing: any bytes are read or refused, and how they are cut into pieces changes nothing.
+// Fuzzes HTTP parsing: any bytes are read or refused, and splitting them never changes the result.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -27,8 +27,8 @@ std::string text_of(const Request& r) {
   return out.append(r.body.view());
 }
 
-// Feeds the way a connection does: what is left over waits and is offered again with the next bytes. `cuts`
-// picks the piece sizes; `direct` fills known-length bodies in place.
+// Feeds the parser as a connection does: bytes not consumed are offered again with the next ones. `cuts`
+// gives the piece sizes; `direct` fills bodies of known length in place.
 Meaning read_all(std::string_view bytes, std::string_view cuts, bool direct) {
   Limits limits;
   limits.max_header_bytes = 512;
@@ -100,7 +100,7 @@ void read_coded(std::string_view bytes) {
 
 }  // namespace
 
-// The first bytes choose: one for how many cut sizes follow.
+// The first byte gives the number of cut sizes that follow it.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
   const std::string_view all(reinterpret_cast<const char*>(data), size);

@@ -1,4 +1,4 @@
-// Accepting connections within the server's limit and without spinning where descriptors are short.
+// Accepts connections within the server's limit, and does not spin if file descriptors run out.
 #include "http/listener.h"
 
 #include <fcntl.h>
@@ -36,8 +36,8 @@ void Listener::accept(int most, const std::function<void(Descriptor)>& place) {
   }
 }
 
-// Out of descriptors, a waiting client would keep the level-triggered listener ready and this thread
-// spinning: the spare descriptor is given up for the moment it takes to refuse one.
+// If descriptors run out, a waiting client would keep the level-triggered listener ready and this thread
+// spinning. So the spare descriptor is released briefly, to accept and refuse one client.
 bool Listener::turn_one_away() {
   spare_.reset();
   const int fd = accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);

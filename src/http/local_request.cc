@@ -1,4 +1,4 @@
-// Requests that the process asks itself.
+// Requests that the process sends to itself.
 #include "http/local_request.h"
 
 #include <chrono>
@@ -28,7 +28,7 @@ Request local_request(std::string_view method, std::string_view path, std::strin
 Reply local_reply(std::function<void(Response&&)> take,
                   std::shared_ptr<const std::atomic<bool>> nobody_waits) {
   auto exchange = std::make_unique<Exchange>();
-  exchange->references = 1;  // nobody but the sink
+  exchange->references = 1;  // the sink holds the only reference
   exchange->local = std::move(take);
   exchange->nobody_waits = std::move(nobody_waits);
   return Reply(ExchangeRef(exchange.release()));
@@ -36,7 +36,7 @@ Reply local_reply(std::function<void(Response&&)> take,
 
 void apply_local_step(Exchange* exchange, Step step, std::string&& piece) {
   switch (step) {
-    case Step::start_stream: return;  // the head and the first pieces are in the response
+    case Step::start_stream: return;  // response already holds the head and first pieces
     case Step::piece: exchange->response.body.emplace_back(std::move(piece)); return;
     case Step::respond:
     case Step::finish: exchange->local(std::move(exchange->response)); return;

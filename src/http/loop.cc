@@ -1,4 +1,4 @@
-// Event loop of the HTTP server: edge-triggered epoll, placing connections, timer, drain.
+// Event loop of the HTTP server: edge-triggered epoll, placement of connections, timer, drain.
 #include "http/loop.h"
 
 #include <netinet/in.h>
@@ -20,7 +20,7 @@ constexpr int64_t kMs = 1'000'000;  // ns
 constexpr size_t kFewConnections = 8;
 constexpr int kAcceptsPerTurn = 256;
 
-// A connection for another loop, on its way there.
+// Carries a connection to another loop.
 struct AdoptMail final : Mail {
   AdoptMail(Loop& to, Descriptor accepted) : loop(to), fd(std::move(accepted)) {}
   Loop& loop;
@@ -41,7 +41,7 @@ struct CloseListenerMail final : Mail {
   void discard() override { delete this; }
 };
 
-// How often deadlines are looked at: an eighth of the shortest, between 5 and 250 ms.
+// The interval between checks of the deadlines: an eighth of the shortest timeout, between 5 and 250 ms.
 int64_t tick_of(const ServerOptions& o) {
   const auto shortest =
       std::min({o.header_timeout, o.body_timeout, o.idle_timeout, o.write_timeout, o.drain_grace}).count();
@@ -70,7 +70,7 @@ void Loop::listen_on(Descriptor fd) {
 
 void Loop::run() {
   mailbox_->owner.store(std::this_thread::get_id());
-  // OpenSSL writes with write(): without this a client that leaves mid-answer would end the process.
+  // OpenSSL writes with write(): a client that leaves mid-answer would otherwise end the process by SIGPIPE.
   sigset_t pipe;
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
@@ -119,7 +119,7 @@ int Loop::sleep_ms() const {
   return static_cast<int>(std::max<int64_t>(tick_ns_ / kMs, 1));
 }
 
-// Balanced placement: each new connection goes to the loop that holds fewest.
+// Balanced placement: each new connection goes to the loop with the fewest connections.
 void Loop::place(Descriptor fd) {
   Loop* target = shared_.loops.front().get();
   const auto load_of = [](const Loop& loop) { return loop.load_.load(std::memory_order_relaxed); };
@@ -142,7 +142,7 @@ void Loop::adopt_from_anywhere(Descriptor fd) {
 void Loop::adopt(Descriptor fd) {
   try {
     open_connection(std::move(fd));
-  } catch (const std::exception&) {  // no memory for it: closed, as if it had been refused
+  } catch (const std::exception&) {  // no memory for it: closed, and counted as refused
     shared_.counts.refused.fetch_add(1, std::memory_order_relaxed);
     forget_connections(1);
   }
@@ -156,7 +156,7 @@ void Loop::open_connection(Descriptor accepted) {
   if (!wait_.watch(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, &connection)) connection.close();
 }
 
-/// They are counted, and have closed or do not come to be.
+/// Subtracts counted connections that have closed or could not be opened.
 void Loop::forget_connections(size_t count) {
   if (count == 0) return;
   load_.fetch_sub(static_cast<int64_t>(count), std::memory_order_relaxed);
@@ -169,7 +169,7 @@ void Loop::close_listener_from_anywhere() {
   mailbox_->post(mail);
 }
 
-// What completed its handshake before is served; later clients are refused by the kernel.
+// Clients that completed their handshake before are served; later ones are refused by the kernel.
 void Loop::close_listener() {
   if (!listener_) return;
   if (!shared_.stopping.load()) listener_->accept(INT_MAX, [this](Descriptor fd) { place(std::move(fd)); });

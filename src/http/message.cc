@@ -12,8 +12,8 @@ namespace trireme::http {
 
 void Bytes::reserve(size_t bytes) {
   if (bytes <= capacity_) return;
-  // No value-initialisation: clearing 600 KB of tensor bytes that recv() overwrites costs more than parsing
-  // them.
+  // No value-initialisation: zeroing 600 KB of tensor bytes that recv() then overwrites costs more than
+  // parsing them.
   constexpr uintptr_t kLine = 64;
   base::MemoryLease lease(base::MemoryUse::bodies, static_cast<int64_t>(bytes));
   auto grown = std::make_unique_for_overwrite<char[]>(bytes + kLine - 1);
@@ -91,8 +91,8 @@ int hex_digit(char c) {
 std::string percent_decode(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  // A NUL would end a file name early when a decoded path reaches the file system: refused with the broken
-  // escapes.
+  // A decoded NUL would cut off a file name when the path reaches the file system, so it is refused like a
+  // broken escape.
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
       out.push_back(text[i]);
@@ -132,7 +132,7 @@ Response error_response(int status, std::string_view message) {
 
 Response error_response(const base::Error& error) {
   Response response = error_response(status_of(error.code()), error.message());
-  // 429 and 503 mean "later": clients that honour the header back off instead of hammering a full queue.
+  // 429 and 503 mean "later": clients that honour Retry-After back off instead of hammering a full queue.
   const bool retry =
       error.code() == base::ErrorCode::exhausted || error.code() == base::ErrorCode::unavailable;
   if (retry) response.headers.emplace_back("Retry-After", "1");
@@ -152,7 +152,7 @@ int status_of(base::ErrorCode code) {
 }
 
 std::string_view reason_of(int status) {
-  // RFC 9110 section 15; clients ignore the phrase, people who read a trace do not.
+  // RFC 9110 section 15. Clients ignore the phrase, but people who read traces do not.
   struct Row {
     int status;
     std::string_view reason;

@@ -1,4 +1,4 @@
-// Writing a connection's bytes, and the pace of who reads them.
+// Writes a connection's bytes, and measures the pace at which the client reads them.
 #include "http/outflow.h"
 
 namespace trireme::http {

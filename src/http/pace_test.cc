@@ -1,4 +1,4 @@
-// The pace of slow clients, in made-up time.
+// Tests the pace demanded of slow clients, in simulated time.
 #include "http/pace.h"
 
 #include <gtest/gtest.h>
@@ -20,11 +20,11 @@ TEST(Pace, WhoOwesNothingIsNeverLate) {
 
 TEST(Pace, EachByteBuysTimeAndNoMoreThanTheGrace) {
   Pace pace;
-  pace.look(kLimits, 0, 500);  // counted from anywhere
+  pace.look(kLimits, 0, 500);  // the byte count need not begin at 0
   EXPECT_EQ(pace.due_ns(), 1'000);
   pace.look(kLimits, 900, 800);
   EXPECT_EQ(pace.due_ns(), 1'300);
-  pace.look(kLimits, 1'000, 1'000'000);  // quick for once
+  pace.look(kLimits, 1'000, 1'000'000);  // a burst gains the grace at most
   EXPECT_EQ(pace.due_ns(), 2'000);
   pace.look(kLimits, 1'500, uint64_t{1} << 63);
   EXPECT_EQ(pace.due_ns(), 2'500);
@@ -32,7 +32,7 @@ TEST(Pace, EachByteBuysTimeAndNoMoreThanTheGrace) {
   EXPECT_TRUE(pace.is_late(2'500));
 }
 
-/// Whoever keeps the pace is never late, whoever keeps half of it is, however the bytes are spread.
+/// A client that keeps the pace is never late and one at half the pace is, however the bytes are spread.
 TEST(Pace, TheRateDecides) {
   for (const int64_t step_ns : {1, 10, 300}) {
     Pace keeps, trickles;
@@ -54,7 +54,7 @@ TEST(Pace, TimeInWhichNobodyWaitsForTheClientDoesNotCount) {
   pace.look(kLimits, 0, 0);
   pace.look(kLimits, 600, 0);
   pace.look(kLimits, 50'000, 0, false);
-  EXPECT_EQ(pace.due_ns(), 50'400);  // 600 of 1,000 are spent: a pause gives none of them back
+  EXPECT_EQ(pace.due_ns(), 50'400);  // 600 of 1,000 are spent, and the pause gives none of them back
   pace.look(kLimits, 50'300, 0);
   EXPECT_TRUE(pace.is_late(50'400));
 }

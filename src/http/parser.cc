@@ -1,9 +1,9 @@
 // HTTP/1.1 parsing: adapters that receive Beast's parser callbacks without its header containers.
 #include "http/parser.h"
 
-// Beast 1.74 asserts that five bytes of a last chunk's header are there when it resumes; a client that sends
-// "0\r\n" and then one byte at a time breaks that, harmlessly: the code behind the assertion asks for more
-// bytes.
+// Beast 1.74 asserts that five bytes of a last chunk's header are present when it resumes. A client that
+// sends "0\r\n" and then one byte at a time violates this harmlessly: the code after the assertion asks for
+// more bytes.
 #define BOOST_DISABLE_ASSERTS
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using BeastView = boost::beast::string_view;
 
 std::string_view std_view(BeastView v) { return {v.data(), v.size()}; }
 
-// Chunks of a byte each cost far more than they carry; Triton's limit.
+// Chunks of one byte cost far more than they carry; the limit is that of the Triton Inference Server.
 constexpr size_t kMaxChunks = 65536;
 constexpr std::string_view kTooLarge = " exceeds the maximum allowed input size of ";
 
@@ -47,12 +47,12 @@ class RequestReader final : public bhttp::basic_parser<true> {
   void on_field_impl(bhttp::field, BeastView name, BeastView value, error_code& ec) override {
     ec = {};
     if (body == nullptr)
-      headers.push_back({std_view(name), std_view(value)});  // afterwards: trailers, dropped
+      headers.push_back({std_view(name), std_view(value)});  // later fields are trailers, which are dropped
   }
   void on_header_impl(error_code& ec) override { ec = {}; }
   void on_body_init_impl(const boost::optional<std::uint64_t>&, error_code& ec) override { ec = {}; }
   std::size_t on_body_impl(BeastView, error_code& ec) override {
-    ec = bhttp::error::unexpected_body;  // bodies of known length never pass through the parser
+    ec = bhttp::error::unexpected_body;  // bodies of known length bypass this parser
     return 0;
   }
   void on_chunk_header_impl(std::uint64_t size, BeastView, error_code& ec) override {
@@ -122,15 +122,15 @@ size_t RequestParser::feed(std::string_view input) {
   }
 }
 
-// The whole head is parsed in one go, so that every view lies in one buffer; until its end has arrived
-// nothing is consumed (but blank lines before the request line, which RFC 9112 section 2.2 tells servers to
-// skip).
+// The whole head is parsed at once, so that all views lie in one buffer.
+// Until its end has arrived, nothing is consumed, except blank lines before the request line, which RFC 9112
+// section 2.2 tells servers to skip.
 size_t RequestParser::Impl::feed_head(std::string_view input) {
   size_t skipped = 0;
   while (scanned == 0 && input.substr(skipped, 2) == "\r\n") skipped += 2;
   input.remove_prefix(skipped);
   if (skipped > 0) return skipped;
-  // A TLS hello or other noise has no end of a head to wait for; the CR may be half of a blank line.
+  // A TLS hello or other noise would never contain a head's end. (A CR may start a blank line.)
   if (scanned == 0 && !input.empty() && (input[0] <= ' ' || input[0] > '~') && input[0] != '\r')
     return fail(400, "malformed HTTP request: method");
   const size_t end = input.find("\r\n\r\n", scanned);
@@ -144,7 +144,7 @@ size_t RequestParser::Impl::feed_head(std::string_view input) {
   }
   reader.emplace();
   reader->header_limit(static_cast<std::uint32_t>(limits.max_header_bytes));
-  reader->body_limit(boost::none);  // ours gives a better message
+  reader->body_limit(boost::none);  // the limit is checked here, with a better message
   reader->body_limit_bytes = limits.max_body_bytes;
   reader->headers.reserve(16);
   error_code ec;
@@ -159,7 +159,7 @@ size_t RequestParser::Impl::feed_head(std::string_view input) {
   return head_bytes;
 }
 
-// RFC 9112 section 3.2.2: servers take "http://host/path" too, as clients of proxies send it.
+// RFC 9112 section 3.2.2: servers must also accept "http://host/path", the form that clients send to proxies.
 std::string_view origin_form(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!iequals(target.substr(0, scheme.size()), scheme)) continue;
@@ -177,7 +177,7 @@ bool RequestParser::Impl::adopt_head(std::string_view head) {
   }
   request.head = std::make_unique_for_overwrite<char[]>(head.size());
   std::memcpy(request.head.get(), head.data(), head.size());
-  bool inside = true;  // a folded header value lies in a scratch buffer of Beast's: obsolete, refused
+  bool inside = true;  // false if Beast unfolded a value into its own buffer: folding is obsolete, refused
   const auto rebase = [&](std::string_view v) -> std::string_view {
     if (v.empty()) return {};
     const bool within = v.data() >= head.data() && v.data() + v.size() <= head.data() + head.size();
@@ -197,7 +197,7 @@ bool RequestParser::Impl::adopt_head(std::string_view head) {
   return check_framing();
 }
 
-// Decides how long the body is, and refuses what two implementations could read differently.
+// Determines the body's length, and refuses framing that two implementations could interpret differently.
 bool RequestParser::Impl::check_framing() {
   keep_alive = reader->keep_alive();
   chunked = reader->chunked();
@@ -263,18 +263,18 @@ size_t RequestParser::Impl::feed_chunks(std::string_view input) {
     return used;
   }
   if (reader->is_done()) state = State::done;
-  // What is left is one unfinished chunk line or trailer; it may not grow without end.
+  // The rest is one unfinished chunk line or trailer; its length must be limited.
   if (state == State::body && input.size() - used > limits.max_header_bytes) {
     fail(400, "malformed HTTP request: chunk header is too long");
   }
   return used;
 }
 
-// Large claims are not believed at once: beyond this, memory follows the bytes that really arrive. While
-// memory is tight a head alone buys little: many of them would take what is left from those who send.
+// Beyond this, a body's memory grows with the bytes that arrive, whatever length its head announces. While
+// memory is tight, the bound is lower: many heads alone would take the rest from clients that really send.
 constexpr size_t kTrustedBytes = size_t{16} << 20, kTightTrustedBytes = size_t{64} << 10;
 
-// Makes room for at least `bytes` more of a body whose end is `body_left` away.
+// Makes room for at least `bytes` more of a body of which `body_left` bytes are missing.
 void RequestParser::Impl::make_room(size_t bytes) {
   Bytes& body = request.body;
   if (body.size() + bytes <= body.capacity()) return;

@@ -1,4 +1,4 @@
-// HTTP server: binds the socket, runs the loops' threads, carries out stop and drain.
+// HTTP server: binds the socket, runs the threads of the event loops, and carries out stop and drain.
 #include "http/server.h"
 
 #include <netdb.h>

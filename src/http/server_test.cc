@@ -1,5 +1,5 @@
-// The HTTP server against its own client and raw bytes: framing, order, limits, timeouts, leaving clients,
-// drain.
+// Tests the HTTP server with its own client and with raw bytes: framing, order, limits, timeouts, leaving
+// clients, drain.
 #include "http/server.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ ServerOptions local_options() {
   return o;
 }
 
-// Answers "method path body-length" and echoes the body.
+// Answers with method, path and body.
 void echo(Request&& request, Reply reply) {
   Response response = text_response(200, std::string(request.method) + " " + std::string(request.path) + " ");
   response.body.emplace_back(std::string(request.body.view()));
@@ -70,10 +70,10 @@ int64_t process_cpu_ns() {
   return t.tv_sec * 1'000'000'000 + t.tv_nsec;
 }
 
-// A loop that looks again before it sleeps must see answers from other threads, and sleep when nobody asks.
+// A loop that spins before it sleeps must see answers from other threads, and must sleep when idle.
 TEST(HttpServer, SpinsWhileRequestsFollowAnswersAndSleepsThen) {
   ServerOptions options = local_options();
-  options.spin = 20ms;  // long: whoever spins without end is seen
+  options.spin = 20ms;  // long, so that endless spinning would show
   std::vector<std::thread> others;
   Server server(options, [&](Request&& request, Reply reply) {
     if (request.path != "/other") return reply.send(text_response(200, "here"));
@@ -89,7 +89,7 @@ TEST(HttpServer, SpinsWhileRequestsFollowAnswersAndSleepsThen) {
   const int64_t begin_ns = process_cpu_ns();
   std::this_thread::sleep_for(500ms);
   EXPECT_LT(process_cpu_ns() - begin_ns, 100'000'000);
-  // A client that comes every 60 ms is waited for asleep.
+  // Between requests of a client that comes every 60 ms, the loop sleeps instead of spinning.
   const int64_t slow_ns = process_cpu_ns();
   for (int i = 0; i < 10; ++i) {
     std::this_thread::sleep_for(60ms);
@@ -98,7 +98,7 @@ TEST(HttpServer, SpinsWhileRequestsFollowAnswersAndSleepsThen) {
   EXPECT_LT(process_cpu_ns() - slow_ns, 120'000'000);
 }
 
-/// Restores what the process may use.
+/// Limits the memory of the process to `more_bytes` beyond its current use, until destroyed.
 struct MemoryLimit {
   explicit MemoryLimit(int64_t more_bytes) {
     base::process_memory().set_limit(base::process_memory().used_bytes() + more_bytes);
@@ -120,7 +120,7 @@ TEST(HttpServer, BodiesBeyondTheMemoryAreRefusedAndOthersServed) {
     EXPECT_EQ(large.post("/", std::string(8 << 20, 'x')).body, "8388608");
     large.send_raw(post_head(60'000'000));
     const std::string piece(1 << 20, 'x');
-    for (int i = 0; i < 20; ++i) large.send_raw(piece);  // its beginning finds room
+    for (int i = 0; i < 20; ++i) large.send_raw(piece);  // the first part fits
     Received got;
     try {
       for (int i = 0; i < 37; ++i) large.send_raw(piece);
@@ -128,7 +128,7 @@ TEST(HttpServer, BodiesBeyondTheMemoryAreRefusedAndOthersServed) {
       EXPECT_EQ(got.status, 429);
       EXPECT_FALSE(got.header("retry-after").empty());
     } catch (const base::Error&) {
-      // Refused while it was still sending.
+      // The server refused the request while it was still being sent.
     }
     EXPECT_EQ(small.post("/", "abc").body, "3");
     std::mt19937 random(7);
@@ -140,8 +140,8 @@ TEST(HttpServer, BodiesBeyondTheMemoryAreRefusedAndOthersServed) {
       << base::process_memory().used_bytes() - before;
 }
 
-// Other threads answer, later: requests in work count for answers like those before.
-// Heads that promise large bodies do not take what is left: while memory is tight, room comes with the bytes.
+// Headers that announce large bodies do not use up the remaining memory: while it is tight, memory is
+// allocated only as bytes arrive.
 TEST(HttpServer, PromisesOfBodiesTakeLittleWhereMemoryIsTight) {
   Server server(local_options(), [](Request&& request, Reply reply) {
     reply.send(text_response(200, std::to_string(request.body.size())));
@@ -160,7 +160,7 @@ TEST(HttpServer, PromisesOfBodiesTakeLittleWhereMemoryIsTight) {
   EXPECT_TRUE(base::process_memory().is_tight());
 }
 
-// What follows a stream that broke off, or that only the connection's end can end, would be taken for its
+// Bytes after a stream that broke off, or that only the end of the connection can end, would be taken for its
 // body.
 TEST(HttpServer, NothingFollowsAStreamWhoseEndIsTheConnections) {
   for (const bool is_old : {false, true}) {
@@ -212,7 +212,7 @@ TEST(HttpServer, PipelinedRequestsInWorkCountForTheirAnswers) {
   EXPECT_LE(most.load(), 3);
 }
 
-// A little now and then is no reading: an answer must be taken at the pace that is asked of senders.
+// Reading a little now and then does not suffice: readers must keep the pace that is demanded of senders.
 TEST(HttpServer, AReaderThatTricklesIsCutOff) {
   ServerOptions options = local_options();
   options.write_timeout = 1500ms;
@@ -227,7 +227,7 @@ TEST(HttpServer, AReaderThatTricklesIsCutOff) {
   for (const auto end = std::chrono::steady_clock::now() + 8s;
        !is_cut && std::chrono::steady_clock::now() < end;) {
     if (::recv(socket.get(), piece.data(), piece.size(), 0) <= 0) break;
-    std::this_thread::sleep_for(5ms);  // 4 MB/s: the connection moves on all the time
+    std::this_thread::sleep_for(5ms);  // 4 MB/s: too slow, though bytes move all the time
     is_cut = server.counts().connections_open == 0;
   }
   EXPECT_TRUE(is_cut);
@@ -252,7 +252,7 @@ TEST(HttpServer, BodiesOfEverySizeComeBack) {
   }
 }
 
-// A pipelined request right behind a large body is read in the same call and answered in turn.
+// A request pipelined after a large body is read in the same call and answered in turn.
 TEST(HttpServer, LargeBodiesAndWhatFollowsThem) {
   Server server(local_options(), [](Request&& request, Reply reply) {
     reply.send(text_response(200, std::to_string(request.body.size())));
@@ -267,7 +267,7 @@ TEST(HttpServer, LargeBodiesAndWhatFollowsThem) {
   }
 }
 
-// The server sleeps until much of a large body is there; what trickles in buys time all the same.
+// The server sleeps until much of a large body has arrived; the bytes still count as they trickle in.
 TEST(HttpServer, SlowLargeBodiesKeepTheirPace) {
   ServerOptions options = local_options();
   options.body_timeout = 1500ms;
@@ -360,8 +360,8 @@ TEST(HttpServer, PipelinedAnswersKeepOrderWhenTheyFinishOutOfOrder) {
   for (std::thread& t : threads) t.join();
 }
 
-/// One chunk of a byte more than is taken; without the last one, so that all of it is read when it is
-/// refused.
+/// One chunk more than a body may have, and no last chunk, so that the server has read everything when it
+/// refuses.
 std::string chunk_flood() {
   std::string bytes;
   for (int i = 0; i <= 65536; ++i) bytes += "1\r\na\r\n";
@@ -382,7 +382,7 @@ TEST(HttpServer, TakesAsManyChunksAsABodyMayHaveAndNoMore) {
       << refused.body;
 }
 
-// As clients of proxies write them; who may use a path must not depend on its spelling.
+// Proxy clients send such targets; access rules for a path must not depend on how the target is written.
 TEST(HttpServer, TakesTargetsWithSchemeAndHost) {
   Server server(local_options(), [](Request&& request, Reply reply) {
     reply.send(text_response(200, std::string(request.path) + "|" + std::string(request.query)));
@@ -489,7 +489,7 @@ TEST(HttpServer, SlowClientsAreTimedOut) {
   body.send_raw(post_head(100));
   head.send_raw("GET / HTTP/1.1\r\n");
   std::atomic<bool> over{false};
-  std::thread trickle([&] {  // a byte now and then does not buy time
+  std::thread trickle([&] {  // single bytes do not extend the deadline
     try {
       while (!over.load()) {
         head.send_raw("A");
@@ -654,7 +654,7 @@ TEST(HttpServer, GzipMembersFollowEachOther) {
   EXPECT_THROW(inflate_body(two.substr(0, two.size() - 1), 100), base::Error);
 }
 
-// However many members a body has, their bytes are what it costs, and one bound holds for all of them.
+// The cost of a body of many gzip members depends on its bytes only, and one limit holds for all of them.
 TEST(HttpServer, ManyGzipMembersAreOneBody) {
   const std::string member = deflate_body("a", Coding::gzip) + deflate_body("", Coding::gzip);
   const auto inflate = [&](int64_t members) {
@@ -666,7 +666,7 @@ TEST(HttpServer, ManyGzipMembersAreOneBody) {
     EXPECT_THROW(inflate_body(coded.substr(0, coded.size() - 12), count), base::Error);
   };
   EXPECT_LT(tests::growth_over_eight(5'000, inflate), tests::kMostLinearGrowth);
-  // Members that each stay within what a small body may become, together not.
+  // Each member stays within the limit for a small body, but all together exceed it.
   std::string blanks;
   const std::string large = deflate_body(std::string(1 << 20, ' '), Coding::gzip);
   while (blanks.size() < 16 * large.size()) blanks += large;
@@ -741,7 +741,7 @@ TEST(HttpServer, DrainsUnderLoadWithoutAFailedRequest) {
   EXPECT_TRUE(server.drain(5s));
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(bad.load(), 0);
-  EXPECT_EQ(turned_away.load(), 8);  // each after its last answer, by a closed listener
+  EXPECT_EQ(turned_away.load(), 8);  // each after its last answer, because the listener is closed
   EXPECT_GE(good.load(), 40);
   EXPECT_EQ(server.counts().connections_open, 0u);
 }

@@ -1,4 +1,4 @@
-// Socket input and output: readv-style gathering on plain sockets, OpenSSL on secured ones.
+// Socket input and output: gathering writes on plain sockets, OpenSSL on TLS sockets.
 #include "http/socket.h"
 
 #include <openssl/err.h>
@@ -19,15 +19,15 @@ namespace trireme::http {
 
 struct TlsContext::Impl {
   SSL_CTX* context = nullptr;
-  std::string protocols;  // the one ALPN name in wire form: its length, then itself
+  std::string protocols;  // the only ALPN name, in wire form: its length, then the name
   bool is_client = false;
-  std::string host;  // of the server, for a client
+  std::string host;  // name of the server; for clients only
   ~Impl() { SSL_CTX_free(context); }
 };
 
 namespace {
 
-/// Throws what OpenSSL says last, after the names of the files it stumbled over.
+/// Throws OpenSSL's most recent error, after the names of the files that caused it.
 [[noreturn]] void fail_tls(const char* what, const std::string& files) {
   std::array<char, 256> reason{};
   ERR_error_string_n(ERR_get_error(), reason.data(), reason.size());
@@ -35,9 +35,9 @@ namespace {
   base::fail_invalid(what, " cannot be used: ", files, ": ", reason.data());
 }
 
-/// Asks clients for a certificate of this authority and ends the handshake without one.
+/// Requests a client certificate signed by this authority; a handshake without one fails.
 void require_client_certificate(SSL_CTX* context, const std::string& ca_file) {
-  // Without an id of its own, a server that verifies clients refuses to resume their sessions.
+  // Without a session id context, a server that verifies clients refuses to resume their sessions.
   constexpr unsigned char kSessionId[] = "trireme";
   SSL_CTX_set_session_id_context(context, kSessionId, sizeof kSessionId - 1);
   STACK_OF(X509_NAME)* names = SSL_load_client_CA_file(ca_file.c_str());
@@ -45,11 +45,11 @@ void require_client_certificate(SSL_CTX* context, const std::string& ca_file) {
     sk_X509_NAME_pop_free(names, X509_NAME_free);
     fail_tls("TLS client CA", ca_file);
   }
-  SSL_CTX_set_client_CA_list(context, names);  // takes them
+  SSL_CTX_set_client_CA_list(context, names);  // takes ownership
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
 }
 
-/// ALPN: the handshake fails unless the client offers our protocol.
+/// ALPN: the handshake fails unless the client offers the server's protocol.
 int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* chosen_bytes,
                     const unsigned char* offered, unsigned int offered_bytes, void* ours) {
   const auto& name = *static_cast<const std::string*>(ours);
@@ -65,8 +65,8 @@ SSL_CTX* new_context(const SSL_METHOD* method) {
   SSL_CTX* context = SSL_CTX_new(method);
   base::check(context != nullptr, "OpenSSL cannot start");
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-  // Partial writes and moving buffers: the output queue may have grown (and moved) between two tries of one
-  // write.
+  // Allows partial writes and moving buffers: the output queue may have grown (and moved) between two
+  // attempts of one write.
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
   return context;
@@ -103,7 +103,7 @@ TlsContext::TlsContext(const TlsClientFiles& files) : impl_(std::make_unique<Imp
                                        : SSL_CTX_load_verify_locations(context, files.ca.c_str(), nullptr);
     if (found != 1) fail_tls("TLS authorities", files.ca);
     X509_VERIFY_PARAM* wanted = SSL_CTX_get0_param(context);
-    // An address stands in a certificate in another place than a name.
+    // A certificate stores IP addresses apart from host names.
     if (!files.host.empty() && X509_VERIFY_PARAM_set1_ip_asc(wanted, files.host.c_str()) != 1)
       X509_VERIFY_PARAM_set1_host(wanted, files.host.c_str(), files.host.size());
     ERR_clear_error();
@@ -129,7 +129,7 @@ Socket::Socket(Descriptor fd, const TlsContext* tls) : fd_(std::move(fd)) {
   tls_ = std::make_unique<Tls>(SSL_new(tls->impl_->context));
   SSL* ssl = tls_->ssl;
   base::check(ssl != nullptr && SSL_set_fd(ssl, fd_.get()) == 1, "OpenSSL cannot open a connection");
-  // The handshake runs inside the first reads, a client's inside its first writes and reads.
+  // The handshake runs inside the first reads; a client's runs inside its first writes and reads.
   if (tls->impl_->is_client) {
     SSL_set_connect_state(ssl);
     if (!tls->impl_->host.empty()) SSL_set_tlsext_host_name(ssl, tls->impl_->host.c_str());
@@ -159,7 +159,7 @@ std::string Socket::distrust() const {
 
 ssize_t Socket::tls_result(int rc) const {
   if (rc > 0) return rc;
-  // OpenSSL keeps errors in a queue of the thread; a stale one would blame the next connection.
+  // OpenSSL keeps errors in a per-thread queue; a stale one would be attributed to the next connection.
   const int error = SSL_get_error(tls_->ssl, rc);
   ERR_clear_error();
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) return kAgain;
@@ -201,7 +201,7 @@ void Socket::wake_at(size_t bytes) {
 
 ssize_t Socket::write(const std::string_view* views, size_t count) {
   if (tls_ != nullptr) {
-    // OpenSSL takes one buffer a call and cuts it into 16 KiB records itself.
+    // OpenSSL accepts one buffer per call, and itself splits it into records of 16 KiB.
     const size_t bytes = std::min<size_t>(views[0].size(), INT_MAX);
     const ssize_t wrote = tls_result(SSL_write(tls_->ssl, views[0].data(), static_cast<int>(bytes)));
     return wrote == kEof ? kBroken : wrote;
@@ -211,7 +211,7 @@ ssize_t Socket::write(const std::string_view* views, size_t count) {
   count = std::min(count, kMaxViews);
   for (size_t i = 0; i < count; ++i) io[i] = {const_cast<char*>(views[i].data()), views[i].size()};
   msghdr message{};
-  // sendmsg, not writev: only it can say MSG_NOSIGNAL, and a vanished client must not raise SIGPIPE.
+  // sendmsg instead of writev: only it accepts MSG_NOSIGNAL, which avoids SIGPIPE when the client has left.
   message.msg_iov = io.data();
   message.msg_iovlen = count;
   for (;;) {
@@ -238,8 +238,8 @@ void Output::begin_segment() {
   sealed_text_bytes_ += text_bytes;
 }
 
-// A run that is leaving ends once it is long: a reader that always stays a little behind would else keep all
-// that it ever got.
+// A text segment that is partly sent takes no more text once it is long. Otherwise the queue would keep all
+// bytes ever sent to a client that always stays a little behind.
 std::string& Output::text() {
   const bool is_leaving = offset_ > 0 && first_ + 1 == segments_.size();
   if (segments_.empty() || segments_.back().part || (is_leaving && segments_.back().text.size() >= kRunBytes))
@@ -255,7 +255,7 @@ void Output::append(BodyPart part) {
 
 Output::Flush Output::flush(Socket& socket) {
   constexpr size_t kViews = 64;
-  // Until the kernel takes no more: with edge-triggered readiness there is no other call to continue from.
+  // Write until the kernel accepts no more: with edge-triggered readiness, nothing else would resume writing.
   for (;;) {
     std::array<std::string_view, kViews> views;
     size_t count = 0;
@@ -278,7 +278,7 @@ Output::Flush Output::flush(Socket& socket) {
 void Output::consumed(size_t bytes) {
   constexpr size_t kKeptCapacity = size_t{64} << 10, kFewSegments = 32;
   offset_ += bytes;
-  // Empty segments (a reused text run) count as sent.
+  // Empty segments (reused for text) count as sent.
   while (first_ < segments_.size() && offset_ >= segments_[first_].view().size()) {
     Segment& gone = segments_[first_];
     offset_ -= gone.view().size();
@@ -287,7 +287,7 @@ void Output::consumed(size_t bytes) {
       sealed_text_bytes_ -= gone.text.size();
     }
     gone.part.reset();
-    gone.text.clear();  // keeps its capacity: the next answer goes there
+    gone.text.clear();  // keeps its capacity for the next answer
     if (gone.text.capacity() > kKeptCapacity || first_ > 0) gone.text.shrink_to_fit();
     ++first_;
   }

@@ -1,4 +1,4 @@
-// HTTPS: the server with a certificate made here, an OpenSSL client of the test's own, bodies of every size.
+// Tests HTTPS: a server with a certificate made here, an independent OpenSSL client, bodies of every size.
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -26,7 +26,7 @@ using Certificate = std::unique_ptr<X509, Freer<X509, X509_free>>;
 using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX, SSL_CTX_free>>;
 using Session = std::unique_ptr<SSL, Freer<SSL, SSL_free>>;
 
-// A self-signed certificate for "localhost" and its key, in files that vanish with the object.
+// A self-signed certificate for "localhost" and its key, in files that are deleted with the object.
 class CertificateFiles {
  public:
   CertificateFiles()
@@ -107,7 +107,7 @@ TEST(HttpTls, ServesKeptConnectionsAndLargeBodies) {
 }
 
 TEST(HttpTls, AsksClientsForACertificate) {
-  const CertificateFiles files;  // its own authority: it signed itself
+  const CertificateFiles files;  // self-signed, so it is its own authority
   ServerOptions options;
   options.host = "127.0.0.1";
   options.tls_certificate_file = files.certificate_file();
@@ -124,7 +124,7 @@ TEST(HttpTls, AsksClientsForACertificate) {
     {
       const Session ssl(SSL_new(context.get()));
       SSL_set_fd(ssl.get(), fd);
-      // TLS 1.3 clients are done before the server has looked at them: the refusal meets the first request.
+      // A TLS 1.3 client finishes before the server has checked it; the first request meets the refusal.
       if (SSL_connect(ssl.get()) == 1) {
         size_t sent = 0;
         const std::string request = request_head("GET", "/", "h", 0, {});
@@ -138,7 +138,7 @@ TEST(HttpTls, AsksClientsForACertificate) {
     ::close(fd);
   }
   EXPECT_EQ(server.counts().requests, 2u);
-  options.tls_client_ca_file = files.key_file();  // no certificate in it
+  options.tls_client_ca_file = files.key_file();  // contains no certificate
   EXPECT_THROW(Server(options, [](Request&&, Reply) {}), base::Error);
 }
 

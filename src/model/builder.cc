@@ -1,4 +1,4 @@
-// Builds graphs by op name: the vocabulary that model builders share.
+// Builds graphs by op name: the functions that all model builders share.
 #include "model/builder.h"
 
 #include "ops/table.h"

@@ -12,7 +12,7 @@ using ir::ValueId;
 using tensor::Dim;
 using tensor::DType;
 
-constexpr int64_t kOnnxFloat = 1;  // as the op `cast` counts element types
+constexpr int64_t kOnnxFloat = 1;  // element type f32 in the op `cast`
 
 ValueId find_output(const ir::Graph& g, const std::string& name) {
   const auto& names = g.output_names();
@@ -29,7 +29,7 @@ ValueId need_output(const ir::Graph& g, const std::string& name) {
              "' to learn from; it has:", known);
 }
 
-/// The output that is learned from: the one asked for, else the usual one, else the first.
+/// The output to learn from: the requested one, else the usual one, else the first.
 ValueId learned_output(const ir::Graph& g, const LossOptions& o, const std::string& usual) {
   if (!o.output.empty()) return need_output(g, o.output);
   const ValueId id = find_output(g, usual);
@@ -49,7 +49,7 @@ ValueId squared_error(Builder& b, ValueId got, ValueId want) {
   return sum_of(b, b.op("mul", {error, error}));
 }
 
-/// What a softmax over the last axis was made of: imported classifiers often end in probabilities.
+/// The operand of a softmax over the last axis, if any: imported classifiers often end in probabilities.
 ValueId before_softmax(const ir::Graph& g, ValueId scores) {
   const ir::Node* node = g.producer(scores);
   if (node == nullptr || node->op_name() != "softmax" || !g.type(scores).shape.has_rank()) return scores;

@@ -15,7 +15,7 @@ using tensor::Dim;
 using tensor::DType;
 using tensor::Tensor;
 
-/// A graph whose output `name` is its input.
+/// A graph that passes its input through relu to the output `name`.
 ir::Graph passing(const std::string& name, tensor::TensorType type) {
   ir::Graph g;
   const ir::ValueId x = g.add_input("x", std::move(type));
@@ -41,7 +41,7 @@ TEST(Loss, CrossEntropyOfNextTokens) {
   }
   EXPECT_NEAR(out[0].data<float>()[0], want, 1e-5);
   EXPECT_EQ(out[1].data<float>()[0], 3);
-  EXPECT_EQ(out[2].data<float>()[0], 1);  // row 0; row 1 is wrong, row 3 a tie that its first class wins
+  EXPECT_EQ(out[2].data<float>()[0], 1);  // row 0; row 1 is wrong, row 3 a tie that the first class wins
 }
 
 TEST(Loss, ProbabilitiesAreTakenBackToLogits) {

@@ -1,4 +1,4 @@
-// Models and the memory of their files.
+// Models, and the memory of the files they come from.
 #include "model/model.h"
 
 #include "base/files/file.h"

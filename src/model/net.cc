@@ -1,4 +1,4 @@
-// The layers that networks are made of.
+// Implements the layers of which networks are built.
 #include "model/net.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// NumPy's .npy files: byte order and memory order behind the header.
+// NumPy's .npy files: handles the byte order and memory order that the header states.
 #include "model/npy.h"
 
 #include <algorithm>

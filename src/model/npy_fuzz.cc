@@ -9,7 +9,7 @@
 
 namespace {
 
-/// Reads every byte, so that a view past its file is found out.
+/// Reads every byte, so that a view beyond its file is detected.
 void touch(const trireme::tensor::Tensor& t) { trireme::tensor::content_hash(t); }
 
 }  // namespace

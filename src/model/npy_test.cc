@@ -1,4 +1,4 @@
-// npy and npz: round trips, foreign byte and memory orders, broken files.
+// Tests npy and npz: round trips, other byte and memory orders, broken files.
 #include "model/npy.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST_F(NpyTest, RefusesBrokenFiles) {
   }
 }
 
-/// A zip file whose directory names one stored member `times` times.
+/// A zip file whose directory lists one stored member `times` times.
 std::string zip_of(const std::string& npy, int times) {
   const auto number = [](uint64_t value, int bytes) {
     std::string text;
@@ -87,7 +87,7 @@ std::string zip_of(const std::string& npy, int times) {
          number(0, 2);
 }
 
-// Members that share bytes make a small file swell as often as it names them.
+// Members that share bytes would let a small file expand by the number of times it lists them.
 TEST_F(NpyTest, MembersOfAZipDoNotOverlap) {
   write_npy(file("a.npy"), Tensor::zeros(DType::u8, {5000}));
   const std::string npy = base::read_file(file("a.npy"));

@@ -1,4 +1,4 @@
-// .npz files: the zip directory, stored and deflated members.
+// .npz files: the zip directory, and stored and deflated members.
 #include <cstring>
 #include <zlib.h>
 
@@ -23,7 +23,7 @@ struct Entry {
   uint64_t method = 0, crc = 0, packed_bytes = 0, bytes = 0, offset = 0;
 };
 
-/// Sizes and offset that did not fit 32 bits stand in the ZIP64 extra field, in this order.
+/// Sizes and the offset that do not fit 32 bits are in the ZIP64 extra field, in this order.
 void read_zip64(std::string_view extra, Entry& entry) {
   for (size_t at = 0; at + 4 <= extra.size();) {
     const uint64_t id = field(extra, at, 2), size = field(extra, at + 2, 2);
@@ -74,8 +74,8 @@ std::vector<Entry> read_directory(std::string_view file) {
 }
 
 std::shared_ptr<std::string> inflate_raw(std::string_view packed, uint64_t bytes) {
-  // Deflate cannot shrink data more than 1032 times: a larger claim is a lie, refused before memory is asked
-  // for.
+  // Deflate cannot compress data by more than 1032 times. A larger claim is false, and is refused before
+  // memory is allocated.
   base::require(bytes <= packed.size() * 1032 + 64, "zip member claims an impossible size");
   auto out = std::make_shared<std::string>(bytes, '\0');
   z_stream z{};
@@ -92,7 +92,7 @@ std::shared_ptr<std::string> inflate_raw(std::string_view packed, uint64_t bytes
     in_left -= in_before - z.avail_in;
     out_left -= out_before - z.avail_out;
     if (in_before == z.avail_in && out_before == z.avail_out)
-      break;  // no progress: input ended or output is full
+      break;  // no progress: the input ended or the output is full
   }
   inflateEnd(&z);
   base::require(status == Z_STREAM_END && out_left == 0, "zip member is damaged");
@@ -119,7 +119,7 @@ tensor::Tensor read_member(std::string_view file, const Entry& entry,
 std::vector<std::pair<std::string, tensor::Tensor>> parse_npz(std::string_view bytes,
                                                               const std::shared_ptr<const void>& owner) {
   std::vector<std::pair<std::string, tensor::Tensor>> arrays;
-  uint64_t left = bytes.size();  // of what members may take: some share bytes only in files made to swell
+  uint64_t left = bytes.size();  // for further members, as members that share bytes are an attack
   for (const Entry& entry : read_directory(bytes)) {
     base::require(entry.packed_bytes <= left, "zip members overlap");
     left -= entry.packed_bytes;

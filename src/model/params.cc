@@ -1,4 +1,4 @@
-// Draws weights: counter-based, so that each element is a function of seed, name and position.
+// Draws weights with a counter-based generator: each element is a function of seed, name and position.
 #include "model/params.h"
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 /// Uniform in (0, 1): 32 bits, never 0, so that its logarithm is finite.
 double open_uniform(uint32_t word) { return (static_cast<double>(word) + 0.5) * 0x1p-32; }
 
-/// Four standard normal numbers of one block, by Box and Muller.
+/// Four standard normal numbers from one block (Box & Muller 1958).
 std::array<double, 4> normals(const base::PhiloxBlock& block) {
   std::array<double, 4> out;
   for (size_t i = 0; i < 4; i += 2) {
@@ -70,7 +70,7 @@ tensor::Tensor RandomParams::get(const std::string& name, const tensor::Dims& di
 }
 
 tensor::Tensor AbsentParams::get(const std::string& name, const tensor::Dims& dims, const Init& init) {
-  constexpr int64_t kSmall = 1024;  // scalars and the like, which passes may compute with
+  constexpr int64_t kSmall = 1024;  // scalars and the like, with which passes may compute
   if (tensor::element_count(dims) <= kSmall) return drawn_.get(name, dims, init);
   return tensor::absent(tensor::DType::f32, dims);
 }

@@ -61,7 +61,7 @@ struct Range {
   uint64_t begin, end;
 };
 
-/// The tensor of one header entry; its byte range is returned for the overlap check.
+/// Reads the tensor of one header entry; returns its byte range for the overlap check.
 Range read_entry(const base::Json& entry, std::string_view data, const std::shared_ptr<const void>& owner,
                  Tensor& out) {
   const DType dtype = dtype_from(entry.at("dtype").as_string());
@@ -86,7 +86,7 @@ Range read_entry(const base::Json& entry, std::string_view data, const std::shar
   return range;
 }
 
-/// As the format demands: tensors fill the data from its first byte to its last, without gaps or overlap.
+/// Checks the format's rule: tensors fill the data from its first to its last byte, without gaps or overlap.
 void check_ranges(std::vector<Range> ranges, size_t data_bytes) {
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;

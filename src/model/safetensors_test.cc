@@ -1,4 +1,4 @@
-// safetensors: values, metadata, and every way a header can lie.
+// Tests safetensors: values, metadata, and every kind of invalid header.
 #include "model/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(Safetensors, RefusesLies) {
        }) {
     EXPECT_THROW(parse(bad, data), base::Error) << bad;
   }
-  // Gaps, also at the end, and two tensors of one name: the format has neither.
+  // Gaps, also at the end, and two tensors with the same name: the format forbids both.
   EXPECT_NO_THROW(parse(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})", data));
   for (const char* bad : {
            R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})",

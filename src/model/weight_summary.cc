@@ -1,4 +1,4 @@
-// What a file's matrices are read as, and how many bytes of them a token reads.
+// Summarises how products read a file's matrices, and how many bytes of them one token reads.
 #include "model/weight_summary.h"
 
 #include <algorithm>
@@ -16,9 +16,9 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-/// A matrix as products read it.
+/// A matrix in the form in which products read it.
 struct Matrix {
-  std::string name, text;  ///< text: from what to what
+  std::string name, text;  ///< text: from which form to which
   int64_t rows = 0, width = 0, bytes = 0;
 };
 
@@ -28,7 +28,7 @@ int64_t bytes_of(const ir::Graph& graph, const Node& node) {
   return bytes;
 }
 
-/// What products make of weights of this form.
+/// Describes the form in which products read such weights.
 std::string read_as(const ops::WeightForm& form, bool has_order) {
   if (!form.has_scales()) return "as stored";
   std::string text =
@@ -63,7 +63,7 @@ Matrix matrix_of(const ir::Graph& graph, const Node& node) {
   return m;
 }
 
-/// "model.layers.*.mlp.up_proj.weight": the first number taken out.
+/// Replaces the first number: "model.layers.*.mlp.up_proj.weight".
 std::string without_number(const std::string& name) {
   const size_t at = name.find_first_of("0123456789");
   if (at == std::string::npos || (at > 0 && name[at - 1] != '.')) return name;
@@ -71,7 +71,7 @@ std::string without_number(const std::string& name) {
   return name.substr(0, at) + "*" + name.substr(end);
 }
 
-/// A table that is looked up and read by nothing else.
+/// True if the value is a lookup table that nothing else reads.
 bool is_table(const ir::Graph& graph, const std::vector<std::vector<ir::NodeId>>& uses, ValueId id) {
   const std::vector<ir::NodeId>& readers = uses[ir::index(id)];
   return !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](ir::NodeId r) {
@@ -79,7 +79,7 @@ bool is_table(const ir::Graph& graph, const std::vector<std::vector<ir::NodeId>>
   });
 }
 
-/// The part of a weight that one token reads: of experts those that are chosen for it.
+/// The part of a weight that one token reads: for experts, only those chosen for it.
 double share_of_token(const ir::Graph& graph, const std::vector<std::vector<ir::NodeId>>& uses, ValueId id) {
   if (uses[ir::index(id)].empty()) return 1;
   double share = 0;
@@ -109,7 +109,7 @@ std::string megabytes(int64_t bytes) {
 
 std::string describe_stored_weights(const ir::Graph& graph) {
   const std::vector<std::vector<ir::NodeId>> uses = graph.uses();
-  std::vector<std::pair<std::string, int64_t>> lines;  // in the graph's order, how many of each
+  std::vector<std::pair<std::string, int64_t>> lines;  // in the graph's order, with counts
   std::map<std::string, size_t> at;
   int64_t token_bytes = 0;
   bool has_experts = false;

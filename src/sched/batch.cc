@@ -1,4 +1,4 @@
-// Puts the rows of several requests into one model run and takes the results apart again.
+// Joins the rows of several requests into one model run, and splits the results among the requests.
 #include "sched/batch.h"
 
 #include <algorithm>
@@ -32,14 +32,14 @@ int64_t extent_of(const Tensor& t, size_t input, size_t d, const Padding& paddin
   return is_padded(padding, input, d) ? bucket_of(padding.length_buckets, extent) : extent;
 }
 
-/// Bytes of an element, and of a stretch that is contiguous from dimension `d` on.
+/// Size in bytes of a stretch of elements that is contiguous from dimension `d` on.
 int64_t stretch_bytes(const Tensor& t, size_t d) {
   int64_t bytes = t.elements() == 0 ? 0 : t.bytes() / t.elements();
   for (size_t i = d; i < t.rank(); ++i) bytes *= t.dims()[i];
   return bytes;
 }
 
-/// The first dimension in which the two differ; the rank where none does.
+/// The first dimension in which the two differ; the rank if there is none.
 size_t differing_dim(const Tensor& a, const Tensor& b) {
   size_t d = 1;
   while (d < a.rank() && a.dims()[d] == b.dims()[d]) ++d;
@@ -61,7 +61,7 @@ void fill(std::byte* to, int64_t bytes, tensor::DType type, double value) {
 }
 
 /// Copies the rows of `from` [rows, ..., length, ...] to row `at` of `to`, which may be longer in one
-/// dimension; what is left of that is filled with `value`.
+/// dimension; the rest of that dimension is filled with `value`.
 void copy_rows(const Tensor& from, Tensor& to, int64_t at, double value) {
   const int64_t rows = from.dims()[0];
   if (rows == 0 || to.bytes() == 0) return;
@@ -79,7 +79,7 @@ void copy_rows(const Tensor& from, Tensor& to, int64_t at, double value) {
   }
 }
 
-/// The first `length` of dimension `d`.
+/// The first `length` elements along dimension `d`.
 Tensor cropped(const Tensor& t, size_t d, int64_t length) {
   if (t.dims()[d] <= length) return t;
   Dims dims = t.dims();
@@ -97,7 +97,7 @@ void fail(Request& request, base::Error error) {
       {.outputs = {}, .error = std::move(error), .ending = Ending::failed, .timing = request.timing});
 }
 
-/// Gives each request its own rows; views, not copies, but for what was as long as the filling.
+/// Gives each request its own rows: views, or copies where padding must be cropped.
 void split(std::span<Request> batch, const std::vector<int64_t>& places, const std::vector<Tensor>& outputs,
            const Padding& padding) {
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -118,7 +118,7 @@ void split(std::span<Request> batch, const std::vector<int64_t>& places, const s
   }
 }
 
-/// What is learned of a batch is not worth its answers.
+/// Reports the timing; a lack of memory for it must not cost the batch its answers.
 void tell(const std::function<void(const Timing&)>& on_batch, const Timing& timing) {
   try {
     if (on_batch) on_batch(timing);
@@ -189,7 +189,7 @@ void BatchRunner::fill_rows(Tensor& all, size_t input, const std::vector<bool>& 
   }
 }
 
-/// Whether a batch of `rows` rows may hold more than one request's rows: told, or shown for these extents.
+/// Whether a batch may hold more than one request's rows; with is_shown, only if proven for its extents.
 bool BatchRunner::may_share(std::span<const Request> batch, int64_t rows) {
   if (!padding_.is_shown || (batch.size() == 1 && rows == batch[0].rows)) return true;
   std::vector<Dims> shapes;
@@ -198,8 +198,8 @@ bool BatchRunner::may_share(std::span<const Request> batch, int64_t rows) {
   return session_.keeps_rows_apart(shapes);
 }
 
-/// What would be gathered into much memory is compiled first: a program that does not fit is refused then,
-/// before a byte is filled up for it.
+/// Compiles the program before large inputs are gathered: a program that does not fit is refused before any
+/// memory is padded for it.
 void BatchRunner::refuse_unfit(std::span<const Request> batch, int64_t rows) {
   constexpr int64_t kMuchBytes = int64_t{1} << 20;
   std::vector<Dims> shapes;
@@ -222,7 +222,7 @@ std::vector<Tensor> BatchRunner::gather(std::span<const Request> batch, int64_t 
     const Tensor& first = batch[0].inputs[i];
     const Dims dims = padded_dims(first, i, rows);
     if (dims.empty() || (batch.size() == 1 && dims == first.dims())) {
-      inputs.push_back(first);  // nothing to gather: the request's own memory is the batch
+      inputs.push_back(first);  // nothing to gather: the request's own memory is used
       continue;
     }
     Tensor all = Tensor::empty(first.dtype(), dims);

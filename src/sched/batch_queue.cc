@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kFull = "Exceeds maximum queue size";
 
-/// Takes work that may wait out of a view of requests of clients. True: nothing else is in it.
+/// Removes background work from a view that has requests of clients. True: it only has background work.
 bool leave_to_clients(WaitingQueue::View& view) {
   size_t clients = 0;
   while (clients < view.waiting.size() && view.waiting[clients].priority != kBackgroundPriority) ++clients;
@@ -23,7 +23,7 @@ bool leave_to_clients(WaitingQueue::View& view) {
   return false;
 }
 
-/// The most rows of a batch of `first` that `leave` has time for; 0: not even its own.
+/// The most rows of a batch with `first` that end within `leave`; 0 if not even one row does.
 int64_t rows_within(const Waiting& first, int64_t most_rows, const BackgroundShare::Leave& leave,
                     const BatchTimes& times) {
   if (leave.most_ns == INT64_MAX) return most_rows;
@@ -47,8 +47,8 @@ BatchQueue::BatchQueue(const SchedulerOptions& options, const BatchTimes& times,
       queue_(options.is_fair),
       is_held_(options.hold_until > 0) {}
 
-/// In a full queue the last request of the tenant with most waiting for its weight gives way, unless that is
-/// the one that asks.
+/// Evicts, from a full queue, the last request of the tenant with the most work waiting for its weight; not
+/// if that is the tenant that asks.
 bool BatchQueue::make_room(const Waiting& waiting, Leaving& leaving) {
   const uint32_t tenant = queue_.greediest(waiting);
   if (tenant == waiting.tenant) return false;
@@ -77,7 +77,7 @@ const char* BatchQueue::refusal_of(Waiting& waiting, int64_t free_ns, Leaving& l
   const auto is_level_full = [&] {
     return level != options_.level_queue.end() && queue_.of_level(waiting.priority) >= level->second;
   };
-  // Who is gone keeps nobody out.
+  // Requests that are late or cancelled must not keep others out.
   if ((is_full() || is_level_full()) && queue_.next_sweep_ns() <= waiting.enqueued_ns)
     sweep(waiting.enqueued_ns, leaving);
   if (is_level_full()) return kFull;
@@ -112,7 +112,7 @@ void BatchQueue::push(Request&& request, const Waiting& waiting) {
   if (queue_.size() >= options_.hold_until) is_held_ = false;
 }
 
-/// Those the instance may choose from; who has left goes.
+/// The requests from which the instance may choose; removes those whose client has left.
 WaitingQueue::View BatchQueue::view(int instance, int64_t max_rows, Leaving& leaving) {
   while (true) {
     WaitingQueue::View view = queue_.view(instance, max_rows);
@@ -131,20 +131,20 @@ Taken BatchQueue::take(int64_t now_ns, bool may_run, int instance) {
   Taken taken;
   try {
     choose(taken, now_ns, may_run, instance);
-  } catch (const std::bad_alloc&) {  // again in a moment
+  } catch (const std::bad_alloc&) {  // retried in a millisecond
     taken.wake_ns = now_ns + base::kNsPerMs;
   }
   return taken;
 }
 
-/// The body of take(). What it throws, it throws before a batch leaves the queue.
+/// The body of take(). If it throws, no batch has left the queue yet.
 void BatchQueue::choose(Taken& taken, int64_t now_ns, bool may_run, int instance) {
   if (queue_.next_sweep_ns() <= now_ns) sweep(now_ns, taken.leaving);
   if (is_held_ && !is_closing_) return;
   BatchLimits now = times_.limits(now_ns);
   WaitingQueue::View seen = view(instance, now.max_rows, taken.leaving);
   if (leave_to_clients(seen) && !is_closing_) {
-    if (load_.in_flight(clients()) > 0) return;  // the end of their batch is the next look
+    if (load_.in_flight(clients()) > 0) return;  // the end of the clients' batch triggers the next attempt
     const BackgroundShare::Leave leave = load_.background_leave(now_ns);
     now.max_rows = rows_within(seen.waiting[0], now.max_rows, leave, times_);
     now.window_ns = 0;
@@ -165,7 +165,7 @@ void BatchQueue::choose(Taken& taken, int64_t now_ns, bool may_run, int instance
   }
 }
 
-/// Takes what was decided out of the queue. Hashes of groups can meet: only true mates of the first stay.
+/// Takes the chosen requests out of the queue; those that only match the first one's group hash stay in it.
 void BatchQueue::move_out(Decision& decision, const WaitingQueue::View& seen, Taken& taken) {
   const auto& [waiting, places] = seen;
   if (!decision.take.empty()) {

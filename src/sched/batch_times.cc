@@ -1,4 +1,4 @@
-// How long batches take, and what limits follow for the next.
+// Measures how long batches take, and derives the limits for the next ones.
 #include "sched/batch_times.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ BatchTimes::BatchTimes(const SchedulerOptions& options)
 
 void BatchTimes::computed(const Timing& timing, uint64_t group) {
   const int64_t took_ns = timing.finished_ns - timing.started_ns;
-  // Where a request's values say how long it takes, a quick one before it is no promise.
+  // If the time depends on a request's values, a quick earlier request predicts nothing.
   if (options_.inline_ns > 0 && !timing.depends_on_data)
     computing_.observe(group, timing.padded_rows, took_ns);
   if (prices_rows_) prices_.observe(group, timing.padded_rows, took_ns, timing.finished_ns);
@@ -86,7 +86,7 @@ std::optional<BatchTuner::Choice> BatchTimes::plan(std::unique_lock<std::mutex>&
     now_ns = clock.now_ns();
     choice = copy.plan(now_ns);
   } catch (const std::bad_alloc&) {
-    // The next look plans again.
+    // No memory for it: the next attempt plans again.
   }
   if (!lock.owns_lock()) lock.lock();
   if (choice) tuner_.adopt(*choice, now_ns);

@@ -1,4 +1,4 @@
-// Whatever is being thrown, as the one error type.
+// Converts the exception that is being handled to the one error type.
 #include "sched/current_error.h"
 
 #include <exception>
@@ -9,7 +9,7 @@ namespace trireme::sched {
 
 namespace {
 
-// Made while there is memory.
+// Created in advance, while memory is available.
 const base::Error kOutOfMemory(base::ErrorCode::exhausted, "out of memory");
 
 base::Error described() {
@@ -19,7 +19,7 @@ base::Error described() {
     return e;
   } catch (const std::bad_alloc&) {
     return kOutOfMemory;
-  } catch (const std::system_error& e) {  // a thread or a file that the system does not give
+  } catch (const std::system_error& e) {  // the system refused a thread or a file
     return {base::ErrorCode::exhausted, e.what()};
   } catch (const std::exception& e) {
     return {base::ErrorCode::internal, e.what()};

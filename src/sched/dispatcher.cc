@@ -1,4 +1,4 @@
-// Requests come in, instances take batches: who does what among the threads of one model.
+// The threads of one model: who submits requests, takes batches, watches and answers.
 #include "sched/dispatcher.h"
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 namespace trireme::sched {
 namespace {
 
-/// Between two looks at the load, and how long after the last request they end.
+/// The interval between checks of the load, and how long after the last request these continue.
 constexpr int64_t kLookNs = base::kNsPerSecond / 4, kAskedNs = 10 * base::kNsPerSecond;
 constexpr const char* kNoInstance = "no instance of the model is left: their batches do not end";
 constexpr const char* kClosing = "the server is shutting down";
-/// A model may be slow; hanging is what it has never done.
+/// A run is hung only beyond this multiple of its predicted time, because a model may be slow.
 constexpr int64_t kUnexpected = 10;
 
-/// No batch holds requests of both kinds.
+/// A batch holds requests of one kind only.
 bool is_of_background(const std::vector<Request>& batch) {
   return !batch.empty() && batch[0].priority == kBackgroundPriority;
 }
@@ -110,8 +110,8 @@ const char* Dispatcher::refusal_of(const Request& request, Waiting& waiting, Lea
   return queue_.refusal_of(waiting, free_ns, leaving);
 }
 
-/// An idle instance for a request that is to run here, or null. If all are in use, each by as little as this
-/// one, it waits for as long as a hand-over would take: a moment, so without sleeping.
+/// An idle instance on which the submitting thread runs the request, or null. If all are in use, each for as
+/// little as this one, waits for about the time of a hand-over, without sleeping.
 Instance* Dispatcher::take_instance(const Waiting& waiting, std::unique_lock<std::mutex>& lock) {
   constexpr int kPauses = 2000;
   for (bool has_waited = false; queue_.may_skip(waiting); has_waited = true) {
@@ -132,8 +132,8 @@ Instance* Dispatcher::take_instance(const Waiting& waiting, std::unique_lock<std
   return nullptr;
 }
 
-/// All, where the one that would be woken may be waiting for its leave, or not be wanted now or for this, or
-/// be taken by a thread that submits.
+/// Wakes all instances if a single one could be the wrong one: it may wait for its lease, be inactive, not be
+/// the requested one, or be taken by a submitting thread.
 void Dispatcher::wake_instance() {
   const bool may_be_wrong = options_.limiter != nullptr || options_.p99_ns > 0 || options_.places_rows ||
                             (options_.inline_ns > 0 && options_.instances > 1);
@@ -143,10 +143,10 @@ void Dispatcher::wake_instance() {
 std::vector<Request> Dispatcher::next_batch(Instance& instance) {
   std::unique_lock lock(mutex_);
   while (true) {
-    // Not wanted now: the plan for the goal needs fewer; one that hangs is made up for.
+    // Inactive: the plan for the goal needs fewer instances; others replace those that hang.
     const bool is_active =
         queue_.is_closing() || options_.p99_ns == 0 || instance.index < times_.instances() + stats_.hung;
-    // Taken by a thread that submits, which tells when it leaves somebody waiting.
+    // Taken by a submitting thread, which notifies when it leaves requests waiting.
     if (instance.is_taken || !is_active) {
       changed_.wait(lock);
       continue;
@@ -163,7 +163,7 @@ std::vector<Request> Dispatcher::next_batch(Instance& instance) {
       const size_t queued = queue_.size() + taken.batch.size();
       for (Request& r : taken.batch) r.timing.queue_length = static_cast<int64_t>(queued);
       lock.unlock();
-      if (more) wake_instance();  // another one may take what is left
+      if (more) wake_instance();  // another instance may take the rest
       taken.leaving.answer();
       if (!taken.batch.empty()) return std::move(taken.batch);
       lock.lock();
@@ -190,10 +190,10 @@ void Dispatcher::begins(Instance& instance, std::span<const Request> batch, uint
     for (size_t i = 0; i < batch.size() && options_.hang_ns > 0; ++i)
       unanswered.push_back({batch[i].sink, batch[i].timing});
   } catch (const std::bad_alloc&) {
-    // It runs unwatched.
+    // No memory for the watch: the batch runs unwatched.
   }
   const std::lock_guard lock(mutex_);
-  instance.busy_at_start = std::min(busy_, options_.instances);  // others may be answering refusals
+  instance.busy_at_start = std::min(busy_, options_.instances);  // busy_ also counts refusing threads
   if (options_.hang_ns == 0) return;
   const int64_t patience_ns = std::max(options_.hang_ns, kUnexpected * times_.predict(group, rows));
   instance.watch.begin(std::move(unanswered), clock_.now_ns() + patience_ns, useless_ns);
@@ -202,7 +202,7 @@ void Dispatcher::begins(Instance& instance, std::span<const Request> batch, uint
 }
 
 bool Dispatcher::computed(Instance& instance, const Timing& timing, const Computed& what) {
-  // Before the sinks are called: a client that sends its next request at once must not count itself twice.
+  // Before the sinks are called: a client that sends its next request at once must not be counted twice.
   const std::lock_guard lock(mutex_);
   load_.ended(what.ended, instance.is_background);
   if (instance.is_background) {
@@ -225,11 +225,11 @@ void Dispatcher::ran(const Instance& instance, uint64_t group, int64_t padded_ro
                        .took_ns = now_ns - started_ns,
                        .now_ns = now_ns});
   } catch (const std::bad_alloc&) {
-    // It is not learned from.
+    // No memory for it: nothing is learned from this batch.
   }
 }
 
-/// At the end of a batch. True: it had been given up, and counted out.
+/// At the end of a batch. True if it had been given up as hung and no longer counts as busy.
 bool Dispatcher::end_watch(Instance& instance) {
   instance.stop = false;
   ended_.fetch_add(1, std::memory_order_relaxed);
@@ -271,17 +271,17 @@ bool Dispatcher::ran_here(Instance& instance, uint64_t group, const Timing* timi
 
 void Dispatcher::told_here(bool had_hung) {
   const std::lock_guard lock(mutex_);
-  if (!had_hung) --busy_;  // else the watchdog has counted it out already
+  if (!had_hung) --busy_;  // if it hung, the keeper has subtracted it already
   tell_if_idle();
 }
 
-/// Whether nobody is there who would see that a request is late: an instance that waits looks itself.
+/// Whether no instance would notice a late request: an instance that waits checks the queue itself.
 bool Dispatcher::is_everybody_busy() const {
   const int active = queue_.is_closing() ? options_.instances : times_.instances();
   return busy_ + stats_.hung >= active || options_.limiter != nullptr;
 }
 
-/// drain(), work that may wait, and the keeper of a model that goes wait for it.
+/// Wakes those that wait for idleness: drain(), background work, and the keeper of a closing model.
 void Dispatcher::tell_if_idle() {
   if (busy_ > 0 || !queue_.empty()) return;
   if (idle_work_ != nullptr) idle_work_->release();
@@ -292,7 +292,7 @@ void Dispatcher::tell_if_idle() {
 void Dispatcher::keep() {
   std::unique_lock lock(mutex_);
   uint32_t seen = 0;
-  // What hangs or is late while the model goes is answered too.
+  // While the model closes, hung and late batches are still answered.
   while (!queue_.is_closing() || busy_ > 0 || !queue_.empty()) {
     refuse_late(lock);
     if (options_.hang_ns > 0) give_up_hung(lock);
@@ -304,7 +304,7 @@ void Dispatcher::keep() {
     }
     const int64_t now_ns = clock_.now_ns();
     int64_t look_ns = next_look_ns(now_ns);
-    // Batches that come one at a time need not wake it each.
+    // While batches keep ending, the keeper checks at intervals, so that not each of them must wake it.
     const uint32_t ended = ended_.load(std::memory_order_relaxed);
     if (options_.hang_ns > 0 && std::exchange(seen, ended) != ended)
       look_ns =
@@ -314,7 +314,7 @@ void Dispatcher::keep() {
   }
 }
 
-/// When there is something to look for.
+/// The time at which there is something to check.
 int64_t Dispatcher::next_look_ns(int64_t now_ns) const {
   int64_t look_ns = is_everybody_busy() ? queue_.next_sweep_ns() : INT64_MAX;
   for (const Instance& instance : instances_) look_ns = std::min(look_ns, instance.watch.next_look_ns());
@@ -324,7 +324,7 @@ int64_t Dispatcher::next_look_ns(int64_t now_ns) const {
   return look_ns;
 }
 
-/// Lets go who is late or has left while all instances are busy.
+/// Answers requests that are late or whose client has left while all instances are busy.
 void Dispatcher::refuse_late(std::unique_lock<std::mutex>& lock) {
   const int64_t now_ns = clock_.now_ns();
   if (!is_everybody_busy() || queue_.next_sweep_ns() > now_ns) return;
@@ -342,9 +342,9 @@ void Dispatcher::refuse_late(std::unique_lock<std::mutex>& lock) {
 void Dispatcher::give_up_hung(std::unique_lock<std::mutex>& lock) {
   const int64_t now_ns = clock_.now_ns();
   std::vector<BatchWatch::Unanswered> unanswered;
-  std::vector<Request> bound;  // to an instance that hangs
+  std::vector<Request> bound;  // assigned to a hung instance
   for (Instance& instance : instances_) {
-    // Past the deadline of all its requests a run goes on for nobody.
+    // After the deadlines of all its requests, nobody waits for the result of a run.
     if (instance.watch.becomes_useless(now_ns)) instance.stop = true;
     if (!instance.watch.is_overdue(now_ns)) continue;
     ++stats_.hung;
@@ -367,7 +367,7 @@ void Dispatcher::give_up_hung(std::unique_lock<std::mutex>& lock) {
   }
   refuse_all(bound, kNoInstance);
   lock.lock();
-  // Only now, or the run's own error could be the answer; who has come back meanwhile has other work.
+  // Only now, or the run's own error could become the answer. An instance that ended meanwhile has new work.
   for (Instance& instance : instances_) {
     if (instance.watch.is_hung()) instance.stop = true;
   }

@@ -1,4 +1,4 @@
-// The monitor of a model's threads, played by one thread under a fake clock: who is told what, and when.
+// Tests the dispatcher of a model's threads, with one thread and a fake clock: who is told what, and when.
 #include "sched/dispatcher.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class DispatcherTest : public testing::Test {
   }
   Instance& instance() { return dispatcher_->instance(0); }
 
-  /// What its sink is told goes to told_ under this name.
+  /// A request whose outcome is appended to told_ under this name.
   Request request(const std::string& name) {
     Request r{.inputs = {Tensor::from<float>({1, 2}, {0, 1})}, .rows = 1};
     r.timing.enqueued_ns = clock_.now_ns();
@@ -49,7 +49,7 @@ class DispatcherTest : public testing::Test {
     });
     return r;
   }
-  /// Batches of one row take a microsecond to compute, as far as anybody knows.
+  /// Teaches the dispatcher that a batch of one row takes a microsecond.
   void teach_quick() {
     const Request r = request("none");
     for (int i = 0; i < 3; ++i) {
@@ -81,7 +81,7 @@ TEST_F(DispatcherTest, WhoHasLeftIsToldEvenWhereTheOneThatFindsItRunsAtOnce) {
   has_left = true;
   clock_.advance(base::kNsPerSecond);
   third.timing.enqueued_ns = clock_.now_ns();
-  ASSERT_EQ(dispatcher_->submit(third), &instance());  // the full queue was looked through, and is empty now
+  ASSERT_EQ(dispatcher_->submit(third), &instance());  // the full queue was swept and is empty now
   EXPECT_EQ(told_, std::vector<std::string>{"second: the client left"});
   EXPECT_EQ(dispatcher_->stats().cancelled, 1U);
   EXPECT_EQ(dispatcher_->stats().accepted, 3U);
@@ -119,7 +119,7 @@ TEST_F(DispatcherTest, TheKeeperAnswersForABatchThatHangsAndForThoseBehindIt) {
   dispatcher_->begins(instance(), batch, 0);
   dispatcher_->submit(waiting);
   clock_.advance(2 * base::kNsPerSecond);
-  // The keeper ends once all is closed and nothing is left to do; what hangs is not waited for.
+  // keep() returns once all is closed and nothing is left to do; it does not wait for what hangs.
   std::thread keeper([this] { dispatcher_->keep(); });
   while (dispatcher_->stats().hung == 0) std::this_thread::yield();
   dispatcher_->drain();
@@ -134,7 +134,7 @@ TEST_F(DispatcherTest, TheKeeperAnswersForABatchThatHangsAndForThoseBehindIt) {
   EXPECT_EQ(dispatcher_->stats().hung, 0);
   EXPECT_FALSE(instance().stop);
   EXPECT_EQ(hangs,
-            std::vector<bool>{true});  // that it ended after all is nobody's business once all is closed
+            std::vector<bool>{true});  // the late end of the run is not reported once all has been closed
 }
 
 }  // namespace

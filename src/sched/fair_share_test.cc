@@ -1,5 +1,5 @@
-// Fair share under a fake clock: a flood does not raise the others' latency beyond their share, weights hold,
-// nothing is saved up, and the work done is the same. Policy and shares are real, batches simulated.
+// Tests fair share under a fake clock: a flood does not raise others' latency beyond their share, weights
+// hold, unused time is not saved up, and no work is lost. Policy and shares are real, batches are simulated.
 #include "sched/policy/fair_share.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using base::kNsPerMs;
 using base::kNsPerSecond;
 
 constexpr int64_t kMaxRows = 8;
-/// 2 ms and 1 ms a row: 800 rows a second at full batches.
+/// 2 ms plus 1 ms per row: 800 rows per second in full batches.
 int64_t batch_ns(int64_t rows) { return (2 + rows) * kNsPerMs; }
 
 struct Tenant {
@@ -43,7 +43,7 @@ uint32_t greediest(const std::vector<Waiting>& list, const Waiting& also) {
   return queue.greediest(also);
 }
 
-/// As the scheduler does in a full queue.
+/// Evicts a request as the scheduler does if the queue is full.
 bool make_room(std::vector<Waiting>& queue, const Waiting& waiting) {
   const uint32_t tenant = greediest(queue, waiting);
   if (tenant == waiting.tenant) return false;
@@ -55,7 +55,7 @@ bool make_room(std::vector<Waiting>& queue, const Waiting& waiting) {
 
 constexpr size_t kMaxQueue = 200;
 
-/// Poisson arrivals of each tenant; a queue shared as the scheduler shares it; one instance.
+/// Poisson arrivals of each tenant, a queue shared as in the scheduler, and one instance.
 std::map<uint32_t, Seen> simulate(const std::vector<Tenant>& tenants, bool is_fair, int64_t seconds = 20) {
   std::mt19937_64 random(5);
   std::vector<Waiting> queue;
@@ -112,11 +112,11 @@ TEST(FairShare, AFloodDoesNotRaiseAnothersLatency) {
   auto fair = simulate({modest, flood}, true), unfair = simulate({modest, flood}, false);
   std::printf("p99 of the modest tenant: alone %.1f ms, beside a flood %.1f ms, without shares %.0f ms\n",
               alone, fair[0].p99(), unfair[0].p99());
-  // It may have to wait for the batch that runs, and is in the next.
+  // A request may have to wait for the running batch, and then goes in the next.
   EXPECT_LE(fair[0].p99(), 2.0 * static_cast<double>(batch_ns(kMaxRows)) / kNsPerMs + 0.5);
   EXPECT_GT(unfair[0].p99(), 5 * fair[0].p99());
-  EXPECT_NEAR(static_cast<double>(fair[0].served), 100 * 20, 150);  // nothing of it is refused
-  // The instance is never idle for fairness' sake: as much is done as without.
+  EXPECT_NEAR(static_cast<double>(fair[0].served), 100 * 20, 150);  // none of its requests is refused
+  // Fairness never leaves the instance idle: as much work is done as without it.
   EXPECT_NEAR(static_cast<double>(fair[0].served + fair[1].served),
               static_cast<double>(unfair[0].served + unfair[1].served), 0.02 * 16000);
 }
@@ -139,7 +139,7 @@ TEST(FairShare, WhatOneLeavesOthersUse) {
 
 TEST(FairShare, NothingIsSavedUpWhileIdle) {
   auto seen = simulate({{.rate = 2000}, {.rate = 2000, .from_ns = 10 * kNsPerSecond}}, true);
-  // From its arrival on the second has a half, not the ten seconds it was away.
+  // From its arrival on, the second tenant gets half; it is not compensated for its ten seconds of absence.
   EXPECT_NEAR(static_cast<double>(seen[0].served - seen[0].served_early), static_cast<double>(seen[1].served),
               0.05 * 4000);
 }

@@ -1,4 +1,4 @@
-// Batches of work that may wait.
+// Batches of background work.
 #include "sched/idle_work.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ void refuse(const Request& request, base::Error error) {
       {.outputs = {}, .error = std::move(error), .ending = Ending::refused, .timing = request.timing});
 }
 
-/// What concerns clients alone is left out: windows, goals, queues by level, the watch over batches that take
-/// long (these stand still), processors of single instances.
+/// Removes options that concern clients only: windows, goals, queues by level, the watch for hung batches
+/// (paused ones take long), pinning to processors.
 SchedulerOptions without_clients(SchedulerOptions options) {
   options.limits.window_ns = 0;
   options.limits.preferred.clear();
@@ -54,7 +54,7 @@ IdleWork::IdleWork(std::shared_ptr<const engine::PreparedModel> model, Scheduler
   options_.pause = &pause_;
 }
 
-/// Null once it closes. It lives until this ends, so it may be used without the lock.
+/// Null once it closes. The scheduler lives as long as this object, so it may be used without the lock.
 Scheduler* IdleWork::opened() {
   const std::lock_guard lock(mutex_);
   if (is_closing_) return nullptr;
@@ -71,7 +71,7 @@ void IdleWork::submit(Request request) {
   }
   if (scheduler == nullptr)
     return refuse(request, base::Error(base::ErrorCode::unavailable, "the server is shutting down"));
-  request.priority = 0;  // there is no other here
+  request.priority = 0;  // there are no other levels here
   scheduler->submit(std::move(request));
 }
 

@@ -1,4 +1,4 @@
-// Lets answers out in the order in which their requests came.
+// Releases answers in the order of their requests.
 #include "sched/ordered_release.h"
 
 #include <utility>

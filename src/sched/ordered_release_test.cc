@@ -1,4 +1,4 @@
-// Answers leave in the order of requests: out-of-order ends, levels, many threads, answers inside submit.
+// Tests that answers leave in request order: out-of-order ends, levels, many threads, answers inside submit.
 #include "sched/ordered_release.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ TEST(OrderedRelease, HoldsALaterAnswerBack) {
 
 TEST(OrderedRelease, ManyThreadsOneOrder) {
   OrderedRelease order;
-  std::vector<int> seen;  // sinks of a line never run side by side, so no lock
+  std::vector<int> seen;  // a line calls its sinks one at a time: no lock
   std::vector<Sink> sinks;
   constexpr int kCount = 4000;
   for (int i = 0; i < kCount; ++i) {

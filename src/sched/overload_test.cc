@@ -1,5 +1,5 @@
-// Overload under a fake clock: at three times the capacity goodput stays near its peak, and what was accepted
-// is in time. A discrete simulation of one queue: only the policy and the cost model are real.
+// Tests overload under a fake clock: at three times the capacity, goodput stays near its peak, and accepted
+// requests are in time. Simulates one queue in discrete steps: only the policy and the cost model are real.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -32,7 +32,7 @@ struct Result {
 constexpr int64_t kMaxRows = 32;
 constexpr size_t kMaxQueue = 1024;
 
-/// 2 ms and 0.5 ms a row, of the bucket that holds the batch: 32 rows take 18 ms, so 1,778 rows a second.
+/// 2 ms plus 0.5 ms per row of the batch's bucket: 32 rows take 18 ms, so 1,778 rows per second.
 int64_t true_cost_ns(int64_t rows) {
   int64_t bucket = 1;
   while (bucket < rows) bucket *= 2;
@@ -83,7 +83,7 @@ class Simulation {
     const auto pick = static_cast<size_t>(random_() % traffic_.patience_ms.size());
     const int64_t due_ns = at_ns + traffic_.patience_ms[pick] * kNsPerMs;
     Waiting w{.enqueued_ns = at_ns};
-    // Without awareness the due time is only the longest wait, as in a server that knows timeouts of queues.
+    // Without awareness, the due time only limits the wait, as in a server that only has queue timeouts.
     (traffic_.is_aware ? w.finish_ns : w.deadline_ns) = due_ns;
     const bool is_hopeless =
         traffic_.is_aware && !admits(queue_, w, std::max(free_ns, at_ns), limits_, predictor());
@@ -146,7 +146,7 @@ void expect_goodput(Traffic traffic, double share_of_peak) {
               best, r.goodput, 100 * r.goodput / best, static_cast<unsigned long long>(r.accepted),
               static_cast<unsigned long long>(r.late), static_cast<unsigned long long>(r.shed));
   EXPECT_GE(r.goodput, share_of_peak * best);
-  // What was accepted keeps its promise; the rest was told at once.
+  // Accepted requests are answered in time; the others were refused at once.
   EXPECT_GE(static_cast<double>(r.in_time), 0.97 * static_cast<double>(r.accepted));
 }
 
@@ -156,7 +156,7 @@ TEST(Overload, AlsoWithUrgentAndPatientRequestsMixed) {
   expect_goodput({.patience_ms = {25, 60, 400}, .noise = 0.2}, 0.9);
 }
 
-/// What the awareness buys: with queue timeouts alone the batches at the limit are full of requests that
+/// The benefit of awareness: with queue timeouts only, batches at the capacity limit fill with requests that
 /// start in time and end late.
 TEST(Overload, TimeoutsOfTheQueueAloneCollapse) {
   Traffic traffic{.patience_ms = {50}, .is_aware = false};

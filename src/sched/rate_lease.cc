@@ -1,4 +1,4 @@
-// One instance's standing with the rate limiter.
+// The lease of one instance from the rate limiter.
 #include "sched/rate_lease.h"
 
 #include <utility>
@@ -31,7 +31,7 @@ bool RateLease::settle(bool is_ripe, bool is_closing, std::unique_lock<std::mute
   lock.unlock();
   limiter_->give_back(claim_, false);
   lock.lock();
-  leave_ = Leave::none;  // a grant may have come just before
+  leave_ = Leave::none;  // a grant may have arrived just before
   return true;
 }
 

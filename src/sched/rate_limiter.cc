@@ -1,4 +1,4 @@
-// Which instances may run now, by shared resources and weights.
+// Grants instances the right to run, according to shared resources and weights.
 #include "sched/rate_limiter.h"
 
 #include <algorithm>
@@ -69,10 +69,10 @@ bool RateLimiter::ask(uint64_t instance) {
 
 bool RateLimiter::join_waiting(Instance& instance) {
   instance.since = ++asks_;
-  // Who was not there has saved nothing up: it would else keep all others out until it has caught up.
+  // An idle instance saves nothing up; otherwise it would keep all others out until it had caught up.
   instance.share = std::max(instance.share, now_);
   instance.state = Instance::State::waits;
-  const auto told = std::exchange(instance.on_grant, [] {});  // this one is told by the result
+  const auto told = std::exchange(instance.on_grant, [] {});  // the result of this call informs this one
   grant_waiting();
   instance.on_grant = told;
   return instance.state == Instance::State::holds;
@@ -89,7 +89,7 @@ bool RateLimiter::give_back(uint64_t instance, bool has_run, bool asks_again) {
   return false;
 }
 
-/// The most that any instance needs, where the server was not told.
+/// The largest need of any instance, unless the server was given a total.
 int64_t RateLimiter::total(const std::string& name) const {
   if (const auto& told = resources_.at(name).told) return *told;
   int64_t most = 0;
@@ -119,7 +119,7 @@ void RateLimiter::grant_waiting() {
   std::sort(waiting.begin(), waiting.end(), [](const Instance* a, const Instance* b) {
     return std::pair(a->share, a->since) < std::pair(b->share, b->since);
   });
-  std::set<std::string> spoken_for;  // by those before that cannot run yet
+  std::set<std::string> spoken_for;  // needed by earlier ones that cannot run yet
   for (Instance* instance : waiting) {
     const auto& needs = instance->claim.needs;
     const bool overtakes = std::any_of(needs.begin(), needs.end(), [&](const RateNeed& need) {

@@ -1,4 +1,4 @@
-// The rate limiter: totals, weights, no starvation of large needs, and what is refused.
+// Tests the rate limiter: totals, weights, no starvation of large needs, and refusals.
 #include "sched/rate_limiter.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(RateLimiter, ALargeNeedIsNotStarvedAndOthersGoOn) {
                  large = limiter.add({{{"R", false, 4}}}, [&] { ++large_runs; });
   EXPECT_TRUE(limiter.ask(small));
   EXPECT_FALSE(limiter.ask(large));
-  EXPECT_FALSE(limiter.ask(next));  // there is one R left, but the large one came first
+  EXPECT_FALSE(limiter.ask(next));  // one R is left, but the large one came first
   EXPECT_TRUE(limiter.ask(other));
   limiter.give_back(small, true);
   EXPECT_EQ(large_runs, 1);

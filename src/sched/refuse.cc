@@ -1,4 +1,4 @@
-// Answers requests that will not run.
+// Answers requests that will not be run.
 #include "sched/refuse.h"
 
 #include <new>

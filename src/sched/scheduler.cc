@@ -1,4 +1,4 @@
-// The dynamic batcher of one model: the threads of its instances, and the runs of batches.
+// The dynamic batcher of one model: runs batches on the threads of its instances.
 #include "sched/scheduler.h"
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 namespace trireme::sched {
 namespace {
 
-/// A batch is gathered and split by `rows`: whoever makes requests has checked that the inputs agree with it.
+/// A batch is gathered and split by `rows`, so whoever creates a request must make its inputs agree with it.
 bool has_its_rows(const Request& request, const Padding& padding) {
   return !padding.is_batched ||
          std::all_of(request.inputs.begin(), request.inputs.end(),
                      [&](const tensor::Tensor& t) { return t.rank() == 0 || t.dims()[0] == request.rows; });
 }
 
-/// Of a point that is null: 0.
+/// How often the point was held or released; 0 for null.
 uint64_t changes_of(const base::PausePoint* point) { return point == nullptr ? 0 : point->changes(); }
 
 engine::SessionOptions session_options(const SchedulerOptions& options, const Instance& instance) {
@@ -92,8 +92,8 @@ bool Scheduler::stop(int64_t patience_ns) {
   return have_all_ended;
 }
 
-/// An instance's thread. The session is made on the thread that uses it, so that pinning binds that thread
-/// and memory is near it.
+/// The thread of an instance. It creates its own session, so that pinning applies to that thread and memory
+/// is near it.
 void Scheduler::work(const std::shared_ptr<const engine::PreparedModel>& model, Instance& instance) {
   const base::PausePoint::Scope here(options_.pause);
   std::unique_ptr<engine::Session> session;
@@ -132,8 +132,8 @@ void Scheduler::work(const std::shared_ptr<const engine::PreparedModel>& model, 
   changed_.notify_all();
 }
 
-/// Times every size once more after the warm-up, so that a plan for the goal knows them before the first
-/// request.
+/// Times every size once more after the warm-up, so that the first plan for the goal has measurements before
+/// the first request.
 std::vector<BatchTimes::WarmedUp> Scheduler::measure(BatchRunner& runner) const {
   std::vector<BatchTimes::WarmedUp> measured;
   for (const WarmUp& shapes : options_.warm_up) {
@@ -180,7 +180,7 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
   const auto on_batch = [&](const Timing& timing) {
     padded = timing.padded_rows;
     ++runs;
-    // A batch that failed runs again in parts, and one may have stood still: their times say nothing.
+    // A failed batch runs again in parts, and one may have been paused: such times are not typical.
     const bool is_typical = timing.batch_rows == rows && changes == changes_of(options_.pause);
     const bool has_hung = dispatcher_.computed(instance, timing,
                                                {.batch = batch,
@@ -191,14 +191,14 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
     if (on_batch_ && !has_hung) on_batch_(timing);
   };
   runner.run(batch, clock_, std::ref(on_batch));
-  batch.clear();  // requests hold memory of their clients: free it before waiting
+  batch.clear();  // requests hold their clients' memory: free it before waiting
   if (runs == 1 && changes == changes_of(options_.pause)) dispatcher_.ran(instance, group, padded, start);
   dispatcher_.finish(instance, running);
   if (options_.halt_polling != nullptr) options_.halt_polling->worked();
 }
 
-/// Runs one request on the thread that submits it, on an instance that was idle. The instance is free again
-/// before the sink is called, which writes to sockets; results are tensors of their own.
+/// Runs a request on the submitting thread, on an instance that was idle. The instance is free again before
+/// the sink, which writes to sockets, is called; the results are tensors of their own.
 void Scheduler::run_here(Instance& instance, Request request) {
   if (options_.halt_polling != nullptr) options_.halt_polling->worked();
   const base::BusyCpu seat = base::BusyCpu::here();
@@ -209,7 +209,7 @@ void Scheduler::run_here(Instance& instance, Request request) {
   bool has_instance = true, has_hung = false;
   const auto on_batch = [&](const Timing& timing) {
     has_hung = dispatcher_.ran_here(instance, group, &timing);
-    has_instance = false;  // not before: without memory to learn from it the instance is still taken
+    has_instance = false;  // not before: if ran_here() throws for lack of memory, the instance is still taken
     if (on_batch_ && !has_hung) on_batch_(timing);
   };
   std::vector<Request> batch;

@@ -1,4 +1,4 @@
-// The scheduler on a real small model: batches equal singles bit for bit, and every way a request can end.
+// Tests the scheduler with a small real model: batches equal singles bit for bit; all ways a request can end.
 #include "sched/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ SchedulerOptions options(int64_t max_rows, int64_t window_ms) {
   return o;
 }
 
-/// A sink whose outcome can be waited for; a second call breaks the promise and fails the test.
+/// A sink whose outcome can be awaited; a second call throws and fails the test.
 struct Answer {
   std::promise<Outcome> promise;
   std::future<Outcome> future = promise.get_future();
@@ -68,14 +68,14 @@ Request request(Tensor x, Answer& answer) {
   return {.inputs = {std::move(x)}, .rows = rows, .sink = answer.sink()};
 }
 
-/// The same for work that may wait.
+/// The same for background work.
 Request background_request(Tensor x, Answer& answer) {
   Request r = request(std::move(x), answer);
   r.priority = kBackgroundPriority;
   return r;
 }
 
-/// Occupies the scheduler's only instance: its sink returns when released.
+/// Occupies the scheduler's only instance: its sink returns only when released.
 class Blocker {
  public:
   explicit Blocker(Scheduler& scheduler) {
@@ -96,7 +96,7 @@ TEST(Scheduler, BackgroundWorkStandsBehindClientsAndSharesNoBatchWithThem) {
   Scheduler scheduler(small_model(), options(8, 0), clock);
   std::vector<Answer> background(12), clients(3);
   std::mutex mutex;
-  std::vector<std::pair<bool, int64_t>> order;  // of a client, rows of its batch
+  std::vector<std::pair<bool, int64_t>> order;  // whether it is a client's, rows of its batch
   const auto submit = [&](Answer& answer, unsigned seed, bool is_client) {
     Request r = request(input(1, seed), answer);
     if (!is_client) r.priority = kBackgroundPriority;
@@ -123,13 +123,13 @@ TEST(Scheduler, BackgroundWorkStandsBehindClientsAndSharesNoBatchWithThem) {
   }
 }
 
-/// Waits a minute at most until work that may wait stands still inside a run.
+/// Waits, at most a minute, until background work is paused inside a run.
 void await_pause(const Scheduler& scheduler) {
   for (int i = 0; i < 60'000 && scheduler.stats().paused == 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// The run has begun and does not end before the clients' requests are answered, those too that come later.
+// A background run that has begun does not end before all clients' requests are answered, even later ones.
 TEST(Scheduler, ABackgroundRunStandsStillWhileClientsWait) {
   base::SystemClock clock;
   Scheduler scheduler(small_model(), options(8, 0), clock);
@@ -151,7 +151,7 @@ TEST(Scheduler, ABackgroundRunStandsStillWhileClientsWait) {
   EXPECT_TRUE(two.outputs.at(0).same_as(one.outputs.at(0)));
 }
 
-// What stands still is answered when the scheduler closes; what comes afterwards is refused.
+// A paused run is answered when the scheduler closes; later requests are refused.
 TEST(Scheduler, DrainEndsBackgroundRunsThatStandStill) {
   base::SystemClock clock;
   Scheduler scheduler(small_model(), options(8, 0), clock);
@@ -167,7 +167,7 @@ TEST(Scheduler, DrainEndsBackgroundRunsThatStandStill) {
   EXPECT_TRUE(late.future.get().error);
 }
 
-// Whenever clients come and go, every request has one answer, and the right one.
+// However clients come and go, every request gets one answer, and the right one.
 TEST(Scheduler, BackgroundWorkLosesNothingBesideClients) {
   base::SystemClock clock;
   const auto model = small_model();
@@ -214,7 +214,7 @@ TEST(Scheduler, ARowIsTheSameAloneAndInABatch) {
     most = std::max(most, o.timing.batch_rows);
     EXPECT_TRUE(o.outputs.at(0).same_as(alone[i])) << i;
   }
-  EXPECT_EQ(most, 7);  // they did share a batch
+  EXPECT_EQ(most, 7);  // some shared a batch
 }
 
 TEST(Scheduler, AnIdleInstanceRunsAQuickRequestOnTheThreadThatSubmits) {
@@ -248,8 +248,8 @@ TEST(Scheduler, AnIdleInstanceRunsAQuickRequestOnTheThreadThatSubmits) {
   EXPECT_EQ(scheduler.stats().accepted, scheduler.stats().batches);
 }
 
-// Threads that run their requests themselves, the instances' own threads, a drain in between: each request
-// has one answer.
+// Threads that run their own requests, the instances' threads, and a drain in between: each request gets one
+// answer.
 TEST(Scheduler, ManyThreadsThatRunTheirOwnRequestsGetOneAnswerEach) {
   base::SystemClock clock;
   SchedulerOptions o = options(8, 0);
@@ -310,7 +310,7 @@ TEST(Scheduler, AFullQueueRefusesAtOnce) {
   EXPECT_EQ(scheduler.stats().refused, 1u);
 }
 
-/// Seconds to queue so many requests behind a running one and to run them, in batches of eight.
+/// Seconds to queue `count` requests behind a running one and to run them in batches of eight.
 double seconds_of_queue(size_t count, const std::function<void(Request&, size_t)>& change) {
   base::SystemClock clock;
   SchedulerOptions o = options(8, 0);
@@ -334,8 +334,8 @@ double seconds_of_queue(size_t count, const std::function<void(Request&, size_t)
   return static_cast<double>(clock.now_ns() - start_ns) * 1e-9;
 }
 
-// What a request costs must not grow with how many wait: ten times as many may take no more than thirty times
-// as long, which a hundred times is far from.
+// The cost of a request must not grow with the number that wait: ten times as many may take at most thirty
+// times as long; quadratic cost would take a hundred times.
 TEST(Scheduler, ALongQueueCostsNoMoreForEachThanAShortOne) {
   const auto plain = [](Request&, size_t) {};
   const auto mixed = [](Request& r, size_t i) {
@@ -350,7 +350,7 @@ TEST(Scheduler, ALongQueueCostsNoMoreForEachThanAShortOne) {
   }
 }
 
-// A request that is late, or whose client has left, hears so while the only instance is busy.
+// A request that is late, or whose client has left, is answered while the only instance is busy.
 TEST(Scheduler, WhoIsLateOrLeftDoesNotWaitForAnInstance) {
   base::SystemClock clock;
   SchedulerOptions o = options(8, 0);
@@ -359,7 +359,7 @@ TEST(Scheduler, WhoIsLateOrLeftDoesNotWaitForAnInstance) {
   Blocker blocker(scheduler);
   Answer late, gone, refused, next;
   Request r = request(input(1, 1), late);
-  r.deadline_ns = clock.now_ns() + base::kNsPerSecond;  // the two others come before that
+  r.deadline_ns = clock.now_ns() + base::kNsPerSecond;  // the other two arrive earlier
   scheduler.submit(std::move(r));
   std::atomic<bool> has_left{false};
   r = request(input(1, 2), gone);
@@ -373,7 +373,7 @@ TEST(Scheduler, WhoIsLateOrLeftDoesNotWaitForAnInstance) {
   ASSERT_EQ(gone.future.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_EQ(gone.future.get().ending, Ending::cancelled);
   EXPECT_EQ(scheduler.stats().waiting, 0u);
-  scheduler.submit(request(input(1, 4), next));  // their places are free
+  scheduler.submit(request(input(1, 4), next));  // their places are free again
   blocker.release();
   EXPECT_FALSE(next.future.get().error);
 }
@@ -424,7 +424,7 @@ TEST(Scheduler, DestructionAnswersEverybody) {
 }
 
 TEST(Scheduler, DifferentInnerShapesDoNotMix) {
-  // 25 columns do not fit the model: that request fails, its neighbour does not.
+  // 25 columns do not fit the model: that request fails, but the other does not.
   base::SystemClock clock;
   Scheduler scheduler(small_model(), options(8, 20), clock);
   Answer good, bad;
@@ -434,7 +434,7 @@ TEST(Scheduler, DifferentInnerShapesDoNotMix) {
   EXPECT_FALSE(good.future.get().error);
 }
 
-// Whoever makes requests checks them; one that is wrong all the same harms nobody.
+// Creators of requests check them, but an inconsistent one must not harm others either.
 TEST(Scheduler, RowsThatDisagreeAreNotTaken) {
   base::SystemClock clock;
   Scheduler scheduler(small_model(), options(8, 0), clock);
@@ -498,7 +498,7 @@ TEST(Scheduler, AnAdaptiveWindowDoesNotMakeALoneClientWait) {
   EXPECT_LT(clock.now_ns() - start, 100 * base::kNsPerSecond) << "one waited for the window";
 }
 
-/// y = tanh(x w1) w2, which two ranks split between the products.
+/// y = tanh(x w1) w2, which two ranks split between the two products.
 std::shared_ptr<const engine::PreparedModel> wide_model() {
   ir::Graph g;
   const auto batch = tensor::Dim::symbol("batch");
@@ -514,7 +514,7 @@ std::shared_ptr<const engine::PreparedModel> wide_model() {
   return std::make_shared<const engine::PreparedModel>(std::move(g));
 }
 
-// Where threads count as computing on all processors but one, batches run there.
+// If threads count as computing on all processors but one, batches run on that one.
 TEST(Scheduler, BatchesRunWhereNobodyElseComputes) {
   const base::SystemClock clock;
   const std::vector<int> cpus = base::read_cpu_info().allowed;
@@ -564,7 +564,7 @@ TEST(Scheduler, TellsHaltPollingOfBatches) {
   EXPECT_EQ(polling->polling(), 1);
 }
 
-/// y = softmax over groups of four elements, which may lie in two rows: x [batch, length].
+/// y = softmax over groups of four elements, which may span two rows: x [batch, length].
 std::shared_ptr<const engine::PreparedModel> softmax_of_fours() {
   ir::Graph g;
   const ir::ValueId x =
@@ -577,7 +577,7 @@ std::shared_ptr<const engine::PreparedModel> softmax_of_fours() {
   return std::make_shared<const engine::PreparedModel>(std::move(g));
 }
 
-// Rows of eight are apart, rows of six are not: two of those share a group of four.
+// Rows of eight are independent, but rows of six are not: two adjacent ones share a group of four.
 TEST(BatchRunner, RequestsShareABatchOnlyWhereTheirExtentsAreShownToKeepRowsApart) {
   engine::Session session(softmax_of_fours(), {.threads = 1});
   const Padding padding{.is_shown = true, .row_buckets = {1, 2, 4}};
@@ -602,7 +602,7 @@ TEST(BatchRunner, RequestsShareABatchOnlyWhereTheirExtentsAreShownToKeepRowsApar
   }
 }
 
-// A row that would be filled up to two, and then share a group with nobody's row, is refused as it is alone.
+// A row is not padded where it would share a group of four with padding: it runs alone and is refused.
 TEST(BatchRunner, ARowIsNotFilledUpWhereItWouldMeetTheFilling) {
   engine::Session session(softmax_of_fours(), {.threads = 1});
   const Padding padding{.is_shown = true, .row_buckets = {2}};
@@ -646,7 +646,7 @@ TEST(BatchRunner, ALostRankFailsARequestWithUnavailableAndTheNextIsAnswered) {
   EXPECT_EQ(lost.error->code(), base::ErrorCode::unavailable) << lost.error->message();
   expect_answered(ask(1)[0]);
   EXPECT_EQ(session.sharded()->restarts(), 1);
-  // A batch that fails is run request by request: on the new ranks all are answered.
+  // A batch that fails is run again request by request: on the new ranks, all are answered.
   session.sharded()->lose(1);
   for (const Outcome& o : ask(3)) expect_answered(o);
 }
@@ -659,7 +659,7 @@ TEST(Scheduler, AFailingWarmUpIsThrown) {
   EXPECT_THROW(Scheduler(small_model(), o, clock), base::Error);
 }
 
-/// y = 2 x + length-blind, x [batch, 3, n, 2]: each element alone, so filling cannot change it.
+/// y = 2 x, x [batch, 3, n, 2]: works on single elements, so padding cannot change the result.
 std::shared_ptr<const engine::PreparedModel> doubling_model() {
   ir::Graph g;
   const ir::ValueId x = g.add_input(
@@ -697,14 +697,14 @@ TEST(Scheduler, FillsLengthsUpAndCutsAnswers) {
   }
   scheduler.drain();
   ASSERT_EQ(batches.size(), 2u);
-  // Rows 1+2+3 to 8; lengths 3, 4 and 1 to 4, times 6.
+  // 1+2+3 rows are padded to 8; lengths 3, 4 and 1 to 4, times 6.
   EXPECT_EQ(batches[0].elements, 8 * 6 * 4);
   EXPECT_EQ(batches[0].padded, 8 * 6 * 4 - 6 * (1 * 3 + 2 * 4 + 3 * 1));
   EXPECT_EQ(batches[1].padded, 0);
 }
 
-// One row of 8 MB in a batch filled up to 8 of them: refused by what its program would need, before it is
-// filled up.
+// One row of 8 MB in a batch padded to 8 rows: refused because of the memory its program would need, before
+// it is padded.
 TEST(Scheduler, BatchesWhoseProgramDoesNotFitAreRefusedUnfilled) {
   base::SystemClock clock;
   SchedulerOptions o = options(8, 0);
@@ -726,7 +726,7 @@ TEST(Scheduler, BatchesWhoseProgramDoesNotFitAreRefusedUnfilled) {
   EXPECT_FALSE(small.future.get().error.has_value());
 }
 
-/// x [n] and a trip count -> x, after so many rounds of nothing.
+/// x [n] and a trip count -> x, doubled that many times.
 std::shared_ptr<const engine::PreparedModel> looping_model() {
   ir::Attrs attrs{{"captures", int64_t{0}}};
   attrs.set("body", std::make_shared<const ir::Graph>(
@@ -741,7 +741,7 @@ std::shared_ptr<const engine::PreparedModel> looping_model() {
   return std::make_shared<const engine::PreparedModel>(std::move(g));
 }
 
-// A model that is quick for one request and endless for the next never runs where requests are read.
+// A model that is quick for one request and endless for another never runs on the thread that reads requests.
 TEST(Scheduler, WorkThatDependsOnDataIsLeftToInstances) {
   base::SystemClock clock;
   SchedulerOptions o = options(1, 0);
@@ -761,8 +761,8 @@ TEST(Scheduler, WorkThatDependsOnDataIsLeftToInstances) {
   }
 }
 
-// Past its request's deadline a run is told to end, long before it counts as hung: the instance is free
-// again.
+// After the deadline of its request, a run is told to stop, long before it counts as hung: the instance is
+// free again.
 TEST(Scheduler, RunsThatNobodyWaitsForEnd) {
   base::SystemClock clock;
   SchedulerOptions o = options(1, 0);

@@ -1,4 +1,4 @@
-// The requests that wait for one model, in the order in which they go.
+// The requests that wait for one model, in the order in which they run.
 #include "sched/waiting_queue.h"
 
 #include <algorithm>
@@ -10,21 +10,21 @@
 namespace trireme::sched {
 namespace {
 
-/// So many are seen whole; more than the usual bound of a queue.
+/// Queues up to this size are seen whole; more than the usual bound of a queue.
 constexpr size_t kWhole = 1024;
-/// Of further tenants together.
+/// The most requests seen of all tenants together in longer queues.
 constexpr size_t kMostOfTenants = 4096;
-/// One sweep holds the scheduler's lock for a fraction of a millisecond, and follows another no sooner.
+/// A sweep holds the scheduler's lock for a fraction of a millisecond; sweeps are at least this far apart.
 constexpr size_t kSlice = 2048;
 constexpr int64_t kBetweenSweepsNs = 2 * base::kNsPerMs;
-/// Clients that leave do not say so: they are asked so often.
+/// Clients do not announce that they leave, so they are polled at this interval.
 constexpr int64_t kAskNs = 20 * base::kNsPerMs;
 
 bool is_for(const Request& request, int instance) {
   return request.instance < 0 || request.instance == instance;
 }
 
-/// When it expires; never where it is only delayed and has been.
+/// When it expires; never if its deadline only delays it and has passed already.
 int64_t expiry_of(const Waiting& w, bool is_late) {
   const int64_t deadline_ns = w.deadline_ns == 0 || is_late ? INT64_MAX : w.deadline_ns;
   return w.finish_ns == 0 ? deadline_ns : std::min(deadline_ns, w.finish_ns);
@@ -34,7 +34,7 @@ int64_t expiry_of(const Waiting& w, bool is_late) {
 
 void WaitingQueue::push(Request&& request, const Waiting& waiting) {
   const Key key = key_of(waiting, arrivals_++);
-  // Most come in order.
+  // Most arrive in order.
   items_.emplace_hint(items_.end(), key, Item{std::move(request), waiting});
   ++levels_[waiting.priority];
   due_ += waiting.finish_ns != 0;
@@ -70,7 +70,7 @@ WaitingQueue::View WaitingQueue::view(int instance, int64_t max_rows) {
     view_tenants(view, instance);
     return view;
   }
-  // With due times or shares a later one may be better than a full batch of the first: they are compared.
+  // With due times or shares, a later request may be better than a full batch of the first; all are compared.
   const bool may_end = due_ == 0 && !is_fair_;
   int64_t rows = 0;
   for (auto at = items_.begin(); at != items_.end() && (is_whole || view.places.size() < kWhole); ++at) {
@@ -82,7 +82,7 @@ WaitingQueue::View WaitingQueue::view(int instance, int64_t max_rows) {
   return view;
 }
 
-/// The first of each tenant: the batch's are among them, whoever's turn it is.
+/// The first requests of each tenant: the batch is among them, whichever tenant comes next.
 void WaitingQueue::view_tenants(View& view, int instance) {
   const size_t each = std::max<size_t>(1, kMostOfTenants / std::max<size_t>(1, tenants_.size()));
   std::vector<Key> keys;
@@ -155,7 +155,7 @@ std::vector<Request> WaitingQueue::take_all() {
   return taken;
 }
 
-/// Gives it its place behind the others of its priority.
+/// Moves it behind all others of its priority.
 void WaitingQueue::delay(Items::iterator at) {
   const uint32_t tenant = at->second.waiting.tenant;
   if (is_fair_) tenants_.at(tenant).keys.erase(at->first);
@@ -196,7 +196,7 @@ void WaitingQueue::sweep(int64_t now_ns, Leavers& leavers) {
 
 int64_t WaitingQueue::next_sweep_ns() const {
   if (items_.empty()) return INT64_MAX;
-  // A round that has begun goes on; else when a deadline passes, or it is time to ask who is still there.
+  // Continues a round that has begun; else due when a deadline passes, or when clients must be polled.
   const int64_t due_ns = swept_ ? swept_ns_ : std::min(earliest_ns_, swept_ns_ + kAskNs);
   return std::max(due_ns, swept_ns_ + kBetweenSweepsNs);
 }

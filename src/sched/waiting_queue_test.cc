@@ -1,4 +1,4 @@
-// The queue of requests: its order, what the policy sees of a long one, who leaves it late or cancelled.
+// Tests the queue of requests: order, what the policy sees of a long queue, and who leaves late or cancelled.
 #include "sched/waiting_queue.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(WaitingQueue, GoesByPriorityThenDueTimeThenArrival) {
   EXPECT_EQ(queue.size(), 3u);
 }
 
-// The batch that the policy forms from the view is the one that it would form from all that wait.
+// The policy forms the same batch from the view as from all requests that wait.
 TEST(WaitingQueue, AViewHoldsTheBatchOfAllThatWait) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 20; ++round) {
@@ -76,7 +76,7 @@ TEST(WaitingQueue, ALongQueueShowsEachTenantsFirst) {
   EXPECT_EQ(queue.of_tenant(1), 4999u);
 }
 
-// A request that is due counts, however many that are not stand before it.
+// A request that is due is seen, however many requests without due times precede it.
 TEST(WaitingQueue, WithDueTimesAThousandAreSeen) {
   WaitingQueue queue(false);
   for (int64_t i = 0; i < 3000; ++i) queue.push(numbered(i), {.enqueued_ns = i});
@@ -108,7 +108,7 @@ TEST(WaitingQueue, SweepsFindWhoIsLateOrLeftHoweverFarBack) {
   EXPECT_EQ(leavers.cancelled[0].rows, 3);
   EXPECT_TRUE(leavers.hopeless.empty());
   EXPECT_EQ(queue.size(), 10'002u);
-  // The delayed one is the last of all, and does not expire again.
+  // The delayed request is the last of all, and does not expire again.
   for (now_ns = 500 * kNsPerMs; queue.size() > 2; now_ns = queue.next_sweep_ns())
     queue.sweep(now_ns, leavers);
   EXPECT_EQ(leavers.expired.size(), 10'001u);
@@ -127,7 +127,7 @@ TEST(WaitingQueue, OfOneInstance) {
     r.instance = i % 3 - 1;
     queue.push(std::move(r), {.enqueued_ns = i});
   }
-  EXPECT_EQ(queue.view(0, 8).places.size(), 4u);  // two are for anybody
+  EXPECT_EQ(queue.view(0, 8).places.size(), 4u);  // two are for any instance
   EXPECT_EQ(queue.take_of_instance(1).size(), 2u);
   EXPECT_EQ(queue.size(), 4u);
 }

@@ -1,5 +1,5 @@
 // Fuzzes load requests: any parameters, with a configuration as JSON or text and a model's files, load the
-// model or are refused; what serves afterwards is whole.
+// model or are refused; afterwards, a valid model is served.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -62,7 +62,7 @@ struct World {
   std::unique_ptr<KserveCore> core;
 };
 
-/// The parameters as HTTP brings them.
+/// Parses parameters as HTTP requests contain them.
 base::Json parameters_of(std::string_view text) {
   const base::Json json = request_json(text);
   const base::Json* parameters = json.find("parameters");
@@ -71,8 +71,8 @@ base::Json parameters_of(std::string_view text) {
 
 }  // namespace
 
-// The first byte chooses what the rest is: the request's JSON, a configuration as JSON, or one for a model
-// whose file comes with it.
+// The first byte chooses the meaning of the rest: the request's JSON, a configuration as JSON, or a
+// configuration for a model whose file comes with it.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static World world;
   if (size < 1) return 0;

@@ -1,4 +1,4 @@
-// The server: from start to drain.
+// The server, from start to drain.
 #include "serve/server.h"
 
 #include <sys/resource.h>
@@ -47,14 +47,14 @@ GrpcServerOptions grpc_options(const ServeOptions& options) {
   return grpc;
 }
 
-/// All memory that the server may use; the rest of what the control group allows is for what is not counted:
-/// code, stacks, what the allocator keeps, small things.
+/// The memory that the server may use. The rest of the control group's limit is for memory that is not
+/// counted: code, stacks, memory kept by the allocator, small objects.
 int64_t memory_limit(const ServeOptions& options) {
   if (options.memory_limit.bytes > 0) return options.memory_limit.bytes;
   return base::memory_limit_bytes() / 5 * 4;
 }
 
-/// The names that clients may call the server by: those given, and those that it listens on.
+/// The names by which clients may address the server: those given, and those on which it listens.
 std::vector<std::string> names_of(const AccessOptions& access) {
   std::vector<std::string> names = access.host_name;
   const auto is_name = [](const std::string& host) {
@@ -66,9 +66,9 @@ std::vector<std::string> names_of(const AccessOptions& access) {
   return names;
 }
 
-/// Each connection is an open file: takes what the system allows, and says so where that is too little.
+/// Each connection is an open file: raises their limit to the system's, and warns if that is too little.
 void allow_open_files(int connections, base::Log& log) {
-  constexpr rlim_t kOthers = 256;  // models, gRPC, logs
+  constexpr rlim_t kOthers = 256;  // for models, gRPC, logs
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
@@ -93,7 +93,7 @@ Server::Server(const ServeOptions& options, const base::Env& env)
                .ns = options.texts.answers.responses_time.ns}),
       adapters_(core_) {
   base::process_memory().set_limit(memory_limit(options));
-  Prices::read(options.price_per_hour, options.prices, 1);  // what is wrong with them is told now
+  Prices::read(options.price_per_hour, options.prices, 1);  // reports errors in them now
   register_process_metrics(metrics_, env_.clock);
   allow_open_files(options.max_connections, env_.log);
   register_http_metrics();
@@ -120,7 +120,7 @@ Server::~Server() {
   if (metrics_http_) metrics_http_->stop();
   http_->stop();
   if (jobs_) jobs_->stop();
-  repository_.close();  // what still runs traces itself, and writes to clients' regions: the core's
+  repository_.close();  // runs still use the core's tracer and regions
 }
 
 void Server::load() {
@@ -134,10 +134,10 @@ void Server::load() {
 bool Server::drain() {
   core_.set_state(ServerState::draining);
   std::thread jobs([&] {
-    if (jobs_) jobs_->stop();  // batches go on at the next start
+    if (jobs_) jobs_->stop();  // batches continue at the next start
   });
   const auto limit = std::chrono::milliseconds(options_.exit_timeout.ns / base::kNsPerMs);
-  // Both at once: clients of one hear of the end whatever those of the other still wait for.
+  // Both drain at once: clients of one learn of the end whatever clients of the other still wait for.
   bool all_grpc = true;
   std::thread grpc([&] {
     if (grpc_) all_grpc = grpc_->drain(limit);
@@ -146,7 +146,7 @@ bool Server::drain() {
   grpc.join();
   jobs.join();
   const bool all = all_http && all_grpc;
-  // Answers that came too late go nowhere; the schedulers still end in order.
+  // Later answers are discarded, but the schedulers still end in order.
   http_->stop();
   if (all) repository_.drain();
   return all;

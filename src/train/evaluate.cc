@@ -1,4 +1,4 @@
-// Evaluation by an ordinary session: what is measured is what will be served.
+// Evaluates with an ordinary session, so that the results are those of the model as it will be served.
 #include "train/evaluate.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ data::LoaderOptions loader_options(const EvaluatorOptions& o, int64_t samples) {
   return loader;
 }
 
-/// Rank of every value, from 0; equal values share the mean of theirs.
+/// The rank of every value, from 0; equal values get the mean of their ranks.
 std::vector<double> ranks_of(const std::vector<double>& values) {
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -89,7 +89,7 @@ Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph, const Lend& 
        b += options_.ranks.size()) {
     const std::optional<data::Batch> batch = loader_.next();
     if (!batch) break;
-    if (batch->valid_rows == 0) break;  // the data ended among the batches that ranks take at once
+    if (batch->valid_rows == 0) break;  // data ended within the batches that ranks take together
     const std::vector<tensor::Tensor> feeds = feeder_.feeds(*batch, batch->valid_rows);
     const auto outputs = session.run(feeds);
     for (const char* name : {"loss_sum", "count", "correct"}) {
@@ -103,8 +103,8 @@ Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph, const Lend& 
   return sums;
 }
 
-/// All ranks' values in the order of the batches, of which rank r made r, r + ranks, …: all but the last of
-/// `per_batch` values each.
+/// Merges the values of all ranks into the order of the batches, of which rank r processed r, r + ranks, …;
+/// every batch except the last has `per_batch` values.
 std::vector<double> Evaluator::in_order(const std::vector<double>& mine, size_t per_batch) const {
   const auto size = static_cast<double>(mine.size());
   const std::vector<double> sizes = options_.ranks.gather(std::span(&size, 1));
@@ -129,7 +129,7 @@ EvalRecord Evaluator::run(const ir::Graph& loss_graph, int64_t step, const Lend&
   for (size_t i = 0; i < batches.size(); ++i) sums[i % sums.size()] += batches[i];
   const auto [loss, count, correct] = sums;
   EvalRecord record{.step = step, .targets = static_cast<int64_t>(count)};
-  record.loss = count > 0 ? loss / count : 0;  // the mean over no target is 0 (C24)
+  record.loss = count > 0 ? loss / count : 0;  // by definition (C24), the mean over no targets is 0
   record.accuracy = correct < 0 ? -1 : count > 0 ? correct / count : 0;
   const auto rows = static_cast<size_t>(options_.batch);
   const std::vector<double> wanted = in_order(mine.wanted, rows);

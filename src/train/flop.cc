@@ -1,4 +1,4 @@
-// Counting work by schemas; measuring the product rate with the program's own kernels.
+// Counts work from the ops' schemas, and measures the rate of products with the program's own kernels.
 #include "train/flop.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace trireme::train {
 namespace {
 
-/// The best of so many products of side x side matrices, flop/s.
+/// The best rate of `repeats` products of side x side matrices, in flop/s.
 double square_rate(int64_t side, int repeats, int threads, passes::Precision precision) {
   ir::Graph graph;
   const auto weights = tensor::Tensor::zeros(tensor::DType::f32, {side, side});
@@ -40,14 +40,14 @@ double forward_flop(const ir::Graph& graph, const std::vector<tensor::Dims>& sha
   const ir::Graph bound = passes::bind_shapes(graph, shapes);
   double flop = 0;
   for (const ir::Node& node : bound.nodes()) {
-    // The rest (activations, norms, losses) is left out of model flop by convention.
+    // By convention, model flop exclude all other ops (activations, norms, losses).
     if (ir::has_products(node.op->schema)) flop += ir::cost_of(node.op->schema, bound.view(node)).flop;
   }
   return flop;
 }
 
 double measure_product_rate(int threads, passes::Precision precision) {
-  // Large ones occupy many threads; of small ones some are not interrupted on a machine that others use too.
+  // Large products use many threads; among many small ones, some are not interrupted on a shared machine.
   const double large = square_rate(1024, 6, threads, precision);
   return std::max(large, square_rate(512, 40, threads, precision));
 }

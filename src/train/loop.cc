@@ -15,7 +15,7 @@ namespace {
 
 using base::Json;
 
-/// What the run tells is told by the leader.
+/// Only the leader writes logs; returns silent options for all other ranks.
 LogOptions log_options(const LogOptions& options, const Ranks& ranks) {
   if (ranks.is_leader()) return options;
   LogOptions silent = options;
@@ -52,7 +52,7 @@ Trainer::Trainer(const TrainConfig& config, TrainTask task, base::Env env, Ranks
 
 Trainer::~Trainer() = default;
 
-/// Says in words what MFU means in this run, and warns of operators that a device leaves to the host.
+/// Describes what MFU means in this run, and warns about operators that the device leaves to the host.
 std::string Trainer::measure_rates() {
   const bool is_on_device =
       config_.run.device != "cpu" && config_.parallel.precision.compute != passes::Precision::fp8;
@@ -70,7 +70,7 @@ void Trainer::start_run() {
     std::filesystem::create_directories(directory_);
     base::write_file_atomic(directory_ + "/config.yaml", base::to_yaml(task_.config));
   }
-  // Before the log is cut back to where the run goes on.
+  // Must precede cutting the log back to the step from which the run continues.
   const LostWork lost = ranks_.is_leader()
                             ? work_after(directory_ + "/log.jsonl", steps_.state().step, env_.clock.wall_ns())
                             : LostWork{};
@@ -102,7 +102,7 @@ void Trainer::start_run() {
   if (!checkpoints_.resumed_from().empty()) tell_restart(lost);
 }
 
-/// What the end of the process before this one cost.
+/// Reports what the death of the previous process cost.
 void Trainer::tell_restart(const LostWork& lost) {
   env_.log.info("train", "restarted",
                 {{"from", checkpoints_.resumed_from()},
@@ -121,7 +121,7 @@ void Trainer::tell_restart(const LostWork& lost) {
                                          {"down_seconds", lost.down_seconds}}));
 }
 
-/// `own`: this rank's step, before share().
+/// `own`: this rank's step, before share() combines them.
 void Trainer::watch_ranks(const StepRecord& own) {
   for (const SlowRank& slow : slow_.observe(own.step_ms - own.exposed_ms)) {
     log_->end_line();
@@ -145,7 +145,7 @@ void Trainer::judge(const StepRecord& record) {
   env_.log.warning(
       "train", "step_skipped",
       {{"step", record.step}, {"loss", record.loss}, {"grad_norm", record.grad_norm}, {"in_row", in_row}});
-  // Skipping is how a loss scale is found; it is no failure until the scale cannot fall further.
+  // Skipping is how a loss scale is found, so it is a failure only when the scale cannot fall further.
   const bool may_skip = steps_.is_searching_scale() || config_.run.non_finite == NonFinite::skip;
   if (may_skip && in_row < config_.run.max_skips) return;
   base::fail(base::ErrorCode::unavailable, "step ", record.step, ": loss ", record.loss, ", gradient norm ",
@@ -184,7 +184,7 @@ EvalRecord Trainer::evaluate() {
   return record;
 }
 
-/// Higher is better; NaN when the state of this step was not evaluated.
+/// Higher is better; NaN if the state of this step was not evaluated.
 double Trainer::score() const {
   if (!last_eval_ || last_eval_->step != steps_.state().step) return NAN;
   return config_.checkpoint.metric == Metric::accuracy && last_eval_->accuracy >= 0 ? last_eval_->accuracy

@@ -1,4 +1,4 @@
-// Tests the loop on ranks: everything that can happen in a run happens as on one rank, bit for bit.
+// Tests the loop on ranks: every event of a run happens as on a single rank, bit for bit.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -10,7 +10,7 @@
 namespace trireme::train {
 namespace {
 
-/// How a run ended, for comparison.
+/// The state in which a run ended, for comparison.
 struct Ended {
   RunState state;
   std::optional<EvalRecord> eval;
@@ -18,7 +18,7 @@ struct Ended {
   std::vector<StepRecord> steps;
 };
 
-/// Runs it to the end (or to step `stop_at`) on `dp` ranks; `resumes`: from its newest checkpoint.
+/// Runs to the end (or to step `stop_at`) on `dp` ranks; `resumes`: from the newest checkpoint.
 Ended run_on(TestRun& run, int dp, int zero, bool resumes = false, int64_t stop_at = 0) {
   run.config.batch.micro = 4;
   run.config.parallel.dp = dp;
@@ -30,7 +30,7 @@ Ended run_on(TestRun& run, int dp, int zero, bool resumes = false, int64_t stop_
     comm::Mesh mesh(c, run.config.parallel.mesh());
     const auto trainer = run.trainer(Ranks(&mesh));
     EXPECT_TRUE(!resumes || trainer->resume_auto());
-    // The last rank alone is told to stop; all do.
+    // Only the last rank is told to stop, but all ranks do.
     const RunResult result =
         trainer->run([&] { return c.rank() == dp - 1 && trainer->state().step == stop_at; });
     EXPECT_EQ(result.interrupted, stop_at > 0);
@@ -68,7 +68,7 @@ void expect_same(const Ended& a, const Ended& b) {
 
 using Change = std::function<void(TestRun&)>;
 
-/// The run with `change` on one rank, and on more with every stage of ZeRO.
+/// Compares the run with `change` on one rank with runs on more ranks, at every stage of ZeRO.
 void expect_ranks_do_not_matter(const std::string& name, const Change& change) {
   const auto run = [&](int dp, int zero) {
     TestRun one(base::concat(name, dp, zero));
@@ -83,7 +83,7 @@ void expect_ranks_do_not_matter(const std::string& name, const Change& change) {
 }
 
 TEST(LoopRanks, TrainAndEvaluateAsOne) {
-  // 120 samples in batches of 4 are 30: they do not divide over 4 ranks.
+  // 120 samples in batches of 4 make 30 batches, which 4 ranks cannot divide evenly.
   expect_ranks_do_not_matter("ranks_plain", [](TestRun& run) { run.config.eval.every = 9; });
 }
 
@@ -98,7 +98,7 @@ TEST(LoopRanks, FindTheSameLossScale) {
 }
 
 TEST(LoopRanks, SkipTheSameSteps) {
-  // The bad sample is on one rank; all leave the step out.
+  // The bad sample is on one rank, but all ranks skip the step.
   expect_ranks_do_not_matter("ranks_skips", [](TestRun& run) {
     run.dataset = std::make_shared<const Circles>(std::vector<int64_t>{4, 77});
     run.config.run.steps = 21;

@@ -1,5 +1,5 @@
-// Tests the loop: resumed = uninterrupted bit for bit, any threads and workers, accumulation, spikes,
-// failures.
+// Tests the loop: resumed = uninterrupted, bit for bit; any number of threads and workers; accumulation,
+// spikes, failures.
 #include "train/loop.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ void expect_equal(const model::NamedTensors& a, const model::NamedTensors& b) {
   }
 }
 
-/// The whole run without a break: what every other must equal.
+/// The run without interruption, which all other runs must equal.
 model::NamedTensors uninterrupted() {
   TestRun run("whole");
   const auto trainer = run.trainer();
@@ -105,7 +105,7 @@ TEST(Loop, AccumulationSumsWhatOneBatchSums) {
       losses.back().push_back(r.loss);
     }
   }
-  // The same samples, masks and divisor (valid targets of the whole step): only the order of sums differs.
+  // Samples, masks and the divisor (valid targets of the whole step) are equal; only sums differ in order.
   for (size_t s = 0; s < 8; ++s) {
     EXPECT_NEAR(losses[1][s], losses[0][s], 2e-6 * losses[0][s]) << "step " << s;
     EXPECT_NEAR(losses[2][s], losses[0][s], 2e-6 * losses[0][s]) << "step " << s;
@@ -115,7 +115,7 @@ TEST(Loop, AccumulationSumsWhatOneBatchSums) {
 TEST(Loop, SkippedStepsMoveTheDataOnly) {
   TestRun run("skips");
   run.dataset = std::make_shared<const Circles>(std::vector<int64_t>{4});
-  run.config.run.steps = 14;  // two epochs of seven steps: the bad sample comes twice at most
+  run.config.run.steps = 14;  // two epochs of seven steps: the bad sample occurs at most twice
   const auto trainer = run.trainer();
   const RunResult result = trainer->run(never);
   EXPECT_EQ(result.state.step, 14);
@@ -138,7 +138,7 @@ TEST(Loop, HalfPrecisionFindsItsScaleAndResumes) {
   const auto make = [](bool keep) {
     auto run = std::make_unique<TestRun>("half", keep);
     run->config.parallel.precision.compute = passes::Precision::f16;
-    run->config.loss_scale.initial = 0x1p40;  // overflows until it has fallen far
+    run->config.loss_scale.initial = 0x1p40;  // overflows until it has fallen a lot
     run->config.loss_scale.window = 5;
     run->config.run.max_skips = 40;
     run->config.run.steps = 60;
@@ -174,7 +174,7 @@ TEST(Loop, RefusesACheckpointOfAnotherRun) {
   TestRun optimizer("other_optimizer");
   optimizer.config.optimizer.kind = passes::OptimizerKind::sgd;
   EXPECT_THROW(optimizer.trainer()->resume(path), base::Error);
-  TestRun batch("other_batch");  // a batch that divides the position may differ
+  TestRun batch("other_batch");  // the batch may differ if it divides the position
   batch.config.batch.global = 8;
   EXPECT_NO_THROW(batch.trainer()->resume(path));
 }
@@ -203,7 +203,7 @@ std::unique_ptr<TestRun> spiky(bool keep) {
   run->config.spikes.policy = SpikePolicy::rollback;
   run->config.spikes.window = 16;
   run->config.spikes.patience = 1;
-  run->config.spikes.z_loss = run->config.spikes.z_norm = 2;  // ordinary noise is a spike now
+  run->config.spikes.z_loss = run->config.spikes.z_norm = 2;  // ordinary noise now counts as a spike
   return run;
 }
 

@@ -1,4 +1,4 @@
-// The checkpoints of a run directory: written while steps go on, read to go on from one.
+// Checkpoints of a run directory: written during training, and read to resume.
 #include "train/run_checkpoints.h"
 
 #include "base/files/file.h"
@@ -20,7 +20,7 @@ RunCheckpoints::RunCheckpoints(const TrainConfig& config, const TrainTask& task,
                 "spikes.policy: rollback needs checkpoint.every");
 }
 
-/// Collective the first time, and the session is prepared then: its optimizer's states exist.
+/// Collective on the first call, which also prepares the session so that the optimizer's states exist.
 RankStates& RunCheckpoints::states() {
   if (states_ == nullptr) {
     steps_.session().prepare(steps_.shapes(), steps_.accumulated());
@@ -29,8 +29,8 @@ RankStates& RunCheckpoints::states() {
   return *states_;
 }
 
-/// Opens a checkpoint on every rank, each of which checks its share of the checksums. Throws on every rank
-/// what went wrong on one.
+/// Opens a checkpoint on every rank; each checks its share of the checksums. If this fails on one rank, all
+/// ranks throw its error.
 std::unique_ptr<CheckpointReader> RunCheckpoints::open_checked(const std::string& path) const {
   std::unique_ptr<CheckpointReader> reader;
   std::optional<base::Error> own;
@@ -67,7 +67,7 @@ void RunCheckpoints::resume(const std::string& path) {
   ranks_before_ = checkpoint->meta().get_or<int64_t>("ranks", 1);
 }
 
-/// Checkpoints of the run directory, the one to try first at the end; the leader's view.
+/// The checkpoints of the run directory as the leader sees them; the one to try first is last.
 std::vector<std::string> RunCheckpoints::candidates() const {
   std::string lines;
   if (ranks_.is_leader()) {
@@ -76,7 +76,7 @@ std::vector<std::string> RunCheckpoints::candidates() const {
       std::string latest = base::read_file(root_ + "/latest", 4096);
       while (!latest.empty() && latest.back() == '\n') latest.pop_back();
       if (std::erase(names, latest) > 0)
-        names.push_back(latest);  // a name that leads elsewhere is none of them
+        names.push_back(latest);  // a name that is not in the list leads elsewhere, and is ignored
     }
     for (const std::string& name : names) {
       if (base::file_exists(root_ + "/" + name + "/index.json")) lines += root_ + "/" + name + "\n";
@@ -143,7 +143,7 @@ void RunCheckpoints::tell(const std::optional<CheckpointOutcome>& outcome) {
 void RunCheckpoints::save(double score) {
   const int64_t step = steps_.state().step;
   if (saved_step_ == step) return;
-  log_->flush();  // lines up to this step must be there when the checkpoint is
+  log_->flush();  // log lines up to this step must exist before the checkpoint does
   Json meta = Json::object({{"name", config_.run.name}});
   steps_.describe(meta);
   meta.set("config", task_.config);
@@ -154,7 +154,7 @@ void RunCheckpoints::save(double score) {
 void RunCheckpoints::poll() { tell(writer_->poll()); }
 void RunCheckpoints::wait() { tell(writer_->wait()); }
 
-/// The newest checkpoint of the regular rhythm: one that a signal made more would make a resumed run differ.
+/// The newest checkpoint of the regular interval: one saved on a signal would make a resumed run differ.
 std::string RunCheckpoints::rollback_target() const {
   const std::vector<std::string> names = list_checkpoints(root_);
   for (size_t i = names.size(); i-- > 0;) {

@@ -1,4 +1,4 @@
-// The counts of a run as JSON.
+// Converts the counts of a run to and from JSON.
 #include "train/run_state.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// The steps of a run: what each is fed, what comes of it, and where the run stands afterwards.
+// The steps of a run: their input, their result, and the position of the run after each.
 #include "train/run_steps.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 double ms(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 
-/// ZeRO 2 and 3 reduce the gradients of every micro-batch over the ranks, so these take neighbours of the
-/// step's order, as TrainSession::own_micro_batch says: the lower levels of the tree of sums are reductions.
+/// ZeRO 2 and 3 reduce the gradients of every micro-batch over the ranks, so ranks take adjacent ones of a
+/// step (TrainSession::own_micro_batch): the lower levels of the summation tree are then reductions.
 bool is_interleaved(const passes::Strategy& parallel) { return parallel.zero >= 2; }
 
 data::LoaderOptions loader_options(const TrainConfig& c, const BatchPlan& batch, const Ranks& ranks) {
@@ -42,7 +42,7 @@ engine::TrainOptions session_options(const TrainConfig& config, const Ranks& ran
   return o;
 }
 
-/// Whether a rank's number is the largest and the smallest of all.
+/// Whether a rank's number equals both the largest and the smallest of all ranks.
 bool is_common(double mine, double largest, double largest_negative) {
   return std::isnan(mine) ? std::isnan(largest) : mine == largest && mine == -largest_negative;
 }
@@ -88,7 +88,7 @@ std::string RunSteps::measure_rates(const TrainTask& task) {
 std::vector<engine::Feeds> RunSteps::next_batches(StepRecord& record) {
   std::vector<engine::Feeds> feeds;
   int64_t wait_ns = 0;
-  std::array<int64_t, 2> seen{};  // targets and samples, of all data-parallel ranks in the end
+  std::array<int64_t, 2> seen{};  // targets and samples, finally those of all data-parallel ranks
   for (int64_t i = 0; i < batch_.accumulate; ++i) {
     const std::optional<data::Batch> batch = loader_.next();
     base::check(batch.has_value(), "the data ended");
@@ -141,7 +141,7 @@ StepRecord RunSteps::next() {
   state_.epoch = at.epoch;
   state_.consumed = at.consumed;
   state_.targets += record.targets;
-  // A spike that was left out says nothing about the scale.
+  // A skipped spike tells nothing about the scale.
   if (config_.is_scaled()) scaler_.update(result.skipped && !std::isfinite(result.grad_norm));
   if (!result.skipped) {
     ++state_.executed;
@@ -173,7 +173,7 @@ bool RunSteps::share(StepRecord& r, bool stopping) const {
   for (size_t i = 0; i < kTimes.size(); ++i) r.*kTimes[i] = all[known.size() + i];
   const double seconds = r.step_ms * 1e-3;
   r.samples_per_s = static_cast<double>(batch_.global) / seconds;
-  // A step above the ceiling did less than was counted (convolutions by Winograd): it has no MFU.
+  // A step above the ceiling did less work than was counted (Winograd convolutions), so it has no MFU.
   r.mfu = base::Rate(flop_per_step_, seconds, {product_rate_, "products"}).share().value_or(-1);
   return all[6] > 0;
 }

@@ -1,4 +1,4 @@
-// Opening models and data sets by configuration, and writing trained models.
+// Opens models and data sets as configured, and writes trained models.
 #include "train/task.h"
 
 #include <algorithm>
@@ -99,8 +99,8 @@ PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& secti
 
 namespace {
 
-/// The path of the model that a checkpoint names, if it lies in one of the places. A relative path counts
-/// from each place and, as when it was written, from the current directory.
+/// The path of the model named by a checkpoint, if it lies in one of the places. A relative path is resolved
+/// against each place and, as when it was written, against the current directory.
 std::string source_inside(const std::string& named, const std::vector<std::string>& places) {
   std::vector<std::string> candidates{named};
   if (std::filesystem::path(named).is_relative()) {

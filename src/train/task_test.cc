@@ -1,4 +1,4 @@
-// Tests the way from a configuration to a trained model on disk: what was trained is what a reader finds.
+// Tests the path from a configuration to a trained model on disk: the trained weights are what is read back.
 #include "train/task.h"
 
 #include <gtest/gtest.h>
@@ -77,13 +77,13 @@ TEST(Task, TrainedModelIsWhatReadersFind) {
   const std::vector<double> trained = logits_of(served.graph, ids);
   EXPECT_GT(largest_difference(trained, logits_of(initial, ids)), 1e-4);
 
-  // The checkpoint alone rebuilds the model; the averages are others.
+  // The checkpoint alone suffices to rebuild the model; the averaged weights differ.
   EXPECT_EQ(logits_of(model_of_checkpoint(f.directory, {}).graph, ids), trained);
   EXPECT_GT(
       largest_difference(trained, logits_of(model_of_checkpoint(f.directory, {.average = true}).graph, ids)),
       1e-6);
 
-  // Both forms on disk are the same network.
+  // Both formats on disk contain the same network.
   for (const ExportFormat format : {ExportFormat::by_source, ExportFormat::huggingface}) {
     const std::string path = save_model(served, f.directory, "lm", format);
     const model::Model read = model::load_model(path);
@@ -91,14 +91,14 @@ TEST(Task, TrainedModelIsWhatReadersFind) {
     fs::remove_all(f.directory + "/model");
   }
 
-  // A second run may start from the first one's weights.
+  // A second run can start from the weights of the first.
   std::string text;
   const ir::Graph continued = start_from(initial, f.directory, text);
   EXPECT_EQ(logits_of(continued, ids), trained);
   EXPECT_NE(text.find(" parameters from "), std::string::npos);
 }
 
-/// Lets the checkpoint of a finished run name another model, as its author could; the checksum fits.
+/// Makes the checkpoint of a finished run name another model, as its author could; its checksum is valid.
 void name_source(const std::string& run, const std::string& source) {
   const std::string path = find_checkpoint(run) + "/index.json";
   const base::JsonDumpOptions exact{.nan_and_infinity = true};
@@ -115,7 +115,7 @@ void name_source(const std::string& run, const std::string& source) {
   base::write_file_atomic(path, index.dump(exact));
 }
 
-// A checkpoint's model is where the reader of the checkpoint looks, not where its writer says.
+// The reader of a checkpoint determines where its model may be, not the writer.
 TEST(Task, ACheckpointOpensModelsInItsPlacesOnly) {
   Fixture f("places");
   PreparedTask prepared = prepare_task(f.config, f.sections);
@@ -150,7 +150,7 @@ TEST(Task, ACheckpointOpensModelsInItsPlacesOnly) {
 
 TEST(Task, ValidationIsWhatTheSectionsSay) {
   Fixture f("validation");
-  EXPECT_EQ(validation_spec(f.config, f.sections).split, "validation");  // held out
+  EXPECT_EQ(validation_spec(f.config, f.sections).split, "validation");  // the part that was held out
   f.sections.assign("validation.stride=8");
   f.sections.assign("validation.split=validation");
   const data::DatasetSpec spec = validation_spec(f.config, f.sections);

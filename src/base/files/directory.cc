@@ -1,4 +1,4 @@
-// readdir() as a list.
+// Lists the names in a directory with readdir().
 #include "base/files/directory.h"
 
 #include <dirent.h>

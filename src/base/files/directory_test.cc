@@ -1,4 +1,4 @@
-// Names of a directory.
+// Tests the listing of a directory's names.
 #include "base/files/directory.h"
 
 #include <gtest/gtest.h>

@@ -62,8 +62,8 @@ bool starts_with_path(const std::filesystem::path& path, const std::filesystem::
   return std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
 }
 
-/// Where links of a snapshot in Hugging Face's cache lead: <model>/snapshots/<revision>/… holds links into
-/// <model>/blobs. Empty for other directories.
+/// Hugging Face's cache stores <model>/snapshots/<revision>/… as links into <model>/blobs. Returns that blobs
+/// directory for a path within a snapshot, and an empty path for any other directory.
 std::filesystem::path blobs_of(const std::filesystem::path& directory) {
   std::error_code none;
   for (std::filesystem::path at = directory; at != at.root_path(); at = at.parent_path()) {
@@ -77,10 +77,10 @@ std::filesystem::path blobs_of(const std::filesystem::path& directory) {
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // A pipe in a file's place is refused below, not waited for.
+  // O_NONBLOCK: opening a pipe would otherwise block until it has a writer; regular_size() refuses it below.
   const Descriptor file(open_for_read(path, O_NONBLOCK));
   size_ = regular_size(file.fd, path);
-  if (size_ == 0) return;  // an empty mapping is an error to mmap, not to us
+  if (size_ == 0) return;  // mmap rejects an empty mapping; an empty file is valid here
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
   if (data == MAP_FAILED) fail_errno("map", path, errno);
   data_ = static_cast<const std::byte*>(data);
@@ -96,7 +96,7 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::release_pages() const {
-  // Only advice: where the kernel declines it, the pages stay.
+  // The call is only advice: if the kernel declines it, the pages stay resident.
   if (data_ != nullptr) (void)::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
 }
 
@@ -118,7 +118,7 @@ std::string read_file(const std::string& path, size_t limit_bytes) {
     fail(ErrorCode::exhausted, "file is too large: '", path, "', limit ", limit_bytes, " bytes");
   };
   if (info.st_size > 0 && static_cast<size_t>(info.st_size) > limit_bytes) refuse();
-  // Pipes and /proc files state no size, so read to the end whatever was stated.
+  // Pipes and /proc files report no size, so the file is read to its end whatever size it reports.
   std::string bytes;
   size_t used = 0;
   bytes.resize(static_cast<size_t>(std::max<off_t>(info.st_size, 0)) + 1);
@@ -136,7 +136,7 @@ std::string read_file(const std::string& path, size_t limit_bytes) {
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
-  // Not mkstemp: its file would be private, while a result is as readable as the user's mask says.
+  // mkstemp would create a private file (0600), while the result must be as readable as the umask permits.
   for (int n = 0; fd_ < 0; ++n) {
     temporary_ = concat(path_, ".tmp.", ::getpid(), ".", n);
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -189,7 +189,7 @@ std::string safe_join(const std::string& root, std::string_view relative) {
   std::error_code error;
   const fs::path base = fs::canonical(root, error);
   if (error) fail(ErrorCode::not_found, "no such directory: '", root, "'");
-  // Follows every link that exists; what does not exist yet cannot be a link.
+  // This follows every link that exists; a part of the path that does not exist yet cannot be a link.
   const fs::path resolved = fs::weakly_canonical(base / inner, error);
   require(!error, "path cannot be resolved: '", relative, "'");
   if (!starts_with_path(resolved, base)) {

@@ -1,4 +1,4 @@
-// Tests files: what is written reads back, nothing partial stays, names from outside stay inside.
+// Tests files: written bytes read back, no partial file stays, and untrusted names cannot leave their root.
 #include "base/files/file.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST_F(File, WritesReadsAndMaps) {
     EXPECT_EQ(read_file(path("a")), bytes);
     EXPECT_EQ(MappedFile(path("a")).text(), bytes);
   }
-  EXPECT_EQ(files(), 2u);  // "a" and "root": no temporary file stays
+  EXPECT_EQ(files(), 2u);  // "a" and "root": no temporary file is left
   EXPECT_EQ(code_of([&] { read_file(path("a"), 99999); }), ErrorCode::exhausted);
   EXPECT_FALSE(read_file("/proc/self/status").empty());
 }
@@ -111,14 +111,14 @@ TEST_F(File, JoinedNamesStayInside) {
                                  std::string("out/passwd"), std::string("out"), std::string("loop")}) {
     EXPECT_EQ(code_of([&] { safe_join(root, bad); }), ErrorCode::invalid_argument) << bad;
   }
-  // A sibling whose name starts like the root's is outside.
+  // A sibling directory whose name starts with the root's name is outside the root.
   fs::create_directory(dir_ / "root2");
   fs::create_directory_symlink(dir_ / "root2", dir_ / "root/twin");
   EXPECT_EQ(code_of([&] { safe_join(root, "twin/x"); }), ErrorCode::invalid_argument);
   EXPECT_EQ(code_of([&] { safe_join(path("absent"), "x"); }), ErrorCode::not_found);
 }
 
-// Hugging Face's cache: snapshots are links into the model's blobs, and into nothing else.
+// In Hugging Face's cache, links of a snapshot may lead into the blobs of the model, and nowhere else.
 TEST_F(File, LinksOfACachedSnapshotLeadToItsBlobs) {
   const std::string model = path("root/models--a");
   fs::create_directories(model + "/blobs");
@@ -137,7 +137,7 @@ TEST_F(File, LinksOfACachedSnapshotLeadToItsBlobs) {
   EXPECT_EQ(read_file(safe_join(snapshot + "/onnx", "data")), "weights");
   for (const char* bad : {"refs", "out", "../../blobs/beef"})
     EXPECT_EQ(code_of([&] { safe_join(snapshot, bad); }), ErrorCode::invalid_argument) << bad;
-  // Outside of a snapshot there are no such links.
+  // Links outside a snapshot must not lead to the blobs.
   fs::create_symlink("../blobs/beef", model + "/refs/link");
   EXPECT_EQ(code_of([&] { safe_join(model + "/refs", "link"); }), ErrorCode::invalid_argument);
 }
@@ -155,7 +155,7 @@ TEST_F(File, PathsInsideAreTold) {
 
 TEST_F(File, APipeIsNoFileToMap) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
-  EXPECT_EQ(code_of([&] { MappedFile{path("pipe")}; }), ErrorCode::invalid_argument);  // and does not wait
+  EXPECT_EQ(code_of([&] { MappedFile{path("pipe")}; }), ErrorCode::invalid_argument);  // without blocking
 }
 
 TEST_F(File, GivesBackTheMemoryOfTouchedPagesAndReadsThemAgain) {
@@ -171,7 +171,7 @@ TEST_F(File, GivesBackTheMemoryOfTouchedPagesAndReadsThemAgain) {
   file.release_pages();
   EXPECT_LT(resident_bytes(), before + static_cast<int64_t>(kBytes / 4));
   EXPECT_TRUE(touch());
-  // A part, which need not begin with a page; memory elsewhere is left alone.
+  // The part need not begin at a page boundary; pages outside it stay resident.
   file.release_pages(file.bytes().subspan(100, kBytes / 2));
   EXPECT_LT(resident_bytes(), before + static_cast<int64_t>(kBytes * 5 / 8));
   EXPECT_GT(resident_bytes(), before + static_cast<int64_t>(kBytes / 4));

@@ -1,4 +1,4 @@
-// Whether a path stays in a directory: both sides canonical, compared part by part.
+// Checks whether a path lies inside a directory: makes both canonical and compares them part by part.
 #include "base/files/inside_path.h"
 
 #include <algorithm>

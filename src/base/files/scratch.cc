@@ -1,4 +1,4 @@
-// Directories for files that a process needs only while it runs.
+// Temporary directories, for files that a process needs only while it runs.
 #include "base/files/scratch.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A descriptor of a directory, locked unless somebody holds it; the system unlocks it with the process.
+/// Holds a directory open and can lock it; the system releases the lock when the process ends.
 class Lock {
  public:
   explicit Lock(const std::string& path)
@@ -43,7 +43,7 @@ class Lock {
 struct Scratch {
   explicit Scratch(std::string at) : path(std::move(at)), lock(path) {}
   ~Scratch() {
-    std::error_code error;  // nobody left to tell
+    std::error_code error;  // ignored: a destructor cannot report it
     fs::remove_all(path, error);
   }
   Scratch(const Scratch&) = delete;
@@ -59,7 +59,7 @@ std::shared_ptr<const std::string> make_scratch(const std::string& prefix) {
   if (::mkdtemp(path.data()) == nullptr)
     fail(ErrorCode::unavailable, "cannot make a temporary directory at ", path, ": ", std::strerror(errno));
   const auto scratch = std::make_shared<const Scratch>(std::move(path));
-  // Somebody who cleans up may hold it, or have taken it away, in the moment between.
+  // Between creation and lock, another process that removes stale directories may have locked or removed it.
   if (!scratch->lock.take())
     fail(ErrorCode::unavailable, "the temporary directory ", scratch->path, " cannot be locked");
   return {scratch, &scratch->path};

@@ -1,4 +1,4 @@
-// Scratch directories: gone with their owner, and with the next start where their owner was killed.
+// Tests that a scratch directory goes with its owner or, if the owner was killed, with the next clean-up.
 #include "base/files/scratch.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(Scratch, GoesWithItsOwner) {
   fs::create_directories(text + "/a/b");
   std::ofstream(text + "/a/b/c") << "c";
   EXPECT_EQ(fs::status(text).permissions() & (fs::perms::group_all | fs::perms::others_all), fs::perms::none);
-  EXPECT_EQ(remove_stale_scratch("trireme-test-own-"), 0);  // in use
+  EXPECT_EQ(remove_stale_scratch("trireme-test-own-"), 0);  // it is in use
   EXPECT_TRUE(fs::exists(text + "/a/b/c"));
   path.reset();
   EXPECT_FALSE(fs::exists(text));
@@ -40,7 +40,7 @@ TEST(Scratch, WhatAKilledProcessLeftIsRemoved) {
   }
   char text[512] = {};
   ASSERT_GT(read(pipe_fds[0], text, sizeof text - 1), 0);
-  EXPECT_EQ(remove_stale_scratch(prefix), 0);  // the child holds it
+  EXPECT_EQ(remove_stale_scratch(prefix), 0);  // the child holds the lock
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(fs::exists(std::string(text) + "/file"));

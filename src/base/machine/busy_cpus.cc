@@ -1,4 +1,4 @@
-// On which processors threads of this process compute.
+// Counts, for each processor, the threads of this process that compute on it.
 #include "base/machine/busy_cpus.h"
 
 #include <array>
@@ -7,15 +7,15 @@
 namespace trireme::base {
 namespace {
 
-// Notes for a choice that is never wrong, only worse or better: no order with other memory is needed.
+// The counts only guide a choice: any value is correct, so relaxed memory order suffices.
 std::array<std::atomic<int>, CPU_SETSIZE> counts{};
-thread_local int counted_on = -1;  // where the calling thread counts; -1: nowhere
+thread_local int counted_on = -1;  // processor on which the calling thread is counted; -1: none
 
 std::atomic<int>& count_of(int cpu) { return counts[static_cast<size_t>(cpu)]; }
 
 bool is_known(int cpu) { return cpu >= 0 && cpu < CPU_SETSIZE; }
 
-/// Takes a processor of `usable` that nobody computes on, the next after `from` first; -1: there is none.
+/// Claims the first processor of `usable` after `from` on which no thread computes; -1 if there is none.
 int take_free(const cpu_set_t& usable, int from) {
   for (int step = 1; step < CPU_SETSIZE; ++step) {
     const int cpu = (from + step) % CPU_SETSIZE;

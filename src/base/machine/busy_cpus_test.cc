@@ -1,4 +1,4 @@
-// Threads that compute find processors of their own.
+// Tests that computing threads find a processor of their own.
 #include "base/machine/busy_cpus.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST(BusyCpus, WhoIsAwayDoesNotCount) {
   }).join();
 }
 
-// Threads that all begin on one processor spread over those there are, and keep their affinity.
+// Threads that all start on one processor spread over the available ones and keep their affinity masks.
 TEST(BusyCpus, AloneSpreadsThreadsThatMeet) {
   const cpu_set_t all = affinity();
   const int cpus = CPU_COUNT(&all), first = [&] {
@@ -74,9 +74,9 @@ TEST(BusyCpus, AloneSpreadsThreadsThatMeet) {
   std::vector<std::thread> threads;
   for (int t = 0; t < cpus; ++t) {
     threads.emplace_back([&, t] {
-      while (seated.load() != t) std::this_thread::yield();  // one after the other
+      while (seated.load() != t) std::this_thread::yield();  // the threads take turns
       move_to(first, all);
-      // Its processor is busy from the second thread on, whatever the system does to it meanwhile.
+      // From the second thread on, the processor is busy, even if the system moves threads meanwhile.
       const BusyCpu met = BusyCpu::here();
       const BusyCpu own = BusyCpu::alone();
       places[static_cast<size_t>(t)] = own.cpu();
@@ -87,7 +87,7 @@ TEST(BusyCpus, AloneSpreadsThreadsThatMeet) {
     });
   }
   for (std::thread& t : threads) t.join();
-  // Each thread counts twice: where it met the others, and where it went. None went where others were.
+  // Each thread is counted twice: where it started and where it moved. None moved to a processor in use.
   for (const int place : places) EXPECT_GE(place, 0);
   const std::set<int> different(places.begin(), places.end());
   EXPECT_GE(static_cast<int>(different.size()), cpus - 1);

@@ -1,4 +1,4 @@
-// Processor facts from the scheduler, cpuid, /proc and /sys.
+// Reads facts about the processor from the scheduler, cpuid, /proc and /sys.
 #include "base/machine/cpu_info.h"
 
 #include <sched.h>
@@ -24,7 +24,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-/// Value of the first "key : value" line of /proc/cpuinfo.
+/// The value of the first line "key : value" in /proc/cpuinfo.
 std::string cpuinfo_line(std::string_view key) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -57,7 +57,7 @@ double control_group_quota() {
   return 0;
 }
 
-/// Which extensions both the processor and the system support (the compiler's test asks the system too).
+/// The extensions that both the processor and the system support (__builtin_cpu_supports checks both).
 std::vector<std::string> extensions() {
   std::vector<std::string> names;
 #if defined(__x86_64__)
@@ -69,8 +69,8 @@ std::vector<std::string> extensions() {
   if (__builtin_cpu_supports("avx512f")) names.emplace_back("avx512f");
   if (__builtin_cpu_supports("avx512bw")) names.emplace_back("avx512bw");
   if (__builtin_cpu_supports("avx512vnni")) names.emplace_back("avx512vnni");
-  // The rest is read from cpuid leaf 7; the system saves this state whenever it saves AVX-512 (AMX: asks
-  // first).
+  // The rest comes from cpuid leaf 7. A system that saves AVX-512 registers saves what these extensions use;
+  // only AMX must be requested first.
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool avx512 = __builtin_cpu_supports("avx512f") != 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) != 0) {
@@ -90,7 +90,7 @@ std::vector<std::string> extensions() {
   return names;
 }
 
-/// Size of the first processor's cache of this level that holds data; 0 if unknown.
+/// Size in bytes of the first processor's data or unified cache of this level; 0 if unknown.
 int64_t cache_bytes(int level) {
   for (int index = 0; index < 8; ++index) {
     const std::string dir = concat("/sys/devices/system/cpu/cpu0/cache/index", index, "/");

@@ -1,4 +1,4 @@
-// Processors that wait for work instead of halting.
+// Idle-priority threads that keep processors from halting while work is expected soon.
 #include "base/machine/halt_polling.h"
 
 #include <sched.h>
@@ -26,8 +26,8 @@ inline void pause_cpu() {
 #endif
 }
 
-/// Below everything else, and on this processor only. False: the system refuses (a sandbox), and who polled
-/// all the same would take the processor from those who have work.
+/// Gives the calling thread the idle priority and binds it to `cpu`. False if the system refuses (a sandbox);
+/// the thread must then not poll, as at normal priority it would take processor time from threads with work.
 bool settle(int cpu) {
   const sched_param none{};
   cpu_set_t one;
@@ -44,7 +44,7 @@ HaltPolling::HaltPolling(int64_t duration_ns, const std::vector<int>& cpus)
   threads_.reserve(cpus.size());
   try {
     for (const int cpu : cpus) threads_.emplace_back([this, cpu] { poll(cpu); });
-  } catch (const std::system_error&) {  // the process may start no more: those there are will do
+  } catch (const std::system_error&) {  // the process may start no more threads; those started suffice
   }
 }
 
@@ -69,7 +69,7 @@ void HaltPolling::worked() {
 int HaltPolling::polling() const { return static_cast<int>(threads_.size()) - asleep_.load(); }
 
 void HaltPolling::poll(int cpu) {
-  constexpr int kPauses = 64;  // between two looks: some microseconds
+  constexpr int kPauses = 64;  // a few microseconds between two checks
   if (!settle(cpu)) return static_cast<void>(asleep_.fetch_add(1));
   while (!stop_.load(std::memory_order_relaxed)) {
     while (is_due() && !stop_.load(std::memory_order_relaxed)) {
@@ -77,7 +77,7 @@ void HaltPolling::poll(int cpu) {
     }
     const uint32_t seen = calls_.load();
     asleep_.fetch_add(1);
-    // Who works after this look sees that somebody sleeps.
+    // worked() called after this check sees asleep_ > 0, and so wakes this thread.
     if (!is_due() && !stop_.load()) calls_.wait(seen);
     asleep_.fetch_sub(1);
   }

@@ -1,4 +1,4 @@
-// Threads that keep processors awake poll after work, sleep without it, and end.
+// Tests that halt-polling threads poll after work, sleep without it, and end when told to.
 #include "base/machine/halt_polling.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,8 @@ TEST(HaltPolling, PollsAfterWorkAndThenSleeps) {
   ASSERT_TRUE(comes_true([&] { return polling.polling() == 0; }));
   for (int round = 0; round < 3; ++round) {
     auto last = std::chrono::steady_clock::now();
-    // It comes after all others, so on a busy processor it may come too late for one piece of work.
+    // At idle priority, a poller on a busy processor may start only after a single report of work has
+    // expired.
     ASSERT_TRUE(comes_true([&] {
       last = std::chrono::steady_clock::now();
       polling.worked();
@@ -60,7 +61,7 @@ TEST(HaltPolling, CostsNothingWithoutWork) {
   EXPECT_LT(cpu_ns() - before, 30 * kNsPerMs);
 }
 
-// While it polls, who has something to do has the processor: nearly all that this process gets of it.
+// While a poller runs, a thread with work still gets nearly all the processor time this process receives.
 TEST(HaltPolling, GivesWay) {
   const int cpu = read_cpu_info().allowed.front();
   HaltPolling polling(60 * kNsPerSecond, {cpu});

@@ -1,4 +1,4 @@
-// Tests what we read about the machine: plausible, and memory figures that follow what we do.
+// Tests what is read about the machine: values are plausible, and memory figures follow allocations.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -25,7 +25,7 @@ TEST(Machine, MemoryFiguresFollowUse) {
   ASSERT_GT(before, 0);
   constexpr size_t kSize = 64 << 20;
   const bool reset = reset_peak_resident();
-  // Mapped, not allocated: an allocator (or a sanitizer's) may keep what is freed.
+  // Mapped rather than allocated, because an allocator (or a sanitizer's) may keep freed memory.
   void* block = ::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(block, MAP_FAILED);
   std::memset(block, 1, kSize);

@@ -1,4 +1,4 @@
-// Memory figures from /proc and the control group.
+// Reads memory figures from /proc and from the control group.
 #include "base/machine/memory.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace trireme::base {
 namespace {
 
-/// The "Key:   123 kB" line of a /proc file, in bytes; 0 if absent.
+/// The value, in bytes, of the line "Key:   123 kB" in a /proc file; 0 if the line is absent.
 int64_t proc_bytes(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
@@ -18,13 +18,13 @@ int64_t proc_bytes(const char* path, const std::string& key) {
   return 0;
 }
 
-/// The least limit of a group and of those around it.
+/// The smallest limit among a control group and its ancestors.
 int64_t least_limit(const std::string& mount, std::string group, const char* file_name) {
   int64_t least = INT64_MAX;
   for (;;) {
     if (group == "/") group.clear();
     int64_t bytes = 0;
-    if (std::ifstream file(mount + group + file_name); file >> bytes && bytes > 0)  // "max" is no number
+    if (std::ifstream file(mount + group + file_name); file >> bytes && bytes > 0)  // "max" does not parse
       least = std::min(least, bytes);
     if (group.empty()) return least;
     group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
@@ -44,7 +44,7 @@ bool reset_peak_resident() {
 
 int64_t memory_limit_bytes() {
   int64_t limit = proc_bytes("/proc/meminfo", "MemTotal:");
-  // Lines "hierarchy:controllers:/path"; a container may show its own group as "/", or see the host's paths.
+  // Lines read "hierarchy:controllers:/path"; a container may see its group as "/", or the host's full path.
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);

@@ -1,5 +1,5 @@
-// The account of memory: one counter for each use, added to first and looked at then, so that no two takers
-// miss each other.
+// Accounts for memory with one counter per use. A taker adds first and checks afterwards, so that two
+// concurrent takers cannot both pass the limit unnoticed.
 #include "base/memory/memory_budget.h"
 
 #include <malloc.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kSmallBytes = int64_t{64} << 10;
 constexpr int64_t kLookBytes = int64_t{32} << 20;
 
-/// Resident memory of the process that no file backs.
+/// Resident memory of the process, in bytes, that is not backed by a file.
 int64_t anonymous_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t size = 0, resident = 0, shared = 0;
@@ -44,11 +44,11 @@ int64_t MemoryBudget::used_bytes() const {
 bool MemoryBudget::try_take(MemoryUse use, int64_t bytes) noexcept {
   Count& used = used_[static_cast<size_t>(use)];
   const int64_t limit = limit_bytes();
-  if (limit == INT64_MAX) {  // counted all the same: a limit may come
+  if (limit == INT64_MAX) {  // counted even without a limit, as one may be set later
     used.fetch_add(bytes, std::memory_order_relaxed);
     return true;
   }
-  // Added in one order for all: of two who together pass the limit at least one sees it.
+  // Sequentially consistent: of two takers that together exceed the limit, at least one sees the excess.
   used.fetch_add(bytes);
   if (used_bytes() <= limit + (bytes <= kSmallBytes ? limit / 16 : 0)) {
     thread_local int64_t since_look = 0;
@@ -63,16 +63,16 @@ bool MemoryBudget::try_take(MemoryUse use, int64_t bytes) noexcept {
   return false;
 }
 
-/// The allocator keeps for each thread what it freed: pieces below its threshold for mappings, of all sizes
-/// together more than the account leaves for it. Where that shows, it goes back to the system; looked at
-/// after every 32 MiB that a thread has taken.
+/// The allocator keeps freed pieces below its mmap threshold in per-thread arenas, and together these may
+/// exceed what the budget leaves free. If resident memory shows that, this returns the unused part to the
+/// system. Called after every 32 MiB that a thread has taken.
 void MemoryBudget::return_unused() const noexcept {
   const int64_t limit = limit_bytes();
   try {
     const int64_t resident = anonymous_bytes();
     if (resident > limit - limit / 4 && resident - used_bytes() > limit / 16) malloc_trim(0);
   } catch (const std::exception&) {
-    return;  // no memory to look
+    return;  // no memory even for the check
   }
 }
 
@@ -90,7 +90,7 @@ std::string MemoryBudget::state() const {
 }
 
 MemoryBudget& process_memory() {
-  // Never destroyed: tensors of static life give their share back after everything else.
+  // Never destroyed, because tensors with static lifetime return their share after all other destructors.
   static MemoryBudget& budget = *new MemoryBudget;
   return budget;
 }

@@ -1,5 +1,5 @@
-// Tests the account of memory: what is taken comes back, the limit holds against many threads, small things
-// find room.
+// Tests the memory budget: leases are returned, the limit holds against many threads, and small requests find
+// room beyond it.
 #include "base/memory/memory_budget.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Mappings aligned to huge pages, and a bump allocator over them.
+// Memory mappings aligned to huge pages, and a bump allocator on top of them.
 #include "base/memory/slab.h"
 
 #include <sys/mman.h>
@@ -12,7 +12,7 @@ namespace trireme::base {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-// Address space only: pages come on first touch.
+// This reserves address space only; pages are allocated on first touch.
 constexpr size_t kMapping = size_t{64} << 20;
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
@@ -28,7 +28,7 @@ std::shared_ptr<void> map_memory(size_t bytes) {
   char* aligned = begin;
   if (large) {
     aligned += round_up(reinterpret_cast<uintptr_t>(begin), kHugePage) - reinterpret_cast<uintptr_t>(begin);
-    // The last page stays small where it is not filled: a huge one would be paid for whole.
+    // A partly filled last huge page stays as small pages: a huge page would occupy its full 2 MiB.
     (void)madvise(aligned, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
   }
   return {aligned, [mapped, whole](void*) { munmap(mapped, whole); }};

@@ -1,4 +1,4 @@
-// Tests the slab: pieces are aligned, apart, zero at first, and outlive the slab.
+// Tests the slab: pieces are aligned, disjoint, zeroed at first, and outlive the slab.
 #include "base/memory/slab.h"
 
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@ void Histogram::record(int64_t value, int64_t times) {
   if (times <= 0) return;
   value = std::max<int64_t>(value, 0);
   const size_t i = bucket(value);
-  // Grow to a whole power of two at once, so that recording seldom allocates.
+  // Grow by whole powers of two, so that recording seldom allocates.
   if (i >= counts_.size()) counts_.resize(((i >> (kBits - 1)) + 1) << (kBits - 1));
   counts_[i] += times;
   count_ += times;

@@ -17,7 +17,7 @@ constexpr std::string_view kNames[] = {"debug", "info", "warning", "error", "off
 void write_stderr(std::string_view line) {
   while (!line.empty()) {
     const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
-    if (put <= 0) return;  // nowhere left to complain
+    if (put <= 0) return;  // there is nowhere to report it
     line.remove_prefix(static_cast<size_t>(put));
   }
 }

@@ -1,4 +1,4 @@
-// Rates and what they may at most be.
+// Formats measured rates with their share of the peak rate of the machine.
 #include "base/report/rate.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Rates: what is possible is printed with its share, what is not is refused in words.
+// Tests rates: a possible one prints with its share of the peak, an impossible one is refused with a message.
 #include "base/report/rate.h"
 
 #include <gtest/gtest.h>

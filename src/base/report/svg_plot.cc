@@ -9,7 +9,7 @@
 namespace trireme::base {
 namespace {
 
-// The drawing area inside an 640 x 300 picture, in user units.
+// The drawing area inside a 640 x 300 picture, in user units.
 constexpr double kWidth = 640, kHeight = 300;
 constexpr double kLeft = 64, kRight = 624, kTop = 34, kBottom = 254;
 
@@ -87,7 +87,7 @@ void draw_x_axis(std::string& out, const Plot& plot, const Scale& x) {
 }
 
 void draw_series(std::string& out, const Plot& plot, const Scale& x, const Scale& y) {
-  double at = kLeft + 8;  // of the next legend entry
+  double at = kLeft + 8;  // x position of the next legend entry
   for (size_t i = 0; i < plot.series.size(); ++i) {
     const std::string css = "s" + std::to_string(i % 8);
     std::string points, dots;
@@ -101,7 +101,7 @@ void draw_series(std::string& out, const Plot& plot, const Scale& x, const Scale
     }
     out += "<polyline class=\"" + css + "\" points=\"" + points + "\"><title>" +
            html_escape(plot.series[i].name) + "</title></polyline>" + dots;
-    if (plot.series.size() > 1) {  // one series needs no legend: the title names it
+    if (plot.series.size() > 1) {  // a single series needs no legend: the title names it
       line(out, css.c_str(), {at, kTop - 8}, {at + 14, kTop - 8});
       label(out, at + 18, kTop - 4, "start", plot.series[i].name);
       at += std::max(70.0, 36 + 6.5 * static_cast<double>(plot.series[i].name.size()));
@@ -111,7 +111,8 @@ void draw_series(std::string& out, const Plot& plot, const Scale& x, const Scale
 
 constexpr size_t kMaxPoints = 1000;  // more than the picture has columns
 
-/// Means of equal pieces. Pieces depend on the count alone; a piece without finite values is left out.
+/// Replaces equal pieces of the points by their means. The pieces depend on the count only; a piece without
+/// finite values is omitted.
 void thin(PlotSeries& series) {
   const size_t count = series.points.size();
   if (count <= kMaxPoints) return;
@@ -187,7 +188,7 @@ std::string svg_of(const Plot& plot) {
     return out + "</svg>";
   }
   if (xs.high <= xs.low) xs.high = xs.low + 1;
-  // Linear axes start at zero: half the height must mean half the value. Log axes cover whole decades.
+  // Linear axes start at zero, so that half the height means half the value. Log axes cover whole decades.
   const double y_low = plot.log_y ? std::floor(ys.low) : std::min(0.0, ys.low);
   double y_high =
       plot.log_y ? std::ceil(ys.high) : round_ticks(y_low, std::max(ys.high, y_low + 1e-9), 5).back();
@@ -203,7 +204,7 @@ std::string svg_of(const Plot& plot) {
 std::string svg_document(Plot plot) {
   for (PlotSeries& series : plot.series) thin(series);
   std::string svg = svg_of(plot);
-  svg.insert(4, " xmlns=\"http://www.w3.org/2000/svg\" width=\"640\" height=\"300\"");  // behind "<svg"
+  svg.insert(4, " xmlns=\"http://www.w3.org/2000/svg\" width=\"640\" height=\"300\"");  // after "<svg"
   svg.insert(svg.find('>') + 1, kStyle);
   return svg + "\n";
 }

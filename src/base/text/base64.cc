@@ -1,4 +1,4 @@
-// Base64, six bits a character.
+// Base64: six bits per character (RFC 4648).
 #include "base/text/base64.h"
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Base64 against the vectors of RFC 4648, and text that is none.
+// Tests Base64 against the vectors of RFC 4648 and against invalid text.
 #include "base/text/base64.h"
 
 #include <gtest/gtest.h>

@@ -31,7 +31,7 @@ void append_float(std::string& out, T value, bool nan_and_infinity) {
   char text[32];
   char* end = std::to_chars(text, text + sizeof text, value).ptr;
   out.append(text, end);
-  // to_chars writes 5.0 as "5"; keep it a float for readers that tell the two apart.
+  // to_chars writes 5.0 as "5"; ".0" is appended for readers that distinguish floats from integers.
   for (const char* c = text; c != end; ++c) {
     if (*c == '.' || *c == 'e') return;
   }

@@ -11,7 +11,7 @@ namespace {
 
 using namespace trireme::base;
 
-/// Builds every object anew by set(), as who reads a request's parameters does.
+/// Builds every object anew with set(), as code that reads a request's parameters does.
 Json rebuilt(const Json& json) {
   if (json.is_array()) {
     Json list = Json::array();
@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Json json = parse_json(text, limits);
     const std::string printed = json.dump({.nan_and_infinity = true});
     if (rebuilt(json).dump({.nan_and_infinity = true}) != printed) std::abort();
-    // Compared as text: NaN differs from itself.
+    // The texts are compared, because NaN differs from itself.
     if (parse_json(printed, limits).dump({.nan_and_infinity = true}) != printed) std::abort();
   } catch (const Error& e) {
     if (e.code() != ErrorCode::invalid_argument) std::abort();

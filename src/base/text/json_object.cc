@@ -1,4 +1,4 @@
-// Where a JSON object's members stand.
+// Finds the members of a JSON object.
 #include "base/text/json_object.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// JSON text to events or values, by RapidJSON's iterative reader with our limits around it.
+// Turns JSON text into events or values, with RapidJSON's iterative reader and additional limits.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/text/json.h"
 
-// The library's own checks must not abort a server.
+// A failed check inside the library must throw, not abort a server.
 #define RAPIDJSON_ASSERT(x) ::trireme::base::check((x), "JSON reader: " #x)
 #include <rapidjson/error/en.h>
 #include <rapidjson/reader.h>
@@ -17,7 +17,7 @@
 namespace trireme::base {
 namespace {
 
-/// Memory for the reader's stack; the library's own allocator goes on with null where there is none.
+/// Memory for the reader's stack. The library's own allocator would continue with a null pointer on failure.
 struct ReaderMemory {
   static constexpr bool kNeedFree = true;
   static void* Malloc(size_t bytes) { return Realloc(nullptr, 0, bytes); }
@@ -31,7 +31,7 @@ struct ReaderMemory {
 };
 using Reader = rapidjson::GenericReader<rapidjson::UTF8<>, rapidjson::UTF8<>, ReaderMemory>;
 
-/// Input for the reader: bytes with an end, which need no terminator. Reads as NUL past the end.
+/// Input for the reader: bytes without a terminator. Reads as NUL past the end.
 struct TextStream {
   using Ch = char;
   const char* next;
@@ -41,17 +41,17 @@ struct TextStream {
   Ch Peek() const { return next == end ? '\0' : *next; }
   Ch Take() { return next == end ? '\0' : *next++; }
   size_t Tell() const { return static_cast<size_t>(next - begin); }
-  // The reader's templates name these, for in-place parsing only.
+  // The reader's templates require these members, but call them only when parsing in place.
   Ch* PutBegin() { return nullptr; }
   void Put(Ch) {}
   size_t PutEnd(Ch*) { return 0; }
 };
 
-/// Keys of the objects that are open, to refuse duplicates: sorted views at the end of each object.
+/// Keys of the open objects. Each object's keys are sorted when it closes, in order to find duplicates.
 class OpenKeys {
  public:
   void open() { starts_.push_back(keys_.size()); }
-  /// False: they are too many to remember.
+  /// Returns false if there are too many keys to keep.
   bool add(std::string_view key) {
     if (keys_.size() == kMaxKeys) return false;
     keys_.emplace_back(key);
@@ -72,7 +72,7 @@ class OpenKeys {
   }
 
  private:
-  // Twice the largest vocabulary in use; a key of one letter takes six times its text here.
+  // Twice the largest vocabulary in use; a one-letter key takes six times the size of its text here.
   static constexpr size_t kMaxKeys = 2'000'000;
 
   std::vector<std::string> keys_;
@@ -80,8 +80,8 @@ class OpenKeys {
   std::string duplicate_;
 };
 
-/// The reader's handler: applies our limits, then passes the event on. A false return stops the reader;
-/// `refusal` says why.
+/// Handler of RapidJSON's reader: applies the limits, then passes the event on. Returning false stops the
+/// reader; `refusal` then holds the reason.
 class Adapter {
  public:
   using Ch = char;
@@ -101,8 +101,8 @@ class Adapter {
     return true;
   }
   bool Double(double approximate) {
-    // The reader works on a copy of the stream (see StreamTraits below), so `stream_` still stands at the
-    // number: reading it again with from_chars is exactly rounded and faster than the reader's full-precision
+    // The reader works on a copy of the stream (see StreamTraits below), so `stream_` still points at the
+    // number. Parsing it again with from_chars rounds exactly and is faster than the reader's full-precision
     // mode.
     double value = approximate;
     if (std::isfinite(approximate)) std::from_chars(stream_.next, stream_.end, value);
@@ -146,7 +146,7 @@ class Adapter {
     if (++depth_ <= limits_.depth) return true;
     return refuse(concat("JSON nesting depth exceeds maximum allowed limit (", limits_.depth, ")"));
   }
-  // The reader checks raw bytes but lets a lone low surrogate through when it is written as \uDC00.
+  // The reader checks raw bytes, but accepts a lone low surrogate when it is written as \uDC00.
   static bool has_surrogate(std::string_view text) {
     const char* end = text.data() + text.size();
     for (const char* p = text.data(); p != end;) {
@@ -165,7 +165,7 @@ class Adapter {
   std::string refusal_;
 };
 
-/// Builds a value from events. `open_` holds the unfinished containers, outermost first.
+/// Builds a value from events. `open_` holds the unfinished containers, the outermost first.
 class Builder : public JsonHandler {
  public:
   void null() override { put(Json()); }
@@ -185,7 +185,7 @@ class Builder : public JsonHandler {
  private:
   struct Open {
     Json json;
-    std::string key;  // of the member whose value comes next
+    std::string key;  // key of the member whose value comes next
   };
   void close() {
     Json done = std::move(open_.back().json);
@@ -209,8 +209,8 @@ class Builder : public JsonHandler {
 }  // namespace trireme::base
 
 namespace rapidjson {
-// Parse each token on a copy of the stream and write it back afterwards: faster, and what Adapter::Double
-// relies on.
+// Lets the reader parse each token on a copy of the stream and write it back afterwards. This is faster, and
+// Adapter::Double relies on it.
 template <>
 struct StreamTraits<trireme::base::TextStream> {
   enum { copyOptimization = 1 };
@@ -234,7 +234,7 @@ void parse_json(std::string_view text, JsonHandler& handler, const JsonLimits& l
     fail_invalid("JSON is malformed: ", rapidjson::GetParseError_En(result.Code()), " At byte ",
                  result.Offset());
   }
-  // The reader takes a NUL byte for the end of the text.
+  // The reader takes a NUL byte for the end of the text, so a NUL inside the text ends it too early.
   require(stream.Tell() == text.size(), "JSON text goes on after its root at byte ", stream.Tell());
 }
 

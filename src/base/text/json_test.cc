@@ -1,4 +1,4 @@
-// Tests JSON: every value reads back, numbers are exact, hostile text is refused with its place.
+// Tests JSON: every value reads back, numbers are exact, and invalid text is refused with its position.
 #include "base/text/json.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(Json, BuildsDumpsAndParsesBack) {
   EXPECT_EQ(Json::object().dump({.indent = 2}), "{}");
 }
 
-/// 200,000 members: a walk over all of them for each would take minutes.
+/// With 200,000 members, a linear search for each member would take minutes.
 TEST(Json, LargeObjectsAreBuiltAndSearchedInTimeOfTheirSize) {
   const auto build_and_search = [](int64_t members) {
     Json json = Json::object();
@@ -48,13 +48,13 @@ TEST(Json, LargeObjectsAreBuiltAndSearchedInTimeOfTheirSize) {
     const Json copy = json;
     for (int64_t i = 0; i < members; ++i) ASSERT_EQ(copy.at(std::to_string(i * 7919)).as_int(), -i);
     EXPECT_FALSE(copy.contains("none"));
-    EXPECT_EQ(copy.as_object().begin()->key, "0");  // order is kept
+    EXPECT_EQ(copy.as_object().begin()->key, "0");  // members keep their order
     EXPECT_EQ((copy.as_object().end() - 1)->key, std::to_string((members - 1) * 7919));
   };
   EXPECT_LT(tests::growth_over_eight(5'000, build_and_search), tests::kMostLinearGrowth);
 }
 
-/// The parser refuses them only at the object's end.
+/// The parser reports duplicate keys only at the end of the object.
 TEST(Json, EqualKeysWithoutNumberAreReadInTimeOfTheirSize) {
   const auto read = [](int64_t members) {
     std::string text = "{";
@@ -73,7 +73,7 @@ TEST(Json, TheFirstOfTwoEqualKeysIsFoundHoweverManyMembersThereAre) {
     }
     for (int i = 0; i < members; ++i) ASSERT_EQ(object.find(std::to_string(i))->as_int(), 0) << members;
     Json json(object);
-    json.set("1", 5);  // replaces the first
+    json.set("1", 5);  // replaces the first member of that name
     EXPECT_EQ(json.at("1").as_int(), 5);
     EXPECT_EQ(json.size(), static_cast<size_t>(2 * members));
     EXPECT_TRUE(json.as_object().erase("0"));
@@ -115,7 +115,7 @@ TEST(Json, NumbersAreExact) {
     append_json(text, narrow);
     ASSERT_EQ(static_cast<float>(parse_json(text).as_double()), narrow);
   }
-  EXPECT_EQ(parse_json("9007199254740993.0").as_double(), 9007199254740992.0);  // a tie goes to even
+  EXPECT_EQ(parse_json("9007199254740993.0").as_double(), 9007199254740992.0);  // a tie rounds to even
   EXPECT_EQ(parse_json("9007199254740993.00000000000000000000000000000000001").as_double(),
             9007199254740994.0);
   EXPECT_EQ(parse_json("2.2250738585072011e-308").as_double(), 2.2250738585072011e-308);
@@ -151,7 +151,7 @@ TEST(Json, StringsAreUtf8AndEscaped) {
         R"("\udc00")", R"("\ud800\u0041")", "\"\n\"", "{\"\\udfff\":1}"}) {
     EXPECT_NE(error_of(bad), "") << bad;
   }
-  // Output is always valid UTF-8, whatever bytes a message carried.
+  // Output is always valid UTF-8, even where a string holds invalid bytes.
   EXPECT_EQ(Json("a\xFFz\xE2\x82").dump(), "\"a\xEF\xBF\xBDz\xEF\xBF\xBD\"");
 }
 

@@ -1,4 +1,4 @@
-// Options: setting fields from text and JSON, and printing them as help, documentation and record.
+// Options: sets fields from text and JSON, and prints them as help, documentation and record.
 #include "base/text/options.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ std::string upper(std::string_view name) {
   return out;
 }
 
-/// A table cell: bars would end it.
+/// Escapes a table cell, which a bar would end.
 std::string cell(std::string value) {
   for (size_t at = 0; (at = value.find('|', at)) != std::string::npos; at += 2) value.insert(at, 1, '\\');
   return value;
@@ -67,7 +67,7 @@ std::string cell(std::string value) {
 }  // namespace
 
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);  // distances from the prefix of a read so far to each prefix of b
+  std::vector<size_t> row(b.size() + 1);  // Levenshtein distances from a prefix of a to each prefix of b
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 0; i < a.size(); ++i) {
     size_t diagonal = std::exchange(row[0], i + 1);
@@ -129,7 +129,7 @@ void Option::set_text(std::string_view text) {
 }
 
 void Option::set_json(const Json& value) {
-  given_ = false;  // a list in JSON replaces whatever was there
+  given_ = false;  // a list in JSON replaces the list that was given before
   if (const auto* flag = std::get_if<bool*>(&target_)) {
     **flag = value.as_bool();
   } else if (const auto* list = std::get_if<std::vector<std::string>*>(&target_)) {
@@ -332,7 +332,7 @@ std::string OptionList::help() const {
     left.push_back(option.positional_ ? upper(option.name_)
                                       : option.flag() + (word.empty() ? "" : " ") + word);
   }
-  // Align the meanings; a long left side gets a line of its own.
+  // Align the descriptions; an option whose left side is long gets a line of its own.
   size_t width = 0;
   for (const std::string& l : left) width = std::max(width, std::min<size_t>(l.size(), 30));
   std::string text;

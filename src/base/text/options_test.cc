@@ -1,4 +1,4 @@
-// Tests options: one field list serves flags, JSON, help, documentation and the record of a run.
+// Tests options: one field list provides flags, JSON, help, documentation and the record of a run.
 #include "base/text/options.h"
 
 #include <gtest/gtest.h>

@@ -14,7 +14,7 @@ struct Unit {
   int64_t scale;
 };
 
-// Largest first: the first unit that divides a value names it.
+// Largest unit first: a value is printed in the first unit that divides it.
 constexpr Unit kTimeUnits[] = {{"h", 3'600'000'000'000}, {"m", 60'000'000'000}, {"s", 1'000'000'000},
                                {"ms", 1'000'000},        {"us", 1'000},         {"ns", 1}};
 constexpr Unit kByteUnits[] = {{"TiB", int64_t{1} << 40},
@@ -25,7 +25,7 @@ constexpr Unit kByteUnits[] = {{"TiB", int64_t{1} << 40},
 constexpr Unit kByteUnitsRead[] = {
     {"TB", 1'000'000'000'000}, {"GB", 1'000'000'000}, {"MB", 1'000'000}, {"KB", 1'000}, {"B", 1}};
 
-/// The number in front of the unit, times the unit; -1 if the text has another form or does not fit.
+/// The number times the unit after it; -1 if the text has another form or the product does not fit.
 int64_t scaled(std::string_view text, std::span<const Unit> units) {
   double number = 0;
   const auto [rest, error] =
@@ -34,7 +34,7 @@ int64_t scaled(std::string_view text, std::span<const Unit> units) {
   const std::string_view name(rest, static_cast<size_t>(text.data() + text.size() - rest));
   for (const Unit& unit : units) {
     if (unit.name != name) continue;
-    // A whole number of units stays exact past 2^53.
+    // A whole number of units is computed in integers, so it stays exact beyond 2^53.
     int64_t whole = 0;
     if (std::from_chars(text.data(), rest, whole).ptr == rest) {
       return whole <= INT64_MAX / unit.scale ? whole * unit.scale : -1;

@@ -1,4 +1,4 @@
-// Messages of bounded length.
+// Shortens messages to a bounded length.
 #include "base/text/shortened.h"
 
 #include "base/error.h"
@@ -12,7 +12,7 @@ bool is_within_character(char c) { return (static_cast<unsigned char>(c) & 0xC0)
 
 std::string shortened(std::string_view text, size_t most_bytes) {
   if (text.size() <= most_bytes) return std::string(text);
-  // Our own words stand first; the last ones often say the place or the limit.
+  // Keep both ends: the program's own words come first, and the last ones often give the place or the limit.
   size_t head = most_bytes / 4 * 3, tail = text.size() - most_bytes / 4;
   for (int i = 0; i < 3 && head > 0 && is_within_character(text[head]); ++i) --head;
   for (int i = 0; i < 3 && tail < text.size() && is_within_character(text[tail]); ++i) ++tail;

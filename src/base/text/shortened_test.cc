@@ -1,4 +1,4 @@
-// Messages of bounded length: both ends stay, characters stay whole.
+// Tests shortened messages: both ends stay, and characters stay whole.
 #include "base/text/shortened.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(Shortened, CutsBetweenCharacters) {
     const std::string cut = shortened(text, 100);
     for (size_t at = 0; at < cut.size();) EXPECT_NE(next_code_point(cut, at), 0xFFFDu) << offset;
   }
-  EXPECT_LT(shortened(std::string(10'000, '\x80'), 100).size(), 140u);  // no UTF-8 at all
+  EXPECT_LT(shortened(std::string(10'000, '\x80'), 100).size(), 140u);  // invalid UTF-8
 }
 
 TEST(Shortened, BoundsTheLinesOfTheLog) {

@@ -1,4 +1,4 @@
-// YAML through yaml-cpp's nodes; scalar types are decided here.
+// Reads and writes YAML with yaml-cpp's nodes; the types of scalars are decided here.
 #include "base/text/yaml.h"
 
 #include <yaml-cpp/eventhandler.h>
@@ -27,7 +27,7 @@ bool whole(std::string_view text, T& value) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
-/// A plain (unquoted) scalar by the core schema.
+/// Resolves a plain (unquoted) scalar by the core schema of YAML 1.2.
 Json plain(const std::string& text) {
   if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
   if (text == "true" || text == "True" || text == "TRUE") return true;
@@ -39,7 +39,7 @@ Json plain(const std::string& text) {
     return negative ? -infinity : infinity;
   }
   if (text == ".nan" || text == ".NaN" || text == ".NAN") return std::numeric_limits<double>::quiet_NaN();
-  // from_chars also takes "inf" and "nan", which are words here.
+  // from_chars also accepts "inf" and "nan", which are plain words in YAML.
   if (rest.find_first_of("0123456789") > 1 || (rest[0] != '.' && (rest[0] < '0' || rest[0] > '9'))) {
     return text;
   }
@@ -92,7 +92,7 @@ class Reader {
   int64_t values_ = 0;
 };
 
-/// Hears a document and remembers nothing.
+/// Receives the events of a document and discards them.
 struct Ignore : YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
@@ -107,8 +107,8 @@ struct Ignore : YAML::EventHandler {
   void OnMapEnd() override {}
 };
 
-/// Not LoadAll, which never returns for some broken texts: it takes a place where nothing can start for one
-/// document after another.
+/// YAML::LoadAll cannot be used: for some malformed texts it never returns, as it reports one document after
+/// another at a place where no document can start.
 void require_one_document(std::string_view text) {
   std::istringstream in{std::string(text)};
   YAML::Parser parser(in);
@@ -125,7 +125,7 @@ bool is_word(std::string_view text) {
       return false;
     }
   }
-  // A colon at the end would make it a key.
+  // A colon at the end would turn the text into a key.
   return text[0] != '-' && text[0] != '=' && text[0] != ':' && text.back() != ':';
 }
 
@@ -157,7 +157,7 @@ bool is_flat(const Json& value) {
   return true;
 }
 
-/// What follows "key:" or "-": a scalar on the same line, or an indented block.
+/// Appends what follows "key:" or "-": a scalar on the same line, or an indented block.
 void append(std::string& out, const Json& value, size_t indent) {
   const std::string margin(indent, ' ');
   if (is_scalar(value)) {

@@ -1,4 +1,4 @@
-// Tests the queue: order, bounds, closing, deadlines, and that nothing is lost between many threads.
+// Tests the queue: order, bounds, closing, deadlines, and that many threads together lose no item.
 #include "base/threads/bounded_queue.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(BoundedQueue, PopKeepsItsDeadline) {
   EXPECT_FALSE(queue.pop_until(start + 5 * kNsPerMs).has_value());
   EXPECT_GE(clock.now_ns(), start + 5 * kNsPerMs);
   queue.push(1);
-  EXPECT_EQ(queue.pop_until(start), 1);  // an item that is there is taken however late it is
+  EXPECT_EQ(queue.pop_until(start), 1);  // an item already queued is returned even after the deadline
 }
 
 TEST(BoundedQueue, ManyThreadsLoseNothing) {

@@ -1,4 +1,4 @@
-// Work that gives way to other work.
+// Lets low-priority work pause while other work runs.
 #include "base/threads/pause_point.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// Threads stand still at a point while it is held, and only those that are there.
+// Tests that threads pause at a point while it is held, and that threads without the point do not.
 #include "base/threads/pause_point.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// On which processors the sleeping members of a team wake.
+// Decides on which processors the sleeping members of a thread team wake.
 #include "base/threads/team_seats.h"
 
 #include <algorithm>

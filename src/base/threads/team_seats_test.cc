@@ -1,4 +1,4 @@
-// Seats of a team: one processor each, kept where they can be.
+// Tests the processors chosen for a team: one per member, unchanged where possible.
 #include "base/threads/team_seats.h"
 
 #include <gtest/gtest.h>
@@ -37,10 +37,10 @@ std::vector<int> assigned(const std::vector<int>& usable, std::vector<Seat> seat
 TEST(TeamSeats, SleepersKeepTheirsUnlessSomebodyElseHasIt) {
   using Cpus = std::vector<int>;
   EXPECT_EQ(assigned({0, 1}, {{0}, {1, true}}), (Cpus{0, 1}));
-  EXPECT_EQ(assigned({0, 1}, {{1}, {1, true}}), (Cpus{1, 0}));  // the caller came to it
+  EXPECT_EQ(assigned({0, 1}, {{1}, {1, true}}), (Cpus{1, 0}));  // the caller moved to the sleeper's processor
   EXPECT_EQ(assigned({0, 1, 2, 3}, {{0}, {1, true}, {1, true}, {3, true}}), (Cpus{0, 1, 2, 3}));
   EXPECT_EQ(assigned({0, 1, 2, 3}, {{0}, {2, true}, {2}, {-1, true}}),
-            (Cpus{0, 1, 2, 3}));                                               // 2 is awake there
+            (Cpus{0, 1, 2, 3}));                                               // member 2 is awake there
   EXPECT_EQ(assigned({4, 6}, {{4}, {0, true}, {6, true}}), (Cpus{4, -1, 6}));  // more members than processors
 }
 
@@ -52,7 +52,7 @@ TEST(TeamSeats, WakeOnTheirOwnOrOnOneThatIsNobodys) {
   EXPECT_EQ(list_of(waking_cpus(set_of({0}), {{{0}, {-1, true}}}, 1)), (std::vector<int>{0}));
 }
 
-// A thread that stays on a processor and counts as one that computes.
+// A thread that is bound to one processor and is counted as computing there.
 class Neighbour {
  public:
   explicit Neighbour(int cpu)
@@ -89,7 +89,7 @@ TEST(TeamSeats, StayAwayFromOtherTeams) {
   std::vector<int> others = cpus;
   others.erase(others.begin() + 1);
   EXPECT_EQ(list_of(without_others(all, team)), others);
-  // One of the team itself is no neighbour; nor are neighbours who leave the team too little.
+  // A member of the team is no neighbour. Neighbours that leave too few processors for the team are ignored.
   EXPECT_EQ(list_of(without_others(all, std::vector<Seat>{{cpus[0]}, {cpus[1]}})), cpus);
   EXPECT_EQ(list_of(without_others(all, std::vector<Seat>(cpus.size(), {-1, true}))), cpus);
 }

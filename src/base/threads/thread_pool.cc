@@ -1,5 +1,5 @@
-// A fork-join team of threads: epoch counter to start, a run of tasks for each member, spin-then-futex to
-// wait.
+// A fork-join team of threads: an epoch counter starts a call, each member gets a range of tasks, and waiting
+// members spin first and then sleep on a futex.
 #include "base/threads/thread_pool.h"
 
 #include <pthread.h>
@@ -16,8 +16,8 @@
 namespace trireme::base {
 namespace {
 
-// Long enough to bridge the gap between two steps of a program, short enough not to starve a neighbour's
-// core.
+// Long enough to bridge the gap between two steps of a program, and short enough not to take the core from
+// another process for long.
 constexpr int kSpins = 4000;
 constexpr int kMaxThreads = 1024;
 
@@ -33,7 +33,7 @@ void pin(pthread_t thread, int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
-  // A machine that refuses (a container's cpu mask) still computes the same result, only slower.
+  // Where this fails (a container's cpu mask), the result is the same, only slower.
   (void)pthread_setaffinity_np(thread, sizeof set, &set);
 }
 
@@ -48,19 +48,20 @@ void stop_and_join(Shared& shared, std::vector<std::thread>& workers) {
 }  // namespace
 
 // Invariant: between two calls of run_erased no worker is inside the task loop (`inside` is 0), so the caller
-// may rewrite call/body/shares. A worker registers in `inside` before it reads them and checks the epoch
-// again after.
+// may rewrite call/body/shares. A worker increments `inside` before it reads them, and then checks `open` and
+// the epoch again.
 struct ThreadPool::Shared {
   explicit Shared(int size)
       : shares(static_cast<size_t>(size)), places(shares.size()), seats(shares.size()) {}
 
-  /// The tasks a member begins with; `next` passes `end` when they are all taken.
+  /// The range of tasks with which a member begins; `next` reaches `end` when all of them are taken.
   struct alignas(64) Share {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
   };
 
-  /// Where a member sleeps, or that it woke on few processors and may use the others again.
+  /// Processor of a sleeping member; `confined` is set while its affinity mask is still the narrow one of
+  /// waking.
   struct alignas(64) Place {
     std::atomic<int> cpu{-1};
     std::atomic<bool> asleep{false};
@@ -75,19 +76,19 @@ struct ThreadPool::Shared {
   std::atomic<bool> stop{false};
   Call call = nullptr;
   const void* body = nullptr;
-  int members = 0;  // shares in use
+  int members = 0;  // number of shares in use
   std::vector<Share> shares;
   std::vector<Place> places;
-  std::vector<Seat> seats;  // the caller's notes
+  std::vector<Seat> seats;  // scratch space of the caller
   cpu_set_t usable;
   bool seats_members = false;
 
-  /// Runs the member's own tasks, then what is left of the others'.
+  /// Runs the member's own tasks first, then the remaining tasks of the other members.
   void run_shares(int member) {
     int64_t count = 0;
     for (int k = 0; k < members; ++k) {
       Share& share = shares[static_cast<size_t>(member + k < members ? member + k : member + k - members)];
-      // A look before the addition: a share that is done stays in the caches that read it.
+      // Load before adding: the cache line of a finished share then stays shared by all its readers.
       while (share.next.load(std::memory_order_relaxed) < share.end) {
         const int64_t i = share.next.fetch_add(1, std::memory_order_relaxed);
         if (i >= share.end) break;
@@ -98,9 +99,10 @@ struct ThreadPool::Shared {
     if (count > 0) done.fetch_add(count, std::memory_order_release);
   }
 
-  /// A hypervisor tells its guest that a processor which idles is taken, so that Linux wakes a thread on the
-  /// processor of the one that woke it, to wait for the end of its slice: milliseconds in which a team of two
-  /// is one. So sleepers wake on processors of their own, and are free to move once they run.
+  /// A hypervisor reports an idle virtual processor as busy, so Linux wakes a thread on its waker's
+  /// processor, where it waits for the end of the waker's time slice: for milliseconds, one thread of a team
+  /// of two computes alone. Sleepers are therefore woken on processors of their own, and may move again once
+  /// they run.
   void seat_sleepers(std::vector<std::thread>& workers) {
     seats[0] = {sched_getcpu(), false};
     for (size_t m = 1; m < places.size(); ++m)
@@ -115,7 +117,7 @@ struct ThreadPool::Shared {
     }
   }
 
-  /// Gives up the member's place among those that compute, and takes one where it wakes.
+  /// Sleeps until the epoch changes. Meanwhile the member does not count as computing on any processor.
   void sleep(uint32_t seen, int member, BusyCpu& busy) {
     Place& place = places[static_cast<size_t>(member)];
     place.cpu.store(sched_getcpu(), std::memory_order_relaxed);
@@ -131,7 +133,7 @@ struct ThreadPool::Shared {
 
   void take(uint32_t started, int member) {
     inside.fetch_add(1);
-    // `open` falls before the caller leaves run_erased, so a late worker never reads a dead body.
+    // `open` is cleared before the caller leaves run_erased, so a late worker never reads a destroyed body.
     if (open.load() && epoch.load() == started && member < members) run_shares(member);
     inside.fetch_sub(1);
   }
@@ -151,7 +153,7 @@ ThreadPool::ThreadPool(int threads, std::span<const int> cpus)
       if (!cpus.empty())
         pin(workers_.back().native_handle(), cpus[static_cast<size_t>(member) % cpus.size()]);
     }
-  } catch (const std::system_error&) {  // the process may start no more
+  } catch (const std::system_error&) {  // the process may start no more threads
     stop_and_join(*shared_, workers_);
     fail(ErrorCode::exhausted, "the system gave ", workers_.size(), " of ", size_ - 1, " threads");
   }

@@ -1,4 +1,4 @@
-// Tests the thread pool: every task runs exactly once, over many rounds and after sleeping.
+// Tests the thread pool: every task runs exactly once, over many calls and after sleeping.
 #include "base/threads/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,8 @@ TEST(ThreadPool, EveryTaskRunsExactlyOnce) {
 
 TEST(ThreadPool, MembersHelpOneThatIsLate) {
   ThreadPool pool(2);
-  // The first task waits for all the others, half of which were dealt to the same member.
+  // The first task waits for all others, half of which belong to the same member, so the other must take
+  // them.
   std::atomic<int> others{0};
   pool.run(16, [&](int64_t i) {
     if (i > 0) {
@@ -41,7 +42,7 @@ TEST(ThreadPool, MembersHelpOneThatIsLate) {
   EXPECT_EQ(others.load(), 15);
 }
 
-// A sleeper wakes on few processors; once it runs it may use what the team may use.
+// A sleeper wakes on few processors; once it runs, it may use all processors of the team.
 TEST(ThreadPool, MembersThatSleptMayUseAllProcessors) {
   cpu_set_t all;
   CPU_ZERO(&all);
@@ -54,7 +55,7 @@ TEST(ThreadPool, MembersThatSleptMayUseAllProcessors) {
       cpu_set_t own;
       CPU_ZERO(&own);
       arrived.fetch_add(1);
-      // Each member takes one task: nobody is done before all have come.
+      // Each member takes one task: none finishes before all have arrived.
       while (arrived.load() < 3) std::this_thread::yield();
       if (sched_getaffinity(0, sizeof own, &own) == 0 && CPU_EQUAL(&own, &all)) equal.fetch_add(1);
     });
@@ -62,7 +63,7 @@ TEST(ThreadPool, MembersThatSleptMayUseAllProcessors) {
   }
 }
 
-// Where threads count as computing on all processors but two, a team of two wakes on those.
+// If threads count as computing on all processors but two, a team of two wakes on those two.
 TEST(ThreadPool, MembersWakeWhereNoOtherTeamComputes) {
   const std::vector<int> cpus = read_cpu_info().allowed;
   if (cpus.size() < 3) GTEST_SKIP() << "needs three processors";

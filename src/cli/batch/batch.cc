@@ -59,12 +59,12 @@ batch::JobOptions recorded_options(const std::string& directory) {
   const batch::Manifest manifest = batch::read_manifest(plain + (is_output ? "/_job/manifest" : "/manifest"));
   batch::JobOptions options;
   base::OptionList(options).parse_json(manifest.options);
-  // Directories may have moved, or be seen from another place.
+  // The job's directories may have been moved since, or be mounted at another path here.
   (is_output ? options.output_directory : options.state) = plain;
   return options;
 }
 
-/// Of a job file what it says; of a directory what the job there was begun with.
+/// Given a job file, returns the options in it; given a directory, those that its job was begun with.
 batch::JobOptions options_of(const std::string& job) {
   if (std::filesystem::is_directory(batch::plain_directory(job))) return recorded_options(job);
   batch::JobOptions options;
@@ -72,10 +72,10 @@ batch::JobOptions options_of(const std::string& job) {
   return options;
 }
 
-/// What a worker frees goes back to the system at once, so that its memory is what it uses, however long it
-/// runs: the allocators keep the most that was ever in use at a time. Before any of them is used.
+/// Makes the allocators return freed memory to the system at once instead of keeping the peak, so that a
+/// worker's memory is what it uses, however long it runs. Must be called before any allocator is used.
 void keep_memory_flat() {
-  constexpr int kReturnedBytes = 128 << 10;  // as large and larger blocks are mappings of their own
+  constexpr int kReturnedBytes = 128 << 10;  // blocks of at least this size are mappings of their own
   ::mallopt(M_MMAP_THRESHOLD, kReturnedBytes);
   ::mallopt(M_TRIM_THRESHOLD, kReturnedBytes);
   ::setenv("ARROW_DEFAULT_MEMORY_POOL", "system", 0);
@@ -85,10 +85,10 @@ void keep_memory_flat() {
 int work(const batch::JobOptions& options, const BatchViewOptions& view_options, base::Env& env) {
   options.check();
   keep_memory_flat();
-  // A full disk and a reader of the progress that has gone are errors of a write, not the end of the worker.
+  // A full disk, or a reader of the progress that has exited, must fail a write instead of ending the worker.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-  StopSignals signals;  // before the threads of the model start, which inherit the mask
+  StopSignals signals;  // constructed before the threads of the model, which inherit the mask
   batch::StopNotice notice(options.preempt_notice);
   BatchView view(view_options, options, env);
   batch::WorkerHooks hooks;
@@ -114,12 +114,12 @@ int work(const batch::JobOptions& options, const BatchViewOptions& view_options,
   return view.is_budget_spent() ? 1 : kInterrupted;
 }
 
-/// One worker, or several of this machine that run the same words.
+/// Runs one worker in this process, or starts several workers on this machine with the same command line.
 int work_or_share(const batch::JobOptions& options, const BatchViewOptions& view_options,
                   std::span<const std::string> words, base::Env& env) {
   if (options.workers == 1) return work(options, view_options, env);
   options.check();
-  HeldSignals signals;  // before the threads of the port start, which inherit the mask
+  HeldSignals signals;  // constructed before the threads of the port, which inherit the mask
   BatchView view(view_options, options, env);
   const int code = LocalWorkers(options, words, env).run(signals, [&] { view.show_status(); });
   view.finish();

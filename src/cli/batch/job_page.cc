@@ -1,4 +1,4 @@
-// Markup and script of the page of a batch job.
+// The markup and script of the page that shows a batch job.
 #include "cli/batch/job_page.h"
 
 #include <string_view>
@@ -28,7 +28,7 @@ constexpr std::string_view kBody = R"html(
 <footer><p><a href="/metrics">/metrics</a> <a href="/status.json">/status.json</a></p></footer>
 )html";
 
-// What the worker says is only ever set as text, never as markup.
+// The script inserts the worker's answers only as text, never as markup.
 constexpr std::string_view kScript = R"js('use strict';
 const $=id=>document.getElementById(id),POINTS=180;
 let rates=[];

@@ -1,4 +1,4 @@
-// The port of a batch worker: gauges of the last progress, and the job's status from its directory.
+// The HTTP port of a batch worker: gauges of its latest progress, and the job's status from its directory.
 #include "cli/batch/job_port.h"
 
 #include <mutex>
@@ -14,7 +14,7 @@ namespace trireme::cli {
 namespace {
 
 constexpr int64_t kFreshNs =
-    base::kNsPerSecond;  // a status may be so old: it costs a look through the journal
+    base::kNsPerSecond;  // how old a status may be, since a new one reads the journal
 
 }  // namespace
 
@@ -48,7 +48,7 @@ struct JobPort::Served {
     }
   }
 
-  /// JSON of the job's status; of its names alone while the input is cut.
+  /// The job's status as JSON; only the job's names while its input is still being cut into chunks.
   std::string fresh_status() {
     const std::lock_guard lock(mutex);
     const int64_t now = env.clock.now_ns();
@@ -69,7 +69,7 @@ struct JobPort::Served {
   const batch::JobOptions& options;
   const base::Env& env;
   std::mutex mutex;
-  std::string status;  // under the mutex
+  std::string status;  // guarded by the mutex
   int64_t status_ns = 0;
   serve::MetricRegistry registry;
   serve::MetricGauge &rows, &errors, &all_rows, &chunks_done, &chunks, &bytes, &rate, &busy, &left;

@@ -1,4 +1,4 @@
-// Starting workers on this machine, and their ends.
+// Starts the workers on this machine and handles their ends.
 #include "cli/batch/local_workers.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ constexpr int64_t kDeadlineNs = 2 * base::kNsPerSecond;
 constexpr int kRestartsOfWorker = 3;
 constexpr int kBudgetSpent = 1;
 
-/// Which of two codes says more of why a job is not done: a fault before a spent budget before a stop.
+/// The code that says more about why a job is not done: a fault before a spent budget before a stop.
 int gravest(int a, int b) {
   const auto rank = [](int code) {
     if (code == 0) return 0;
@@ -43,7 +43,7 @@ LocalWorkers::LocalWorkers(const batch::JobOptions& options, std::span<const std
       env_(env),
       wanted_(options.deadline.ns > 0 ? 1 : options.workers) {}
 
-/// Later flags win over the same ones before.
+/// The flags for the workers come last, because a later flag overrides the same one before it.
 std::vector<std::string> LocalWorkers::line_of(int number) const {
   std::vector<std::string> line{std::filesystem::read_symlink("/proc/self/exe").string(), "batch"};
   line.insert(line.end(), words_.begin(), words_.end());
@@ -87,13 +87,13 @@ void LocalWorkers::take_end(const Child& child, int status) {
     return;
   }
   const int code = WEXITSTATUS(status);
-  wanted_ = 0;  // who ends by itself has a reason that holds for all
+  wanted_ = 0;  // a worker that ends by itself has a reason that holds for all
   if (code == 0) {
     is_done_ = true;
     return;
   }
   code_ = gravest(code_, code);
-  if (code == kInterrupted || stops_) return;  // the others end for their own reasons, and maybe with the job
+  if (code == kInterrupted || stops_) return;  // the others end for their own reasons, or end with the job
   stops_ = true;
   send(SIGTERM);
 }
@@ -111,7 +111,7 @@ void LocalWorkers::reap() {
   }
 }
 
-/// As many more as the work that is left needs, at the rate so far.
+/// Raises the number of workers to what the remaining work needs at the present rate to meet the deadline.
 void LocalWorkers::look_at_deadline() {
   const int64_t now = env_.clock.now_ns();
   const bool may_grow = options_.deadline.ns > 0 && wanted_ > 0 && wanted_ < options_.workers;
@@ -119,7 +119,7 @@ void LocalWorkers::look_at_deadline() {
   looked_ns_ = now;
   if (!base::file_exists(batch::directory_of(options_, 0).manifest())) return;
   const batch::JobStatus status = batch::status_of(options_, env_.clock);
-  // Workers of other machines count too.
+  // Workers on other machines count too.
   const auto others = static_cast<int64_t>(status.working.size()) - static_cast<int64_t>(running_.size());
   const int64_t needed = batch::workers_for_deadline(options_, status) - std::max<int64_t>(0, others);
   const auto more = static_cast<int>(std::clamp<int64_t>(needed, wanted_, options_.workers));

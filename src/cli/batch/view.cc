@@ -1,4 +1,4 @@
-// The progress of a batch job in the terminal, in the log and for scrapers.
+// Shows the progress of a batch job in the terminal, in the log and to metrics scrapers.
 #include "cli/batch/view.h"
 
 #include <unistd.h>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr int64_t kLogNs = 10 * base::kNsPerSecond;
 constexpr int64_t kShowNs = base::kNsPerSecond;
-constexpr int64_t kGoalNs = base::kNsPerSecond;   // between looks at goals
-constexpr int64_t kLeaveNs = base::kNsPerSecond;  // from the word to stop to the worker's last record
+constexpr int64_t kGoalNs = base::kNsPerSecond;   // between two checks of the goals
+constexpr int64_t kLeaveNs = base::kNsPerSecond;  // from the request to stop to the worker's last record
 
 std::string bytes_text(int64_t bytes) {
   constexpr double kMega = 1e6, kGiga = 1e9;
@@ -89,8 +89,8 @@ void BatchView::write_line(const batch::Progress& p) {
                  {"end_in", end}});
 }
 
-/// The end must not cost more than what is left: the time until the next look, finishing what every worker
-/// has in hand, and leaving are kept back.
+/// Stopping costs money too, so the budget keeps back what these take: the time until the next check, the
+/// pieces that every worker is still computing, and leaving.
 bool BatchView::is_spent(const batch::JobStatus& status) const {
   if (options_.budget == 0) return false;
   const double kept_s = static_cast<double>(kGoalNs + options_.grace.ns + kLeaveNs) / 1e9;

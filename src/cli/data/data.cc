@@ -1,5 +1,5 @@
-// trireme data inspect: what a data set holds: files, counts, fields, the classes' shares and the first
-// samples.
+// trireme data inspect: shows what a data set holds: files, counts, fields, shares of the classes and the
+// first samples.
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -32,7 +32,7 @@ struct DataOptions {
   }
 };
 
-/// At most `limit` characters of a text on one line; bytes by their number.
+/// At most `limit` characters of a text on one line; for binary data, the number of bytes.
 std::string preview(const std::string& text, FieldKind kind, size_t limit = 72) {
   if (kind == FieldKind::bytes || !base::is_utf8(text)) return std::to_string(text.size()) + " bytes";
   std::string out = "\"";
@@ -50,7 +50,7 @@ std::string number_text(double value) {
   return text;
 }
 
-/// The values of a small tensor; the range of a larger one.
+/// The values of a small tensor, or the range of a larger one.
 std::string preview(const tensor::Tensor& t) {
   constexpr int64_t kShown = 8;
   std::string out = std::string(tensor::name_of(t.dtype())) + tensor::to_string(t.dims());
@@ -63,7 +63,7 @@ std::string preview(const tensor::Tensor& t) {
   return out + " {" + list + "}";
 }
 
-/// Token ids as the text they stand for, if the vocabulary is known.
+/// The text that token ids stand for, if the vocabulary is known.
 std::string decoded(const tensor::Tensor& t, const data::DatasetInfo& info) {
   if (info.vocabulary.empty() || t.dtype() != tensor::DType::i64) return {};
   std::string text;
@@ -83,13 +83,13 @@ std::string describe(const data::Value& v, const data::DatasetInfo& info) {
   return out;
 }
 
-/// How often each label comes among the first `limit` samples; empty without scalar integer labels.
+/// How often each label occurs among the first `limit` samples; empty unless labels are scalar integers.
 std::map<int64_t, int64_t> count_labels(const data::Dataset& set, int64_t limit) {
   std::map<int64_t, int64_t> counts;
   const data::Field* label = set.info().find("label");
   const bool countable = label != nullptr && label->kind == FieldKind::tensor &&
                          tensor::is_integer(label->dtype) && label->shape == tensor::Shape{};
-  // Beside pictures of unknown size stand their labels only after decoding: too slow for a glance at many.
+  // Beside images of unknown size, a label is known only after decoding, which is too slow for many samples.
   const data::Field* image = set.info().find("image");
   if (image != nullptr && !image->shape.is_static()) limit = std::min<int64_t>(limit, 200);
   for (int64_t i = 0; countable && i < std::min(limit, set.size()); ++i) {
@@ -157,7 +157,7 @@ void print_labels(const data::Dataset& set, int64_t limit) {
   }
 }
 
-/// Shows the first samples; one that cannot be read shows why. Returns how many could not.
+/// Prints the first samples, or why one cannot be read. Returns how many could not be read.
 int64_t print_samples(const data::Dataset& set, int64_t count) {
   int64_t broken = 0;
   std::printf("\nsamples\n");
@@ -227,7 +227,7 @@ void print_json(const data::Dataset& set, const DataOptions& options) {
   std::cout << all.dump({.indent = 2}) << "\n";
 }
 
-/// Token files say nothing about samples: for a look at them any length will do.
+/// Files of tokens do not say how long a sample is; for inspecting them any length will do.
 void settle_context(data::DatasetSpec& spec) {
   const std::string format = spec.format == "auto" ? data::guess_format(spec.path.at(0)) : spec.format;
   if (spec.context == 0 && (format == "tokens" || format == "characters")) spec.context = 64;

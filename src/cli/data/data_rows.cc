@@ -1,5 +1,5 @@
-// trireme data rows: files of rows as a batch job sees them: fields, spans, content, rows that cannot be
-// read; and their rows written to a file of another format.
+// trireme data rows: shows files of rows as a batch job sees them: fields, spans, content and rows that
+// cannot be read; or writes their rows to a file of another format.
 #include <algorithm>
 #include <chrono>
 #include <cinttypes>
@@ -68,7 +68,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// One value, short.
+/// A short text of one value.
 std::string preview(const data::Column& column, int64_t row) {
   constexpr size_t kShown = 72;
   constexpr int64_t kNumbers = 8;
@@ -87,7 +87,7 @@ std::string preview(const data::Column& column, int64_t row) {
   return shown.size() <= kShown ? shown : base::concat(text.size(), " bytes of text");
 }
 
-/// Where all rows go, made when the first of them tell their types.
+/// The file that all rows are written to; it is created when the first rows show their types.
 class Output {
  public:
   explicit Output(const RowsOptions& options) : path_(options.write) {
@@ -104,7 +104,7 @@ class Output {
     const bool same = std::equal(
         fields.begin(), fields.end(), fields_.begin(), fields_.end(), [](const auto& a, const auto& b) {
           return a.name == b.name &&
-                 type_text(a) == type_text(b);  // shapes of unknown extents are not equal to themselves
+                 type_text(a) == type_text(b);  // shapes of unknown extents never compare as equal
         });
     base::require(same, "files of one output differ in their columns");
     for (int64_t begin = 0; begin < rows.count;) {
@@ -139,7 +139,7 @@ class Output {
   int64_t rows_ = 0;
 };
 
-/// What is seen of one file.
+/// What was found in one file.
 struct Seen {
   std::string path, format, content_id;
   std::vector<data::Field> fields;

@@ -1,4 +1,4 @@
-// Samples, fingerprints, and the wrappers that map, cut, pick and join data sets.
+// Samples, fingerprints, and the wrappers that map, cut, select from and join data sets.
 #include "data/dataset/dataset.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ Sample read_checked(const Dataset& dataset, int64_t index) {
 
 namespace {
 
-/// 64-bit FNV-1a over texts and numbers; a length goes first, so that parts cannot flow together.
+/// 64-bit FNV-1a over texts and numbers. A text follows its length, so adjacent parts cannot run together.
 struct Fnv {
   uint64_t hash = 0xcbf29ce484222325;
   void byte(uint8_t b) { hash = (hash ^ b) * 0x100000001b3; }
@@ -178,7 +178,7 @@ class Subset : public Dataset {
   std::vector<int64_t> indices_;
 };
 
-/// Makes extents and ranks that differ unknown. Throws where name, kind or type differ.
+/// Extents and ranks that differ become unknown. Throws if name, kind or type differ.
 void merge_fields(std::vector<Field>& into, const std::vector<Field>& other) {
   require(into.size() == other.size(), "files of one data set differ in their fields: ", into.size(), " and ",
           other.size());
@@ -227,7 +227,7 @@ class Joined : public Dataset {
   }
 
  private:
-  /// Part and index inside it. Empty parts have no index, so upper_bound passes them.
+  /// The part and the index inside it. Empty parts hold no index, so upper_bound skips them.
   std::pair<size_t, int64_t> place(int64_t index) const {
     const auto part =
         static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
@@ -235,7 +235,7 @@ class Joined : public Dataset {
   }
 
   std::vector<DatasetPtr> parts_;
-  std::vector<int64_t> ends_;  // samples up to and with part i
+  std::vector<int64_t> ends_;  // number of samples in parts 0 to i
   DatasetInfo info_;
 };
 

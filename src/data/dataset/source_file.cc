@@ -1,4 +1,4 @@
-// Opens data files; unpacks gzip member by member with a limit that a small hostile file cannot talk past.
+// Opens data files; unpacks gzip member by member, within a limit that a hostile file cannot exceed.
 #include "data/dataset/source_file.h"
 
 #include <zlib.h>
@@ -17,7 +17,7 @@ using base::require;
 
 namespace {
 
-constexpr int kGzipWindow = 15 + 16;  // zlib's way to say: 32 KiB window, gzip wrapper
+constexpr int kGzipWindow = 15 + 16;  // zlib's encoding of a 32 KiB window with a gzip wrapper
 
 struct Inflater {
   z_stream z{};
@@ -29,7 +29,7 @@ struct Inflater {
 
 bool looks_like_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
-/// Unpacks members one behind the other. What one of them costs follows its bytes, however many there are.
+/// Unpacks members one after another. Each costs in proportion to its own bytes, however many there are.
 class Unpacker {
  public:
   Unpacker(size_t packed_bytes, size_t limit)
@@ -40,7 +40,7 @@ class Unpacker {
     z_stream& z = inflater_.z;
     base::check(inflateReset(&z) == Z_OK, "zlib cannot start again");
     for (size_t taken = 0;;) {
-      // One byte more than allowed is room enough to see that the limit is passed.
+      // One byte of room beyond the limit suffices to detect that the limit is exceeded.
       if (filled_ == out_.size()) out_.resize(std::min(limit_ + 1, std::max(out_.size() * 2, first_bytes_)));
       const auto in = static_cast<uInt>(std::min<size_t>(packed.size() - taken, UINT32_MAX));
       const auto room = static_cast<uInt>(std::min<size_t>(out_.size() - filled_, UINT32_MAX));
@@ -78,7 +78,7 @@ std::string gunzip(std::string_view packed, int64_t limit_bytes) {
   require(looks_like_gzip(packed), "not gzip data");
   Unpacker unpacker(packed.size(), static_cast<size_t>(limit_bytes));
   while (looks_like_gzip(packed)) packed.remove_prefix(unpacker.member(packed));
-  // Tapes and some writers pad with zeros; anything else is not ours to drop silently.
+  // Tapes and some writers pad with zeros; other bytes must not be dropped silently.
   require(packed.find_first_not_of('\0') == std::string_view::npos,
           "gzip data is followed by other bytes: ", packed.size());
   return unpacker.take();

@@ -49,7 +49,7 @@ class EbnfReader {
   }
   char peek() const { return at_ < in_.size() ? in_[at_] : '\0'; }
 
-  /// White space and comments; line ends only where a rule may go on.
+  /// Skips white space and comments, and line ends only if the rule may continue on the next line.
   void skip(bool over_lines) {
     while (at_ < in_.size()) {
       const char c = in_[at_];
@@ -150,7 +150,7 @@ class EbnfReader {
     return value;
   }
 
-  /// One character of a text or a class, escapes resolved.
+  /// Reads one character of a text or class, and resolves escapes.
   char32_t character() {
     if (at_ >= in_.size()) fail("it ends inside a text or class");
     if (peek() != '\\') return base::next_code_point(in_, at_);

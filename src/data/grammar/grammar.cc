@@ -1,4 +1,4 @@
-// Puts grammars together from rows of symbols.
+// Builds grammars from rows of symbols.
 #include "data/grammar/grammar.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 using Row = Grammar::Row;
 
-/// Byte strings of one length in which every place has a range of its own.
+/// A set of byte strings of one length: each place has its own range of bytes.
 struct ByteRanges {
   std::vector<std::pair<uint8_t, uint8_t>> places;
 };
@@ -23,8 +23,8 @@ std::string utf8(char32_t code) {
   return out;
 }
 
-/// Code points first..last, whose texts have one length, as ranges of bytes: where the first bytes differ,
-/// the places behind them are full but at the borders.
+/// Appends the code points first..last, encoded in the same length, as ranges of bytes. Between two different
+/// first bytes, the following bytes take all values, except at both ends of the range.
 void append_ranges(std::string_view first, std::string_view last, ByteRanges prefix,
                    std::vector<ByteRanges>& out) {
   const auto byte = [](char c) { return static_cast<uint8_t>(c); };
@@ -43,7 +43,7 @@ void append_ranges(std::string_view first, std::string_view last, ByteRanges pre
   if (first.substr(1) != lowest) with(low++, byte(first[0]), first.substr(1), highest);
   if (last.substr(1) != highest) --high;
   if (low <= high) {
-    // Whole places: each takes all continuation bytes.
+    // First bytes strictly inside the range may be followed by any continuation bytes.
     ByteRanges next = prefix;
     next.places.emplace_back(low, high);
     for (size_t i = 1; i < first.size(); ++i) next.places.emplace_back(0x80, 0xBF);
@@ -63,7 +63,7 @@ std::vector<ByteRanges> utf8_ranges(char32_t first, char32_t last) {
   return out;
 }
 
-/// In order, without overlaps; of a negated class what lies between.
+/// Sorted and merged ranges; for a negated class, the ranges between them.
 std::vector<GrammarBuilder::Range> sorted(std::vector<GrammarBuilder::Range> ranges, bool negated) {
   std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<GrammarBuilder::Range> joined, others;
@@ -85,7 +85,7 @@ std::vector<GrammarBuilder::Range> sorted(std::vector<GrammarBuilder::Range> ran
   return others;
 }
 
-/// Finds rules that begin with themselves: walking them would not end.
+/// Finds rules that begin with themselves: expanding them would never end.
 class LeftRecursion {
  public:
   explicit LeftRecursion(const Grammar& grammar)
@@ -98,15 +98,15 @@ class LeftRecursion {
   }
 
  private:
-  /// Rules that may be nothing. Of each row is counted what in it may not: at none, so may its rule, which is
-  /// told to the rows that it stands in. Linear in the grammar.
+  /// Finds the rules that may be empty. Each row counts its symbols not known to be empty. At zero, its rule
+  /// may be empty, and all rows that use the rule are updated. Linear in the grammar.
   void find_empty() {
     struct Place {
       uint32_t rule;
       size_t row;  // number among all rows
     };
     std::vector<std::vector<Place>> users(g_.rules.size());
-    std::vector<size_t> needed;  // by row
+    std::vector<size_t> needed;  // by row: its symbols not known to be empty
     std::vector<uint32_t> empty;
     const auto mark = [&](uint32_t rule) {
       if (std::exchange(empty_[rule], int8_t{1}) == 0) empty.push_back(rule);
@@ -129,7 +129,7 @@ class LeftRecursion {
     }
   }
 
-  /// Rules that `rule` may begin with.
+  /// The rules with which `rule` may begin.
   std::vector<uint32_t> beginnings(uint32_t rule) const {
     std::vector<uint32_t> out;
     for (const Row& row : g_.rules[rule].rows) {
@@ -142,7 +142,7 @@ class LeftRecursion {
     return out;
   }
 
-  /// Depth first, on a stack of ours: rules may be nested as deep as there are any.
+  /// Depth first, with an explicit stack, because rules may be nested to any depth.
   void walk(uint32_t start) {
     struct Open {
       uint32_t rule;
@@ -170,8 +170,8 @@ class LeftRecursion {
   }
 
   const Grammar& g_;
-  std::vector<int8_t> empty_;  // 1: may be nothing
-  std::vector<int8_t> seen_;   // 1: being walked, 2: done
+  std::vector<int8_t> empty_;  // 1: may be empty
+  std::vector<int8_t> seen_;   // 1: being visited, 2: done
 };
 
 }  // namespace
@@ -194,7 +194,7 @@ void GrammarBuilder::set_rows(uint32_t rule, std::vector<Row> rows) {
 }
 
 uint32_t GrammarBuilder::set_of(const ByteSet& set) {
-  // Few sets differ; the last ones are the likeliest.
+  // There are few different sets, and the most recent ones are the likeliest to recur.
   const size_t from = grammar_.sets.size() > 64 ? grammar_.sets.size() - 64 : 0;
   for (size_t i = grammar_.sets.size(); i-- > from;) {
     if (grammar_.sets[i] == set) return static_cast<uint32_t>(i);
@@ -267,7 +267,7 @@ Row GrammarBuilder::repeated(const Row& row, int64_t least, int64_t most) {
     out.push_back({true, more});
     return out;
   }
-  // The last may only be there if the one before is: a rule inside a rule.
+  // Optional repetitions are nested, because each may occur only if the one before it does.
   Row rest;
   for (int64_t i = least; i < most; ++i) rest = optional(joined({one, rest}));
   return joined({out, rest});

@@ -1,5 +1,5 @@
-// Fuzzes grammars: any bytes as a schema, expression or EBNF are read or refused; what they take is followed
-// in bounded time and memory.
+// Fuzzes grammars: any bytes as a schema, expression or EBNF are accepted or refused, and an accepted grammar
+// reads text in bounded time and memory.
 #include <cstdlib>
 #include <string_view>
 
@@ -15,7 +15,7 @@ void follow(Read read) {
   try {
     GrammarAutomaton automaton(read());
     GrammarAutomaton::State state = automaton.start();
-    // The first byte that may come, up to 64 of them.
+    // Feeds the first byte that is allowed, up to 64 times.
     for (int i = 0; i < 64 && state != GrammarAutomaton::kDead; ++i) {
       GrammarAutomaton::State next = GrammarAutomaton::kDead;
       for (int byte = 0; byte < 256 && next == GrammarAutomaton::kDead; ++byte)

@@ -1,5 +1,5 @@
-// Grammars as automata: the texts they take are those of naive matchers, masks are those of trying every
-// token, and what a random walk under masks writes has its form.
+// Tests grammars as automata: they accept the same texts as naive matchers, masks agree with trying every
+// token, and texts written at random under the masks match the grammar.
 #include "data/grammar/grammar.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class ByteStrings : public Tokenizer {
   std::vector<std::string> tokens_;
 };
 
-/// Every byte, and random strings of the letters that the tests use.
+/// All single bytes, and random strings of the letters that the tests use.
 ByteStrings vocabulary(uint32_t seed) {
   std::mt19937 rng(seed);
   std::vector<std::string> tokens;
@@ -53,7 +53,7 @@ bool takes(const Grammar& grammar, std::string_view text) {
   return automaton.is_complete(automaton.step(automaton.start(), text));
 }
 
-/// A text by random tokens of the masks; empty optional if it does not end in time.
+/// A text written with random tokens that the masks allow; nothing if it does not end in time.
 std::optional<std::string> walk(const std::shared_ptr<GrammarAutomaton>& automaton, const ByteStrings& words,
                                 const std::shared_ptr<const TokenTrie>& trie, std::mt19937& rng) {
   GrammarMatcher matcher(automaton, trie);
@@ -68,7 +68,7 @@ std::optional<std::string> walk(const std::shared_ptr<GrammarAutomaton>& automat
     if (allowed.empty()) return std::nullopt;
     const bool may_end = allowed.back() == words.end();
     int64_t token = allowed[rng() % allowed.size()];
-    // Long texts are brought to their end: brackets and quotes are closed where that is allowed.
+    // Long texts are brought to an end: a bracket or quote is closed wherever that is allowed.
     if (may_end && (allowed.size() == 1 || step > 60)) token = words.end();
     if (step > 60 && token != words.end()) {
       for (const char* close : {"\"", "}", "]"}) {
@@ -158,7 +158,7 @@ TEST(Grammar, MasksAreWhatTryingEveryTokenSays) {
   const Json texts = base::parse_json(R"({"type":"object","properties":{"a":{"type":"string"},
                                            "b":{"type":"string","maxLength":4}},"required":["a","b"]})");
   const Grammar counted =
-      grammar_of_regex("[ -!#-Z\\[\\]-~]{2,7}");  // plain bytes but for some tokens' length
+      grammar_of_regex("[ -!#-Z\\[\\]-~]{2,7}");  // any plain bytes, but not tokens that are too long
   for (const Grammar& grammar :
        {grammar_of_schema(schema), grammar_of_schema(texts), grammar_of_json_object(), counted,
         grammar_of_either(grammar_of_regex("[^x]*"), grammar_of_choices({"xx", "ab"})),
@@ -182,7 +182,7 @@ TEST(Grammar, MasksAreWhatTryingEveryTokenSays) {
   }
 }
 
-/// A random schema and whether a value fits it, written apart from the grammar.
+/// A random schema. Below, fits() checks a value against it without using the grammar.
 Json random_schema(std::mt19937& rng, int depth) {
   const size_t kind = rng() % (depth > 0 ? 9 : 6);
   if (kind == 0) return Json::object({{"type", "integer"}});
@@ -307,7 +307,7 @@ base::ErrorCode code_of(const std::function<void()>& run) {
 TEST(Grammar, HostileOnesEndWithAnError) {
   using base::ErrorCode;
   const auto schema = [](const char* text) { return [=] { grammar_of_schema(base::parse_json(text)); }; };
-  // Groups are rules: a text of 10^12 letters needs 4,000 symbols.
+  // Groups become rules, so a text of 10^12 letters needs only 4,000 symbols.
   EXPECT_NO_THROW(grammar_of_regex("((((a{1000}){1000}){1000}){1000})"));
   EXPECT_EQ(code_of([] {
               std::string many;
@@ -326,7 +326,7 @@ TEST(Grammar, HostileOnesEndWithAnError) {
             ErrorCode::unsupported);
   EXPECT_EQ(code_of(schema(R"({"type":"string","maxLength":1000000000})")), ErrorCode::invalid_argument);
   EXPECT_EQ(code_of([] { grammar_of_choices({}); }), ErrorCode::invalid_argument);
-  // Many ways to read the same text, and stacks without end.
+  // A grammar with many readings of the same text, whose stacks grow without end.
   EXPECT_EQ(code_of([] {
               GrammarAutomaton automaton(
                   grammar_of_ebnf("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"a\" root | \"a\"\n"));
@@ -343,7 +343,7 @@ TEST(Grammar, PartsKeepTheirOwnRules) {
   for (const char* text : {"", "a", "<ab>", "<b", "abb"}) EXPECT_FALSE(takes(either, text)) << text;
 }
 
-/// What a lenient schema leaves out is bounds; types and names still hold.
+/// A lenient reading of a schema ignores bounds only; types and names still hold.
 TEST(Grammar, LenientSchemasKeepTypes) {
   const Json schema = base::parse_json(R"({"type":"object","properties":{"n":{"type":"integer","minimum":3},
       "s":{"type":"string","pattern":"(?=a)b","format":"date"}},"required":["n","s"]})");
@@ -355,7 +355,7 @@ TEST(Grammar, LenientSchemasKeepTypes) {
   EXPECT_THROW(grammar_of_schema(base::parse_json(R"({"not":{}})"), true), base::Error);
 }
 
-/// An automaton that others have filled: an answer goes on with one of its own, from where it was.
+/// If others have filled a shared automaton, an answer continues with a new one at the same place.
 TEST(Grammar, AFullAutomatonHoldsNobodyUp) {
   const ByteStrings words = vocabulary(3);
   const auto trie = std::make_shared<const TokenTrie>(words, std::vector<int64_t>{words.end()});
@@ -385,7 +385,7 @@ TEST(Grammar, AFullAutomatonHoldsNobodyUp) {
   EXPECT_TRUE(matcher.is_complete());
 }
 
-/// Each step of an ambiguous grammar ends in time, with an error or without, as does an answer of many.
+/// Each step of an ambiguous grammar does bounded work, with or without an error, and so does a whole answer.
 TEST(Grammar, AmbiguityCostsAnAnswerLittle) {
   const ByteStrings words = vocabulary(3);
   const auto trie = std::make_shared<const TokenTrie>(words, std::vector<int64_t>{words.end()});
@@ -404,7 +404,7 @@ TEST(Grammar, AmbiguityCostsAnAnswerLittle) {
   EXPECT_LT(automaton->work(), int64_t{1} << 27);
 }
 
-/// Rules that may be nothing are found in time that grows with the grammar, not with its square.
+/// Rules that may be empty are found in time linear in the grammar, not quadratic.
 TEST(Grammar, LongRowsOfEmptyRulesAreReadInTime) {
   std::string text = "root ::=", rules;
   for (int i = 0; i < 60000; ++i) {

@@ -1,4 +1,4 @@
-// Measures masks of answers that follow a JSON schema, by vocabulary: with nothing known, and once all are.
+// Measures token masks of answers that follow a JSON schema, by vocabulary: with empty and with full caches.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ void walk(const std::shared_ptr<data::GrammarAutomaton>& automaton,
   data::GrammarMatcher matcher(automaton, trie);
   for (int i = 0; i < 400; ++i, ++masks) {
     const data::TokenMask& mask = matcher.mask();
-    // A random bit of those set, from a random word on.
+    // A random allowed token: starting at a random word, the lowest bit that is set.
     const size_t from = rng() % mask.size();
     size_t at = from;
     while (mask[at] == 0) at = at + 1 == mask.size() ? 0 : at + 1;
@@ -46,7 +46,7 @@ struct Vocabulary {
   }
 };
 
-/// A compiled grammar of which nothing is known yet.
+/// An automaton of a compiled grammar whose caches are empty.
 void first_answer(benchmark::State& state, const char* name) {
   const Vocabulary v(name);
   const data::Grammar grammar = data::grammar_of_schema(base::parse_json(kSchema));

@@ -1,4 +1,4 @@
-// Stacks and states of a grammar, each found once; masks by a walk through the trie of tokens.
+// Stacks and states of a grammar, each stored once; masks are computed by walking the trie of tokens.
 #include "data/grammar/matcher.h"
 
 #include <algorithm>
@@ -10,9 +10,9 @@ namespace trireme::data {
 namespace {
 
 constexpr size_t kMostStacks = 1 << 20, kMostStates = 1 << 15, kMostOpen = 1 << 14;
-/// Of one automaton; and of one answer's looks at stacks, and of one step or mask.
+/// Limits on the memory of one automaton, and on the work of one step or mask and of one answer.
 constexpr int64_t kMostBytes = 64 << 20, kMostWork = 1 << 20, kMostAnswerWork = 32 << 20;
-/// Longer tokens are in no answer: the walk through the trie is a recursion.
+/// Longer tokens are never allowed, which bounds the depth of the recursive walk through the trie.
 constexpr size_t kLongestToken = 256;
 constexpr int64_t kMostMaskBytes = 16 << 20;
 
@@ -37,7 +37,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::vector<int64_t> end)
   const auto text = [&](int32_t id) -> const std::string& { return bytes_[static_cast<size_t>(id)]; };
   std::sort(order.begin(), order.end(),
             [&](int32_t a, int32_t b) { return text(a) != text(b) ? text(a) < text(b) : a < b; });
-  // Level by level: the children of a node are one run, as its tokens are one run of the sorted ones.
+  // Built level by level: a node's children are then adjacent, as are its tokens in sorted order.
   struct Open {
     size_t begin, end, depth;
     uint32_t node;
@@ -64,7 +64,7 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::vector<int64_t> end)
     }
     level.swap(next);
   }
-  // Children stand behind their parents.
+  // Children come after their parents, so a backward pass visits them first.
   for (size_t i = nodes_.size(); i-- > 0;) {
     Node& node = nodes_[i];
     const auto first = nodes_.begin() + node.first_child;
@@ -93,7 +93,7 @@ std::shared_ptr<const GrammarAutomaton::Rules> GrammarAutomaton::flat(Grammar gr
       flat.symbols.insert(flat.symbols.end(), row.begin(), row.end());
     }
   }
-  // A row of one symbol that is the root, so that beginning is like any other place.
+  // An extra row with the root rule as its only symbol makes the start like any other place.
   flat.rows.push_back({static_cast<uint32_t>(flat.symbols.size()), 1});
   flat.symbols.push_back({true, grammar.root});
   return std::make_shared<const Rules>(std::move(flat));
@@ -133,7 +133,7 @@ void GrammarAutomaton::spend(int64_t looks) {
 
 uint32_t GrammarAutomaton::stack_of(uint32_t row, uint32_t place, uint32_t below) {
   constexpr int64_t kStackBytes = sizeof(Stack) + 96;  // with its entry in stack_ids_
-  // Behind the end of a row nothing is left of it.
+  // After the end of a row, only the stack below remains.
   if (place >= rules_->rows[row].size) return below;
   const uint64_t key = mixed(mixed(mixed(0, row), place), below);
   std::vector<uint32_t>& ids = stack_ids_[key];
@@ -147,7 +147,7 @@ uint32_t GrammarAutomaton::stack_of(uint32_t row, uint32_t place, uint32_t below
   return ids.back();
 }
 
-/// Expands rules until every stack has bytes on top.
+/// Expands rules until the top of every stack is a set of bytes.
 void GrammarAutomaton::close(std::vector<uint32_t> open, StateData& state) {
   ++closings_;
   size_t met = 0;
@@ -239,7 +239,7 @@ GrammarAutomaton::State GrammarAutomaton::plain_next(State state) {
   return next;
 }
 
-/// Whether any so many plain bytes may come.
+/// Whether any `bytes` plain bytes may follow.
 bool GrammarAutomaton::takes_plain(State state, uint32_t bytes) {
   for (uint32_t i = 0; i < bytes; ++i) {
     const State next = plain_next(state);
@@ -250,8 +250,8 @@ bool GrammarAutomaton::takes_plain(State state, uint32_t bytes) {
   return true;
 }
 
-/// Depth first; tokens are short, so the recursion is. Inside of a string most tokens are letters, any of
-/// which may come, and need not be walked one by one.
+/// A depth-first recursion, which is shallow because tokens are short. Inside strings most tokens are plain
+/// bytes; if any plain bytes may follow, takes_plain() allows a whole subtree of them at once.
 void GrammarAutomaton::fill(State state, const TokenTrie& tokens, uint32_t node, TokenMask& mask) {
   const TokenTrie::Node& here = tokens.nodes()[node];
   const auto allow = [&](uint32_t first, uint32_t last) {
@@ -290,7 +290,7 @@ std::shared_ptr<const TokenMask> GrammarAutomaton::mask(State state, const Token
   return masks_.emplace(state, std::make_shared<const TokenMask>(std::move(mask))).first->second;
 }
 
-/// Uses the automaton; where the one that others share is full, once more with a new one.
+/// Applies `act` to the automaton. If the shared automaton is full, repeats this once with a new one.
 template <class Use>
 auto GrammarMatcher::use(const Use& act) -> decltype(act()) {
   const auto counted = [&] {

@@ -1,4 +1,4 @@
-// Regular expressions as grammars.
+// Translates regular expressions to grammars.
 #include <algorithm>
 #include <charconv>
 
@@ -88,7 +88,7 @@ class RegexReader {
     } else {
       return one;
     }
-    if (peek() == '?' || peek() == '+') ++at_;  // lazy or possessive: the same texts
+    if (peek() == '?' || peek() == '+') ++at_;  // lazy or possessive: accepts the same texts
     if (peek() == '*' || peek() == '{') fail("a repetition of a repetition");
     return builder_.repeated(one, least, most);
   }

@@ -1,4 +1,4 @@
-// JSON schemas as grammars of compact or spaced JSON texts.
+// Translates JSON schemas to grammars of compact or spaced JSON texts.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -15,7 +15,7 @@ using Row = Grammar::Row;
 constexpr int kDeepest = 64;
 constexpr int64_t kMostItems = 10000;
 
-/// Words that say nothing about which values are allowed.
+/// Keywords that do not restrict which values are allowed.
 const std::set<std::string_view>& notes() {
   static const std::set<std::string_view> kNotes = {
       "title", "description", "default",    "examples", "$schema",   "$id",    "$comment",
@@ -23,7 +23,7 @@ const std::set<std::string_view>& notes() {
   return kNotes;
 }
 
-/// Words that allow less of what is of the right type.
+/// Keywords that restrict values which already have the right type.
 const std::set<std::string_view>& bounds() {
   static const std::set<std::string_view> kBounds = {
       "minimum",       "maximum",         "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
@@ -65,7 +65,7 @@ class SchemaReader {
   std::vector<Row> characters() {
     std::vector<Row> rows{b_.characters({{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0x7F, 0x7F}}, true)};
     rows.push_back(append_regex(b_, R"(\\["\\/bfnrt])"));
-    rows.push_back(append_regex(b_, R"(\\u[0-9a-cA-CefEF][0-9a-fA-F]{3})"));  // no halves of surrogate pairs
+    rows.push_back(append_regex(b_, R"(\\u[0-9a-cA-CefEF][0-9a-fA-F]{3})"));  // no lone surrogates
     return rows;
   }
 
@@ -92,7 +92,7 @@ class SchemaReader {
         {b_.text("{"), b_.optional(GrammarBuilder::joined({one, more})), b_.text("}")});
   }
 
-  /// Every keyword must be one that the caller has read.
+  /// Refuses every keyword that is not in `known`, the list of those that the caller has read.
   void expect(const Json& schema, std::initializer_list<std::string_view> known) const {
     for (const auto& [key, value] : schema.as_object()) {
       if (is_lenient_ && bounds().contains(key)) continue;
@@ -118,7 +118,7 @@ class SchemaReader {
       return referred(ref->as_string());
     }
     for (const char* key : {"anyOf", "oneOf"}) {
-      // One of several that exclude each other is any of them; whether they do is the schema's matter.
+      // oneOf is read as anyOf: whether its options exclude each other is the responsibility of the schema.
       if (const Json* options = schema.find(key)) return any_of(schema, key, *options);
     }
     if (const Json* all = schema.find("allOf")) {
@@ -142,7 +142,7 @@ class SchemaReader {
     return b_.any_of(std::move(rows));
   }
 
-  /// Keywords hold for values of their own type alone.
+  /// The keywords that apply to values of `type`; each restricts values of its own type only.
   static Json with_keywords_of(const Json& schema, const std::string& type) {
     static const std::map<std::string_view, std::string_view> kTypes = {
         {"properties", "object"}, {"required", "object"},   {"additionalProperties", "object"},
@@ -205,8 +205,8 @@ class SchemaReader {
     return quoted(b_.repeated(b_.rule(character_), least, most));
   }
 
-  /// A pattern is found anywhere in a text; one for the whole text can be followed. Quotes, backslashes and
-  /// line ends are written otherwise in JSON than they match.
+  /// A pattern matches anywhere in a text, but only one for the whole text can become a grammar. Quotes,
+  /// backslashes and line ends are refused, because JSON escapes them in its texts.
   static std::string plain_pattern(const std::string& pattern) {
     if (!pattern.starts_with('^') || !pattern.ends_with('$') || pattern.ends_with("\\$"))
       base::fail_unsupported("JSON schema: the pattern '", pattern, "', which is not of the form ^...$");
@@ -284,13 +284,13 @@ class SchemaReader {
       return GrammarBuilder::joined(
           {b_.text("{"), b_.optional(GrammarBuilder::joined({one, others})), b_.text("}")});
     }
-    // Members beside those that are listed may have names of listed ones, so none are written.
+    // Additional members could repeat the names of listed ones, so none are written.
     if (has_more && more->is_object())
       base::fail_unsupported("JSON schema: additionalProperties beside properties");
     return GrammarBuilder::joined({b_.text("{"), members(properties->as_object(), required), b_.text("}")});
   }
 
-  /// From the last member back: what may follow once one is written, and what while none is.
+  /// Built from the last member backwards: `behind` follows a written member, `first` applies while none is.
   Row members(const base::JsonObject& properties, const std::set<std::string>& required) {
     std::vector<const base::JsonMember*> order;
     size_t found = 0;
@@ -317,8 +317,8 @@ class SchemaReader {
     return b_.rule(first);
   }
 
-  /// "#", "#/$defs/name" and other paths inside the schema. One rule each, so that schemas may hold
-  /// themselves.
+  /// "#", "#/$defs/name" and other paths inside the schema. Each becomes one rule, so that schemas may refer
+  /// to themselves.
   Row referred(const std::string& path) {
     if (const auto known = referred_.find(path); known != referred_.end()) return b_.rule(known->second);
     const Json* at = &root_;

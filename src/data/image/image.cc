@@ -1,4 +1,4 @@
-// Images after decoding: format by first bytes, crop, scaling to planes.
+// Recognises image formats by their first bytes; crops images, and scales them to planes.
 #include "data/image/image.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ void to_planes(const Image& image, const PixelScaling& scaling, std::span<float>
   base::check(out.size() == 3 * pixels && image.rgb.size() == 3 * pixels,
               "image and planes differ in size: ", pixels, " pixels, ", out.size(), " values");
   for (size_t c = 0; c < 3; ++c) {
-    // A byte has 256 values: one table a channel replaces the divisions and gives the same bits.
+    // A byte has 256 values: one table per channel replaces the divisions and gives the same bits.
     std::array<float, 256> table;
     for (size_t v = 0; v < 256; ++v) {
       table[v] = (static_cast<float>(v) / scaling.divisor - scaling.mean[c]) / scaling.deviation[c];

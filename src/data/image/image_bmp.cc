@@ -1,4 +1,4 @@
-// BMP: uncompressed 24 and 32 bits a pixel.
+// BMP: uncompressed, 24 or 32 bits per pixel.
 #include <cstring>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-// Fuzzes the image decoders: any bytes decode to a picture of the stated size or are refused, in work that
-// their size bounds.
+// Fuzzes the image decoders: any bytes decode to a picture of the stated size or are refused, and their size
+// bounds the work.
 #include <cstdlib>
 #include <string_view>
 
@@ -9,7 +9,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace trireme;
-  // A byte of a PNG may hold 8256 pixels of three bytes; of a JPEG, a scan over 8192 pixels.
+  // One byte of a PNG may encode 8256 pixels of three bytes; one of a JPEG, a scan over 8192 pixels.
   const fuzz::BoundedWork bounded(size, {.fixed_s = 1.5,
                                          .s_per_byte = 300e-6,
                                          .fixed_peak_bytes = size_t{32} << 20,

@@ -1,5 +1,5 @@
-// JPEG through libjpeg-turbo, whose errors are long jumps: nothing with a destructor lives where one may
-// pass.
+// Decodes JPEG with libjpeg-turbo, which reports errors with longjmp: no object with a destructor may be
+// alive where one passes.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 // jpeglib.h needs FILE and size_t to be declared before it.
 #include <jpeglib.h>
-// Names of the library's messages.
+// Defines the names of the library's messages.
 #include <jerror.h>
 
 #include "base/error.h"
@@ -16,8 +16,8 @@
 namespace trireme::data {
 namespace {
 
-// An arithmetic coder spends next to nothing on a flat block, a Huffman coder a bit on 64 samples: a file
-// that states more pixels for its bytes than this was not written by an encoder.
+// An arithmetic coder spends almost nothing on a flat block, and a Huffman coder one bit on 64 samples. A
+// file that claims more pixels per byte than this was not written by an encoder.
 constexpr int64_t kPixelsPerByte = 4096;
 constexpr int64_t kScannedPixelsPerByte = 8192, kFreeScannedPixels = 16 << 20;
 constexpr int64_t kFreePixels = 1 << 20;  // 9 MiB with the coefficients: what any file may ask for
@@ -28,7 +28,7 @@ struct Reader {
   jpeg_progress_mgr progress{};
   std::jmp_buf jump;
   char message[JMSG_LENGTH_MAX] = "";
-  int64_t max_scans = 0;  // of a picture of this size
+  int64_t max_scans = 0;  // most scans for a picture of this size
 
   Reader() = default;
   Reader(const Reader&) = delete;
@@ -45,8 +45,8 @@ void on_error(j_common_ptr jpeg) {
   std::longjmp(reader.jump, 1);
 }
 void on_message(j_common_ptr jpeg, int level) {
-  // Damage inside the picture is tolerated like everywhere else; a missing end is not, and ends the work at
-  // once: the library would fill the rest of the picture, scan after scan.
+  // Damage inside the picture is tolerated, as elsewhere. A missing end is not, and stops decoding at once,
+  // because the library would fill in the rest of the picture, scan after scan.
   if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) {
     std::snprintf(reader_of(jpeg).message, JMSG_LENGTH_MAX, "the file is cut off");
     std::longjmp(reader_of(jpeg).jump, 1);
@@ -55,7 +55,7 @@ void on_message(j_common_ptr jpeg, int level) {
 void on_progress(j_common_ptr jpeg) {
   if (!jpeg->is_decompressor) return;
   Reader& reader = reader_of(jpeg);
-  // The first scan is always paid for.
+  // The first scan is always allowed.
   if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number <= std::max<int64_t>(1, reader.max_scans))
     return;
   std::snprintf(reader.message, JMSG_LENGTH_MAX, "more than %d scans of a picture of this size",
@@ -68,7 +68,7 @@ void on_progress(j_common_ptr jpeg) {
 bool open(Reader& r, std::string_view file) {
   if (setjmp(r.jump) != 0) return false;
   jpeg_create_decompress(&r.jpeg);
-  r.jpeg.client_data = &r;  // create clears the struct but keeps err and this; set again to be plain
+  r.jpeg.client_data = &r;  // jpeg_create_decompress() keeps it; set again for clarity
   r.jpeg.progress = &r.progress;
   jpeg_mem_src(&r.jpeg, reinterpret_cast<const unsigned char*>(file.data()), file.size());
   jpeg_read_header(&r.jpeg, TRUE);
@@ -97,7 +97,7 @@ int multiply_255(int a, int b) {
   return ((t >> 8) + t) >> 8;
 }
 
-/// Adobe stores CMYK inverted; then red is the white left by black, less the cyan on it.
+/// Adobe stores CMYK inverted. Red is then the white that black leaves, less its share of cyan.
 std::vector<uint8_t> from_inverted_cmyk(const std::vector<uint8_t>& cmyk) {
   std::vector<uint8_t> rgb(cmyk.size() / 4 * 3);
   for (size_t i = 0; i < cmyk.size() / 4; ++i) {
@@ -120,13 +120,13 @@ Image decode_jpeg(std::string_view file, const ImageLimits& limits) {
   r.progress.progress_monitor = on_progress;
   base::require(open(r, file), "JPEG is broken: ", r.message);
   Image image{r.jpeg.image_height, r.jpeg.image_width, {}};
-  // Both sides are below 2^16.
+  // Both sides are below 2^16, so the product does not overflow.
   base::require(image.height * image.width <= limits.max_pixels, "image is too large: ", image.height, "x",
                 image.width, ", limit ", limits.max_pixels, " pixels");
   const int64_t pixels = image.height * image.width;
   base::require(pixels <= kFreePixels + pixels_in(file.size(), kPixelsPerByte),
                 "JPEG is cut off: ", image.height, "x", image.width, " in ", file.size(), " bytes");
-  // A scan that says nothing costs the file a few bytes and us the whole picture.
+  // An empty scan costs the file a few bytes, but decoding it costs a pass over the whole picture.
   const int64_t work =
       std::min(limits.max_scanned_pixels, kFreeScannedPixels + pixels_in(file.size(), kScannedPixelsPerByte));
   r.max_scans = std::min<int64_t>(limits.max_scans, work / std::max<int64_t>(1, pixels));

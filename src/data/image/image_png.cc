@@ -1,4 +1,4 @@
-// PNG through libpng, whose errors are long jumps: nothing with a destructor lives where one may pass.
+// Decodes PNG with libpng, which reports errors with longjmp: no object with a destructor may be alive there.
 #include <png.h>
 
 #include <array>
@@ -12,7 +12,7 @@
 namespace trireme::data {
 namespace {
 
-// Deflate makes at most 1032 bytes of one, and a byte holds eight pixels.
+// Deflate expands one byte to at most 1032, and a byte can hold eight pixels.
 constexpr int64_t kPixelsPerByte = 1032 * 8;
 
 struct Reader {
@@ -54,7 +54,7 @@ void on_png_read(png_structp png, png_bytep to, png_size_t size) {
 bool open(Reader& r) {
   if (setjmp(png_jmpbuf(r.png)) != 0) return false;
   png_set_read_fn(r.png, &r, on_png_read);
-  // Texts, profiles and the like are skipped: compressed ones swell, and nobody looks at them.
+  // Texts, profiles and the like are skipped: compressed ones expand, and nothing reads them.
   png_set_keep_unknown_chunks(r.png, PNG_HANDLE_CHUNK_NEVER, kSkipped.data(), kSkipped.size() / 5);
   png_set_chunk_cache_max(r.png, 16);
   png_set_chunk_malloc_max(r.png, 1 << 20);

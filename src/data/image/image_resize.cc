@@ -1,5 +1,5 @@
-// Resizing with Pillow's fixed-point arithmetic, so that preprocessing gives the very bytes a model was
-// measured with.
+// Resizes with Pillow's fixed-point arithmetic, so that preprocessing yields exactly the bytes with which a
+// model was evaluated.
 #include <algorithm>
 #include <cmath>
 
@@ -9,12 +9,12 @@
 namespace trireme::data {
 namespace {
 
-// Weights have 22 bits: 8 of a value, 2 of headroom for a cubic's overshoot, 32 in all.
+// Weights have 22 fractional bits; with 8 of a value and 2 of headroom for a cubic's overshoot, 32 in all.
 constexpr int kWeightBits = 22;
 
 double triangle(double x) { return std::max(0.0, 1 - std::abs(x)); }
 
-/// Keys' cubic with a = -0.5.
+/// The cubic convolution kernel with a = -0.5 (Keys 1981).
 double cubic(double x) {
   constexpr double a = -0.5;
   x = std::abs(x);
@@ -22,9 +22,9 @@ double cubic(double x) {
   return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
 
-/// For each output coordinate: which inputs count, and how much.
+/// For each output coordinate, the inputs that contribute to it, and their weights.
 struct Taps {
-  size_t width = 0;              // room for weights of one output
+  size_t width = 0;              // room for the weights of one output
   std::vector<int64_t> first;    // [outputs]
   std::vector<int64_t> count;    // [outputs]
   std::vector<int32_t> weights;  // [outputs, width]
@@ -90,7 +90,7 @@ Image resize_columns(const Image& in, int64_t height, Resample filter) {
   const auto row_bytes = static_cast<size_t>(in.width * 3);
   Image out{height, in.width, std::vector<uint8_t>(static_cast<size_t>(height) * row_bytes)};
   std::vector<int32_t> sums(
-      row_bytes);  // a whole row at once: the inner loop runs over memory and vectorises
+      row_bytes);  // a whole row at once, so that the inner loop runs over memory and vectorises
   for (int64_t y = 0; y < height; ++y) {
     std::fill(sums.begin(), sums.end(), 1 << (kWeightBits - 1));
     for (int64_t k = 0; k < taps.count[static_cast<size_t>(y)]; ++k) {
@@ -113,7 +113,7 @@ Image resize(const Image& image, int64_t height, int64_t width, Resample filter)
       height > 0 && width > 0 && height <= kMaxSide && width <= kMaxSide && height * width <= kMaxPixels,
       "cannot resize to ", height, "x", width);
   base::check(image.height > 0 && image.width > 0, "cannot resize an empty image");
-  // A side that stays is not filtered at all.
+  // A side that keeps its length is not filtered at all.
   Image rows = width == image.width ? image : resize_rows(image, width, filter);
   return height == image.height ? rows : resize_columns(rows, height, filter);
 }

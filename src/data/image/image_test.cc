@@ -32,7 +32,7 @@ const Json& vectors() {
   return json;
 }
 
-/// The largest difference of two pictures in levels; 256 if their sizes differ.
+/// The largest difference of two pictures, in levels; 256 if their sizes differ.
 int distance(const Image& image, const Json& expected) {
   const std::string rgb = from_hex(expected.at("rgb").as_string());
   if (image.height != expected.at("height").as_int() || image.width != expected.at("width").as_int())
@@ -48,7 +48,7 @@ int distance(const Image& image, const Json& expected) {
 TEST(Image, DecodesLikePillow) {
   for (const base::JsonMember& file : vectors().at("files").as_object()) {
     const Image image = decode_image(from_hex(file.value.at("file").as_string()));
-    // Releases of libjpeg differ by a level; the other formats are exact.
+    // Releases of libjpeg differ by up to one level; the other formats are exact.
     EXPECT_LE(distance(image, file.value), file.key.starts_with("jpeg") ? 1 : 0) << file.key;
   }
 }
@@ -101,8 +101,8 @@ std::string segment(char marker, const std::string& content) {
          content;
 }
 
-/// A grey progressive JPEG of side x side pixels, a multiple of 8, whose scans after the first say nothing:
-/// 14 bytes each for up to 16384 blocks.
+/// A grey progressive JPEG of side x side pixels (a multiple of 8) whose scans after the first are empty: 14
+/// bytes each, for up to 16384 blocks.
 std::string progressive_jpeg(int side, int scans) {
   const std::string extent = {static_cast<char>(side >> 8), static_cast<char>(side & 255)};
   std::string file("\xff\xd8", 2);
@@ -137,7 +137,7 @@ TEST(Image, ScansOfAProgressiveJpegAreBounded) {
   EXPECT_EQ(error_of(progressive_jpeg(128, 100)), "decoded");
   EXPECT_NE(error_of(progressive_jpeg(128, 101)).find("more than 100 scans"), std::string::npos);
   EXPECT_NE(error_of(progressive_jpeg(128, 495)).find("scans"), std::string::npos);
-  // What ten scans of a large picture cost is honest; a hundred are not, whatever the file's size.
+  // The cost of ten scans of a large picture is acceptable; that of sixty is not, whatever the file's size.
   EXPECT_EQ(error_of(progressive_jpeg(2048, 10)), "decoded");
   EXPECT_NE(error_of(progressive_jpeg(2048, 60)).find("scans of a picture of this size"), std::string::npos);
   EXPECT_NE(
@@ -145,8 +145,8 @@ TEST(Image, ScansOfAProgressiveJpegAreBounded) {
       std::string::npos);
 }
 
-// The work for a file is bounded by its bytes: what states more pixels than they can hold is refused before
-// memory is asked for, and one that ends early ends the work.
+// The work for a file is bounded by its bytes: a file that claims more pixels than its bytes can hold is
+// refused before memory is allocated, and decoding stops where a file ends early.
 TEST(Image, PixelsAreBoundedByTheBytesThatHoldThem) {
   std::string jpeg = progressive_jpeg(128, 1);
   const size_t extent = jpeg.find("\xff\xc2") + 5;
@@ -158,7 +158,7 @@ TEST(Image, PixelsAreBoundedByTheBytesThatHoldThem) {
   EXPECT_NE(error_of(std::string("\x89PNG")), "decoded");
 }
 
-// Compressed texts and profiles of a PNG swell a thousandfold; they are passed over, not unpacked.
+// Compressed texts and profiles of a PNG may expand a thousandfold; they are skipped, not unpacked.
 TEST(Image, TextsOfAPngAreNotUnpacked) {
   const std::string plain = from_hex(vectors().at("files").at("png_rgb").at("file").as_string());
   std::string swelling(size_t{64} << 20, 'a');
@@ -179,11 +179,11 @@ TEST(Image, TextsOfAPngAreNotUnpacked) {
         big_endian(body.size() - 4) + body +
         big_endian(crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size())));
     std::string file = plain;
-    for (int i = 0; i < 200; ++i) file.insert(33, chunk);  // behind the header
+    for (int i = 0; i < 200; ++i) file.insert(33, chunk);  // after the header
     const std::clock_t start = std::clock();
     EXPECT_EQ(decode_image(file).rgb, decode_image(plain).rgb) << type;
     EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 2)
-        << type;  // unpacked: 10 s and more
+        << type;  // unpacking would take 10 s or more
   }
 }
 

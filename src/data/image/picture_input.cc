@@ -1,4 +1,4 @@
-// Pictures as a model's input wants them.
+// Converts pictures to the form that a model's input expects.
 #include "data/image/picture_input.h"
 
 #include <vector>

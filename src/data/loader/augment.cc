@@ -1,5 +1,5 @@
-// Pictures on their way to a batch: geometry as a window on the bytes, then one pass that mirrors, pads and
-// scales.
+// Prepares pictures for a batch: geometry selects a window of the bytes, then one pass mirrors, pads and
+// scales it.
 #include "data/loader/augment.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using base::require;
 using tensor::DType;
 using tensor::Tensor;
 
-// Each random part draws from a stream of its own, so that switching one on leaves the others as they were.
+// Each random part draws from a stream of its own, so that enabling one leaves the others unchanged.
 enum class Part : uint32_t { crop = 1, flip = 2 };
 
 base::Rng rng_for(const SampleKey& key, Part part) {
@@ -33,14 +33,14 @@ struct Window {
   bool mirrored = false;
 };
 
-/// An image's bytes, its own or resized ones.
+/// The bytes of an image: the original's own, or resized ones.
 struct Picture {
   std::span<const uint8_t> bytes;  // [height, width, channels]
   int64_t height = 0, width = 0, channels = 0;
   Image resized = {};  // keeps `bytes` alive if they were made here
 };
 
-/// Rows of RGB as data/image/image.h wants them; grey goes through three equal channels and back.
+/// Rows of RGB as data/image/image.h expects them; grey is passed through three equal channels and back.
 Image to_rgb(const Picture& p, const Window& w) {
   Image image{w.height, w.width, std::vector<uint8_t>(static_cast<size_t>(w.height * w.width * 3))};
   uint8_t* to = image.rgb.data();
@@ -73,7 +73,7 @@ Picture resize_to_shorter_side(const Picture& p, int64_t side) {
   return from_rgb(resize_shorter_side(to_rgb(p, {0, 0, p.height, p.width}), side), p.channels);
 }
 
-/// Szegedy et al. 2015: ten tries at a random area and aspect, then the largest middle part that is allowed.
+/// Szegedy et al. 2015: ten tries at a random area and aspect, then the largest allowed central part.
 Window random_area(const Picture& p, double smallest_share, base::Rng& rng) {
   const auto area = static_cast<double>(p.height * p.width);
   constexpr double kWidest = 4.0 / 3;
@@ -92,7 +92,7 @@ Window random_area(const Picture& p, double smallest_share, base::Rng& rng) {
   return {(p.height - height) / 2, (p.width - width) / 2, height, width};
 }
 
-/// n / 2, a half to the even side: torchvision's rule, and crop_center's.
+/// n / 2 with halves rounded to even: the rule of torchvision and of crop_center.
 int64_t half_to_even(int64_t n) { return n / 2 + (n % 2 == 1 && n / 2 % 2 == 1 ? 1 : 0); }
 
 class ImageTransform {
@@ -152,7 +152,7 @@ class ImageTransform {
   Tensor write(const Picture& p, const Window& w) const {
     Tensor out = Tensor::empty(DType::f32, {p.channels, w.height, w.width});
     float* to = out.mutable_data<float>().data();
-    // Columns of the window that lie on the picture; the rest is border.
+    // Columns of the window that lie inside the picture; the rest is border.
     const int64_t begin = std::clamp<int64_t>(-w.left, 0, w.width);
     const int64_t end = std::clamp<int64_t>(p.width - w.left, begin, w.width);
     for (int64_t c = 0; c < p.channels; ++c) {
@@ -212,7 +212,7 @@ void AugmentOptions::fields(base::OptionList& f) {
 }
 
 Normalization parse_normalization(const std::string& text) {
-  // Means and deviations of the training images, over 0 to 1.
+  // Means and standard deviations of the training images, in the range 0 to 1.
   if (text == "none" || text == "unit") return {};
   if (text == "imagenet") return {kImageNetScaling.mean, kImageNetScaling.deviation};
   if (text == "cifar10") return {{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};

@@ -1,5 +1,5 @@
-// Augmentation against plain loops and against data/image/image.h: geometry, scaling, and randomness by
-// sample alone.
+// Augmentation against plain loops and against data/image/image.h: geometry, scaling, and random choices that
+// depend on the sample only.
 #include "data/loader/augment.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
 
-/// u8 [height, width, channels], every byte another.
+/// u8 [height, width, channels], bytes varied.
 Tensor picture(int64_t height, int64_t width, int64_t channels) {
   Tensor t = Tensor::empty(DType::u8, {height, width, channels});
   for (size_t i = 0; i < t.mutable_data<uint8_t>().size(); ++i) {
@@ -125,11 +125,11 @@ TEST(Augment, FlipsHalfOfTheImages) {
     const Tensor out = apply({.flip = true, .normalize = "none"}, image, i);
     mirrored += is_window(out, image, 0, 0, true) ? 1 : 0;
   }
-  EXPECT_NEAR(mirrored, 1000, 120);  // over five deviations
+  EXPECT_NEAR(mirrored, 1000, 120);  // more than five standard deviations
 }
 
 TEST(Augment, RandomAreasHaveTheStatedShares) {
-  // A ramp tells the cut from its values: the largest less the smallest, times the width, is the cut's width.
+  // On a ramp, values show the cut: its last value less its first, times 64 / 63, is the width of the cut.
   Tensor ramp = Tensor::empty(DType::u8, {256, 256, 1});
   for (size_t i = 0; i < 256 * 256; ++i) ramp.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(i % 256);
   double smallest = 256, largest = 0;
@@ -157,7 +157,7 @@ TEST(Augment, DependsOnSeedEpochAndIndexOnly) {
   }
   EXPECT_LT(same_epoch, 10);
   EXPECT_LT(same_index, 10);
-  // Switching the flip on leaves the crop where it was.
+  // Enabling the flip leaves the crop unchanged.
   AugmentOptions still = options;
   still.flip = false;
   int equal = 0;

@@ -1,5 +1,5 @@
-// The loader: which samples form which batch, worker threads that make them, and a consumer that takes them
-// in order.
+// The loader: decides which samples form which batch, runs worker threads that make the batches, and delivers
+// them in order.
 #include "data/loader/loader.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ const std::vector<std::string>& Batch::texts(std::string_view name) const {
 
 namespace {
 
-/// Batch numbers of this rank against places in the global order. Number 0 is the first of epoch 0.
+/// Maps batch numbers of this rank to places in the global order. Number 0 is the first batch of epoch 0.
 class Plan {
  public:
   Plan(const LoaderOptions& o, int64_t size)
@@ -78,17 +78,17 @@ class Plan {
  private:
   int64_t rows_, size_, rank_, epochs_;
   bool interleave_;
-  int64_t slice_ = 0;   // rows that all ranks take at once
-  int64_t global_ = 0;  // samples of a step
-  int64_t steps_ = 0;   // of an epoch
+  int64_t slice_ = 0;   // rows that all ranks take together
+  int64_t global_ = 0;  // samples per step
+  int64_t steps_ = 0;   // steps per epoch
 };
 
-/// What a batch stores for a sample's element type.
+/// The element type in which a batch stores samples of a type.
 DType batch_dtype(DType type) {
   return type == DType::u8 || tensor::is_float(type) ? DType::f32 : DType::i64;
 }
 
-/// Writes the elements of `from` as `to` into a row.
+/// Converts the elements of `from` to type `to`, and writes them to a row.
 void copy_row(const Tensor& from, DType to, std::byte* row) {
   if (from.dtype() == to) {
     std::memcpy(row, from.raw(), static_cast<size_t>(from.bytes()));
@@ -126,7 +126,7 @@ class BatchMaker {
   const Dataset& dataset() const { return *dataset_; }
   const std::vector<Field>& fields() const { return fields_; }
 
-  /// Throws base::Error that names the sample. Stops early, with a batch nobody will see, once `stop` is set.
+  /// Throws base::Error that names the sample. Once `stop` is set, returns early; the batch is then unused.
   Batch make(int64_t number, const std::atomic<bool>& stop) const {
     Batch batch{.valid = Tensor::zeros(DType::f32, {options_.batch})};
     batch.first = plan_.first(number);
@@ -185,7 +185,7 @@ class BatchMaker {
     base::fail_invalid("data set has no field '", name, "'; it has ", there);
   }
 
-  /// A column whose rows beyond `valid_rows` are final: zeros, the ignore index in integer targets, or "".
+  /// A column whose rows from `valid_rows` on are final: zeros, the ignore index in integer targets, or "".
   Value empty_column(const Field& f, int64_t valid_rows) const {
     Value column{f.name};
     if (f.kind != FieldKind::tensor) {
@@ -239,7 +239,7 @@ class BatchMaker {
   std::vector<Field> fields_;
 };
 
-/// A batch or why there is none.
+/// A batch, or the error that prevented it.
 struct Made {
   std::optional<Batch> batch;
   std::optional<base::Error> error;
@@ -259,8 +259,8 @@ Made make_guarded(const BatchMaker& maker, int64_t number, const std::atomic<boo
 
 }  // namespace
 
-/// Worker w of W makes the batches whose number is start + w, + W, … into its own queue, so taking the queues
-/// in turn gives the batches in order.
+/// Worker w of W makes the batches with the numbers start + w, start + w + W, … and puts them into its own
+/// queue, so taking from the queues in turn gives the batches in order.
 class Loader::Impl {
  public:
   Impl(DatasetPtr dataset, LoaderOptions options, Transform transform, base::Clock& clock)
@@ -315,7 +315,7 @@ class Loader::Impl {
 
   void start() {
     const int workers = maker_.options().workers;
-    // The batch in a worker's hands comes on top of those in its queue.
+    // The batch that a worker is making comes on top of those in its queue.
     const int room = std::max(1, (maker_.options().prefetch + workers - 1) / workers);
     started_at_ = number_;
     stopping_ = false;

@@ -1,4 +1,4 @@
-// How fast samples come out of the loader, and what each part of it costs.
+// Measures how fast the loader delivers samples, and what each part of it costs.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -31,7 +31,7 @@ void plain(benchmark::State& state) { batches(state, {}); }
 void augmented(benchmark::State& state) {
   batches(state, {.crop = 28, .random_crop = true, .padding = 2, .flip = true});
 }
-// For sets of photographs.
+// Typical transforms for sets of photographs.
 void resized_crops(benchmark::State& state) {
   batches(state, {.crop = 224, .random_resized_crop = 0.08, .flip = true, .normalize = "imagenet"});
 }

@@ -1,4 +1,4 @@
-// The loader: order, resume, ranks, padding, errors, overlap; the permutation and the augmentation under it.
+// Tests the loader: order, resuming, ranks, padding, errors, overlap; also permutation and augmentation.
 #include "data/loader/loader.h"
 
 #include <gtest/gtest.h>
@@ -127,8 +127,8 @@ TEST(Permutation, EpochsAndSeedsGiveOtherOrders) {
 }
 
 TEST(Permutation, EveryPlaceIsEquallyLikely) {
-  // 10 samples, 4000 epochs: position i -> sample j should come 400 times. Chi-square of 81 degrees of
-  // freedom: 99.99 % lie under 137.
+  // 10 samples, 4000 epochs: each pair of position i and sample j should occur 400 times. Chi-square with 81
+  // degrees of freedom: 99.99 % lies below 137.
   constexpr int64_t kSize = 10, kEpochs = 4000;
   std::vector<int> count(kSize * kSize);
   for (int64_t e = 0; e < kEpochs; ++e) {
@@ -190,15 +190,15 @@ TEST(Loader, ResumesAnywhereAsIfNeverStopped) {
     EXPECT_EQ(batch.end, whole.loader.position());
     batches.push_back(samples_of(batch));
   }
-  EXPECT_EQ(positions[7], (Position{1, 0}));  // 7 batches of 4 fit 30 samples
+  EXPECT_EQ(positions[7], (Position{1, 0}));  // 30 samples hold 7 batches of 4
   for (size_t i = 0; i < positions.size(); ++i) {
     Reading resumed(counting(30), options);
     resumed.loader.seek(positions[i]);
     EXPECT_EQ(samples_of(*resumed.loader.next()), batches[i]) << i;
   }
-  whole.loader.seek(positions[3]);  // also backwards, on a loader that runs
+  whole.loader.seek(positions[3]);  // also backwards, while the loader runs
   EXPECT_EQ(samples_of(*whole.loader.next()), batches[3]);
-  whole.loader.seek({0, 28});  // the end of an epoch is the start of the next
+  whole.loader.seek({0, 28});  // the end of an epoch equals the start of the next
   EXPECT_EQ(samples_of(*whole.loader.next()), batches[7]);
   EXPECT_THROW(whole.loader.seek({0, 3}), Error);
   EXPECT_THROW(whole.loader.seek({0, 64}), Error);
@@ -214,8 +214,8 @@ TEST(Loader, ResumeIsNotAReplay) {
 }
 
 TEST(Loader, RanksTakeContiguousPartsOfTheSameSteps) {
-  // A step of 24 samples: 1 rank x 6 batches, 2 x 3, 3 x 2 or 6 x 1 of 4 rows. Joined by rank they are the
-  // same.
+  // A step of 24 samples: 1 rank x 6 batches, 2 x 3, 3 x 2 or 6 x 1, of 4 rows each. Joined in the order of
+  // ranks, all give the same samples.
   constexpr int64_t kBatch = 4, kGlobal = 24, kSteps = 5;
   std::vector<int64_t> expected;
   for (const int64_t world : {1, 2, 3, 6}) {
@@ -268,7 +268,7 @@ TEST(Loader, APaddedLastBatchIsMarked) {
   EXPECT_EQ(last.tensor("x").data<float>()[4], 0);
   EXPECT_EQ(last.texts("id")[3], "");
   EXPECT_FALSE(run.loader.next().has_value());
-  // A rank whose whole part is padding still yields it: all ranks make the same number of steps.
+  // A rank whose whole part is padding still delivers it, so that all ranks make the same number of steps.
   options.world = 3;
   options.rank = 2;
   Reading third(counting(5), options);
@@ -326,8 +326,8 @@ TEST(Loader, SamplesOfDifferentShapesDoNotMix) {
   }
 }
 
-// While the consumer computes, that is does not ask, workers read as many batches ahead as were asked for.
-// Without workers the consumer reads itself, what it asks for and no more.
+// While the consumer computes and asks for nothing, workers read ahead as many batches as `prefetch` allows.
+// Without workers, the consumer itself reads what it asks for, and no more.
 TEST(Loader, DecodingOverlapsComputing) {
   constexpr int kBatch = 2, kPrefetch = 4;
   const auto ahead = counting(1000), alone = counting(1000);
@@ -362,7 +362,7 @@ TEST(Loader, TransformsDependOnTheSampleAlone) {
     if (expected.empty()) expected = got;
     EXPECT_EQ(got, expected);
   }
-  EXPECT_EQ(std::set<float>(expected.begin(), expected.end()).size(), 64u);  // no two alike, in no epoch
+  EXPECT_EQ(std::set<float>(expected.begin(), expected.end()).size(), 64u);  // all differ, in both epochs
 }
 
 TEST(Fingerprint, TellsDataSetsApart) {

@@ -24,7 +24,7 @@ using Files = std::vector<std::string>;
 struct Format {
   std::string name;
   bool (*is_name)(std::string_view file_name);  // by the name without .gz
-  std::string options;                          // " context stride ": those beyond the common ones
+  std::string options;                          // " context stride ": options beyond the common ones
   DatasetPtr (*open)(const DatasetSpec& spec, const std::string& path);
 };
 
@@ -32,7 +32,7 @@ bool ends_with_one_of(std::string_view name, std::initializer_list<std::string_v
   return std::any_of(endings.begin(), endings.end(), [&](std::string_view e) { return name.ends_with(e); });
 }
 
-/// Opens every file that `path` and the split mean, and joins them.
+/// Opens every file that `path` and the split select, and joins them.
 template <class Open>
 DatasetPtr open_each(const DatasetSpec& spec, const std::string& path, bool (*wanted)(std::string_view),
                      const Open& open) {
@@ -85,7 +85,7 @@ DatasetPtr open_cifar10_path(const DatasetSpec& spec, const std::string& path) {
 }
 
 DatasetPtr open_images_path(const DatasetSpec& spec, const std::string& path) {
-  // A directory per split, each with its classes, is the usual form; a bare set of classes is all train.
+  // The usual form is a directory per split with its classes; classes without splits are all training data.
   Files splits;
   for (const std::string& name : list_directory(path)) {
     if (split_of_name(name).empty() || !is_directory(path + "/" + name)) continue;
@@ -194,7 +194,7 @@ DatasetPtr with_named_fields(DatasetPtr from, const std::string& image, const st
   });
 }
 
-/// In the order in which "auto" asks them.
+/// In the order in which "auto" tries them.
 const std::vector<Format>& formats() {
   static const std::vector<Format> list = {
       {"idx", is_idx_images, "", open_idx_path},
@@ -224,7 +224,7 @@ const std::vector<KnownName>& known_names() {
   return list;
 }
 
-/// `path`, or where the package puts the data set that it names.
+/// `path`, or the directory where the package installs the data set of that name.
 std::string resolve(const std::string& path) {
   for (const KnownName& known : known_names()) {
     if (path != known.name || fs::exists(path)) continue;
@@ -247,7 +247,7 @@ const Format& format_named(const std::string& name) {
   base::fail_invalid("unknown data format '", name, "'; the nearest is '", nearest->name, "' of ", all);
 }
 
-/// An option set for a format that ignores it would be a silent mistake.
+/// Refuses options that the format would ignore, as that would be a silent mistake.
 void check_options(const DatasetSpec& spec, const Format& format) {
   static constexpr std::string_view kCommon = " path format split hold_out max_unpacked ";
   DatasetSpec given = spec, plain;
@@ -305,7 +305,7 @@ std::string guess_format(const std::string& given) {
   if (is_directory(path)) return guess_inside(path);
   const std::string name = base_name(path);
   for (const Format& f : formats()) {
-    if (f.name != "images" && f.is_name(name)) return f.name;  // one picture is not a data set
+    if (f.name != "images" && f.is_name(name)) return f.name;  // a single picture is not a data set
   }
   return {};
 }
@@ -331,7 +331,7 @@ DatasetPtr open_dataset(const DatasetSpec& spec) {
     parts.push_back(std::move(part));
   }
   DatasetPtr all = with_named_fields(concat(std::move(parts)), spec.image_field, spec.label_field);
-  const bool by_tokens = format.options.find(" context ") != std::string::npos;  // it cuts the tokens itself
+  const bool by_tokens = format.options.find(" context ") != std::string::npos;  // it splits tokens itself
   return spec.hold_out > 0 && !by_tokens ? hold_out(std::move(all), spec.hold_out, spec.split) : all;
 }
 

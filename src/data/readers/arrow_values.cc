@@ -1,4 +1,4 @@
-// Arrow's types and arrays in ours.
+// Converts Arrow's types and arrays to tensors, fields and texts.
 #if TRIREME_ARROW
 #include "data/readers/arrow_values.h"
 
@@ -26,7 +26,7 @@ T take_result(arrow::Result<T> result) {
   return std::move(result).ValueUnsafe();
 }
 
-/// The element type of a tensor, for Arrow types that are one; dates and times are their integers.
+/// The element type of a tensor for a primitive Arrow type; dates and times become integers.
 std::optional<DType> dtype_of_arrow(const arrow::DataType& type) {
   switch (type.id()) {
     case arrow::Type::BOOL: return DType::boolean;
@@ -61,13 +61,13 @@ bool is_list(const arrow::DataType& type) {
          type.id() == arrow::Type::FIXED_SIZE_LIST;
 }
 
-/// A run of an array's elements.
+/// A contiguous range of an array's elements.
 struct Run {
   const arrow::Array* array;
   int64_t begin, count;
 };
 
-/// Of `rows`, those that are null themselves may hold anything.
+/// Refuses null items, except in `rows` that are null themselves and so may hold anything.
 void require_no_null(const Run& run, const Run& rows) {
   const int64_t per_row = rows.count == 0 ? 0 : run.count / rows.count;
   for (int64_t i = 0; run.array->null_count() > 0 && i < run.count; ++i) {
@@ -76,7 +76,7 @@ void require_no_null(const Run& run, const Run& rows) {
   }
 }
 
-/// The items of a run of lists, which all have the length that `length` becomes.
+/// The items of a run of lists. All lists must have the same length, which is stored in `length`.
 template <class List>
 Run items_of(const Run& run, int64_t& length) {
   const auto& lists = static_cast<const List&>(*run.array);
@@ -101,7 +101,7 @@ Run items_of(const Run& run, int64_t& length) {
   }
 }
 
-/// Elements of a primitive array; they are looked at, not copied, where no bits must be unpacked.
+/// The elements of a primitive array: a view without a copy, unless bits must be unpacked.
 Tensor numbers(const Run& run, DType dtype, Dims dims, const std::shared_ptr<const void>& owner) {
   if (dtype == DType::boolean) {
     Tensor t = Tensor::empty(dtype, std::move(dims));
@@ -117,7 +117,7 @@ Tensor numbers(const Run& run, DType dtype, Dims dims, const std::shared_ptr<con
   return Tensor::view(dtype, std::move(dims), bytes, owner);
 }
 
-/// Rows that are missing as zeros: what an array has in their place is nobody's word.
+/// Sets missing rows to zero, because what the array stores in their place is unspecified.
 Tensor with_zeros(const Tensor& t, const arrow::Array& array, int64_t begin) {
   Tensor zeroed = t.clone();
   const int64_t rows = t.dims()[0];

@@ -1,4 +1,4 @@
-// The scan for rows, and their cells.
+// Scans CSV text for rows, and splits rows into cells.
 #include "data/readers/csv_cells.h"
 
 #include <algorithm>
@@ -32,8 +32,8 @@ size_t CsvRowScan::find_end(std::string_view piece) {
         if (piece[at] == delimiter_) place_ = Place::cell_start;
         break;
     }
-    // Inside of quotes nothing but a quote comes here. As the delimiter itself a line break ends the row,
-    // too.
+    // Inside quotes, only a quote can stand here. A line break ends the row even if it is the delimiter
+    // itself.
     if (piece[at] == '\n') {
       place_ = Place::cell_start;
       return at + 1;

@@ -1,4 +1,4 @@
-// IDX files: big-endian arrays with a four-byte magic, as MNIST and its descendants come.
+// IDX files: big-endian arrays with a four-byte magic, the format of MNIST and its descendants.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -71,7 +71,7 @@ class IdxArray {
   const Dims& sample_dims() const { return sample_dims_; }
   const SourceFile& source() const { return source_; }
 
-  /// Slice `index` under extents of equal count; bytes are shared, wider elements are turned around.
+  /// Slice `index` with the extents `dims`; single bytes are shared, wider elements are byte-swapped.
   Tensor read(int64_t index, const Dims& dims) const {
     const std::string_view bytes = source_.bytes.substr(
         header_.header_bytes + static_cast<size_t>(index) * sample_bytes_, sample_bytes_);
@@ -135,7 +135,7 @@ class IdxDataset : public Dataset {
 
   IdxArray data_;
   std::vector<IdxArray> labels_;  // none or one
-  Dims dims_;                     // of a sample: [height, width, channels] for images
+  Dims dims_;                     // of one sample: [height, width, channels] for images
   DatasetInfo info_;
 };
 

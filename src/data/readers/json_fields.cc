@@ -1,4 +1,4 @@
-// Types of JSON values, widened from row to row.
+// Infers the types of JSON values, widened from row to row.
 #include "data/readers/json_fields.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ bool is_i64(const Json& value) {
 
 namespace {
 
-/// Collects the numbers of nested arrays and their extents. False: not rectangular, or not numbers alone.
+/// Collects the numbers of nested arrays, and the extents. False: not rectangular, or not only numbers.
 bool collect(const Json& value, size_t depth, Dims& dims, std::vector<const Json*>& out) {
   if (value.is_number()) {
     if (depth != dims.size()) return false;
@@ -29,7 +29,7 @@ bool collect(const Json& value, size_t depth, Dims& dims, std::vector<const Json
   if (!value.is_array()) return false;
   const auto count = static_cast<int64_t>(value.size());
   if (depth == dims.size()) {
-    if (!out.empty()) return false;  // deeper than the items before
+    if (!out.empty()) return false;  // nested deeper than the items before
     dims.push_back(count);
   }
   if (dims[depth] != count) return false;
@@ -37,8 +37,8 @@ bool collect(const Json& value, size_t depth, Dims& dims, std::vector<const Json
                      [&](const Json& item) { return collect(item, depth + 1, dims, out); });
 }
 
-/// The array as a tensor of `dtype`; undefined if it is not a full array of numbers. f64 stands for "as
-/// found".
+/// The array as a tensor of `dtype`, or an undefined one if it is not a full array of numbers. f64 stands for
+/// the type of the numbers found, i64 or f32.
 Tensor array_tensor(const Json& value, DType dtype) {
   Dims dims;
   std::vector<const Json*> numbers;

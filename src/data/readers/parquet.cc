@@ -1,4 +1,4 @@
-// Parquet files through Arrow: the table is decoded into memory once, rows are picked from its columns.
+// Parquet files through Arrow: the table is decoded into memory once, and rows are read from its columns.
 #if TRIREME_ARROW
 #include <arrow/api.h>
 #include <arrow/io/memory.h>
@@ -24,7 +24,7 @@ T take_result(arrow::Result<T> result) {
   return std::move(result).ValueUnsafe();
 }
 
-/// A column and where its chunks end.
+/// A column, and the row at which each of its chunks ends.
 struct Column {
   Field field;
   std::shared_ptr<arrow::ChunkedArray> data;
@@ -49,7 +49,7 @@ std::vector<int> leaves_of(const parquet::FileMetaData& file, const std::vector<
   return leaves;
 }
 
-/// Refuses, before anything is decoded, what the file says is larger than the limit.
+/// Refuses, before decoding, a file whose stated sizes exceed the limit.
 void check_size(const parquet::FileMetaData& file, const std::vector<int>& leaves, int64_t limit_bytes) {
   int64_t bytes = 0;
   for (int g = 0; g < file.num_row_groups(); ++g) {
@@ -101,8 +101,8 @@ class ParquetDataset : public Dataset {
   }
 
  private:
-  /// What decoding may hold at once: the columns, twice while a buffer grows, and pages. Sizes that the file
-  /// states are its author's word, and a page of a few bytes may hold any number of equal values.
+  /// What decoding may allocate at once: the columns, twice while a buffer grows, and pages. Stated sizes
+  /// cannot be trusted, because a page of a few bytes may hold any number of equal values.
   static int64_t pool_bytes(int64_t limit_bytes) {
     constexpr int64_t kPages = int64_t{64} << 20;
     return limit_bytes > (INT64_MAX - kPages) / 2 ? INT64_MAX : 2 * limit_bytes + kPages;
@@ -118,13 +118,13 @@ class ParquetDataset : public Dataset {
     }
   }
 
-  /// A copy: the memory pool goes with the data set, samples may stay.
+  /// Returns a copy, because samples may outlive the data set, which owns the memory pool.
   static Value value_at(const Field& field, const std::shared_ptr<arrow::Array>& array, int64_t row) {
     if (field.kind != FieldKind::tensor) return {field.name, {}, {arrow_text_at(*array, row)}};
     return {field.name, arrow_tensor_at(array, field, row).clone(), {}};
   }
 
-  arrow::CappedMemoryPool pool_;                    // outlives what it gave
+  arrow::CappedMemoryPool pool_;                    // must outlive the memory it gave
   std::shared_ptr<const base::MappedFile> mapped_;  // uncompressed columns may lie in it
   int64_t rows_ = 0;
   std::vector<Column> columns_;

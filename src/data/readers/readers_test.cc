@@ -1,5 +1,5 @@
-// Readers of arrays, records of fixed size, image folders and token files: synthetic files, damage, and the
-// real sets.
+// Tests readers of arrays, fixed-size records, image folders and token files, with synthetic files, damaged
+// ones, and the real sets.
 #include "data/readers/readers.h"
 
 #include <gtest/gtest.h>
@@ -84,14 +84,14 @@ TEST(SourceFile, UnpacksMembersAndRefusesDamage) {
   EXPECT_SAYS(not_found, "no-such-file", open_source("/no-such-file"));
 }
 
-// Members of twenty bytes, each of which once cleared four times the whole file's size.
+// Members of twenty bytes: the work for each must follow its own bytes, not the size of the whole file.
 TEST(SourceFile, ManyMembersCostWhatTheirBytesAreWorth) {
   const std::string one = gzip("a"), none = gzip("");
   const auto unpack = [&](int64_t members) {
     std::string packed;
     for (int64_t i = 0; i < members / 2; ++i) packed += one + none;
     EXPECT_EQ(gunzip(packed, kLimit), std::string(static_cast<size_t>(members / 2), 'a'));
-    EXPECT_SAYS(exhausted, "exceeds the limit", gunzip(packed, members / 2 - 1));  // all members are one body
+    EXPECT_SAYS(exhausted, "exceeds the limit", gunzip(packed, members / 2 - 1));  // members form one body
   };
   EXPECT_LT(tests::growth_over_eight(2'000, unpack), tests::kMostLinearGrowth);
 }
@@ -113,7 +113,7 @@ TEST(Idx, PairsImagesAndLabels) {
   }
   const DatasetPtr test = open_dataset({.path = {dir.path()}, .split = "test"});
   EXPECT_EQ(test->size(), 3);
-  EXPECT_EQ(test->info().find("label"), nullptr);  // its labels are missing
+  EXPECT_EQ(test->info().find("label"), nullptr);  // the file of its labels is missing
 }
 
 TEST(Idx, ReadsBigEndianElements) {
@@ -153,7 +153,7 @@ TEST(Idx, ReadsMnist) {
   }
   const Sample first = train->read(0);
   const auto pixels = first.tensor("image").data<uint8_t>();
-  EXPECT_EQ(std::accumulate(pixels.begin(), pixels.end(), 0), 27525);  // by NumPy
+  EXPECT_EQ(std::accumulate(pixels.begin(), pixels.end(), 0), 27525);  // the sum according to NumPy
 }
 
 TEST(Cifar10, TurnsPlanesIntoPixels) {
@@ -276,7 +276,7 @@ TEST(Characters, ReadsTinyShakespeareAsNanoGptDoes) {
   const DatasetPtr train = open_dataset(spec);
   EXPECT_EQ(train->info().vocabulary_size, 65);
   EXPECT_EQ(train->size(), 1003854 - 64);              // nanoGPT's train.bin has 1,003,854 tokens
-  EXPECT_EQ(ints(train->read(0), "input").at(0), 18);  // "First Citizen": F is 18 there
+  EXPECT_EQ(ints(train->read(0), "input").at(0), 18);  // "First Citizen": nanoGPT's id of F is 18
   EXPECT_EQ(train->info().vocabulary.at(18), "F");
   spec.split = "validation";
   EXPECT_EQ(open_dataset(spec)->size(), 111540 - 64);

@@ -1,4 +1,4 @@
-// Readers of records of any size: tar, TFRecord, JSON lines, CSV; synthetic files, damage, and the real sets.
+// Tests readers of variable-size records: tar, TFRecord, JSON lines, CSV; synthetic, damaged and real files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -171,10 +171,10 @@ TEST(TfRecord, ReadsExamples) {
   EXPECT_TRUE(s.tensor("label").dims().empty());
   EXPECT_TRUE(set->info().find("label")->is_target);
   for (size_t size = 1; size < file.size(); ++size) {
-    if (size == file.size() / 2) continue;  // a whole record
+    if (size == file.size() / 2) continue;  // the cut is between two records
     EXPECT_THROW(list_tfrecords(file.substr(0, size)), Error) << size;
   }
-  for (size_t i = 0; i < file.size() / 2; ++i) {  // every byte is covered by a sum
+  for (size_t i = 0; i < file.size() / 2; ++i) {  // every byte is covered by a checksum
     std::string damaged = file;
     damaged[i] = static_cast<char>(damaged[i] ^ 1);
     EXPECT_THROW(open_dataset({.path = {dir.write("b.tfrecord", damaged)}}), Error) << i;
@@ -182,7 +182,7 @@ TEST(TfRecord, ReadsExamples) {
 }
 
 TEST(TfRecord, RefusesFieldsOfAnotherWireType) {
-  // A feature whose list of floats is said to be a varint, and packed floats of five bytes.
+  // A feature whose list of floats claims to be a varint, and packed floats of five bytes.
   EXPECT_SAYS("wire type", parse_example(length_delimited(1, feature("x", 2, std::string("\x08\x05", 2)))));
   EXPECT_SAYS("packed floats take 5 bytes",
               parse_example(length_delimited(1, feature("x", 2, length_delimited(1, "12345")))));
@@ -201,7 +201,7 @@ TEST(TfRecord, ReadsTheRealFiles) {
   EXPECT_EQ(taxi->info().shards.size(), 2u);
   EXPECT_EQ(taxi->read(0).text("company"), "Taxi Affiliation Services");
   EXPECT_EQ(taxi->read(0).tensor("trip_start_hour").data<int64_t>()[0], 12);
-  EXPECT_EQ(taxi->read(0).find("pickup_census_tract"), nullptr);  // empty there
+  EXPECT_EQ(taxi->read(0).find("pickup_census_tract"), nullptr);  // it has no value there
   const DatasetPtr sequence = open_dataset({.path = {(*path / "sequence").string()}});
   EXPECT_EQ(sequence->read(1).tensor("i").data<int64_t>()[0], 1);
 }
@@ -228,7 +228,7 @@ TEST(Jsonl, LearnsTypesAndKeepsThem) {
   EXPECT_EQ(open_dataset({.path = {dir.write("e.jsonl", "")}})->size(), 0);
 }
 
-// Integers beyond 2^53 keep their value, in arrays too; those that no i64 holds are numbers of f32.
+// Integers beyond 2^53 keep their value, in arrays too; those that do not fit i64 become f32.
 TEST(Jsonl, LargeIntegersKeepTheirValue) {
   const TestDirectory dir;
   const DatasetPtr set =
@@ -242,7 +242,7 @@ TEST(Jsonl, LargeIntegersKeepTheirValue) {
   EXPECT_EQ(row.tensor("w").to_doubles(), (std::vector<double>{18446744073709551616.0, 1}));
 }
 
-// As many fields as a file has bytes for: a search through all of them for each takes minutes.
+// As many fields as the file has room for: a linear search for each of them would take minutes.
 TEST(Readers, ManyFieldsCostWhatTheirBytesAreWorth) {
   const TestDirectory dir;
   const auto read = [&](const std::string& path, int64_t fields) {
@@ -295,8 +295,8 @@ TEST(Csv, ReadsSentencePairs) {
   EXPECT_EQ(set->read(1).tensor("label").data<float>()[0], 4.75f);
 }
 
-/// Opens a file of the Parquet project's own test set. Nothing: this build has no Arrow, and says so
-/// politely.
+/// Opens a file of the Parquet project's own test set. Returns null if this build has no Arrow, after
+/// checking the message that says so.
 DatasetPtr open_parquet_sample(const std::filesystem::path& path) {
   try {
     return open_dataset({.path = {path.string()}});
@@ -312,7 +312,7 @@ TEST(Parquet, ReadsTheRealFiles) {
   if (!path) GTEST_SKIP() << tests::kNoSharedData;
   const DatasetPtr plain = open_parquet_sample(*path / "parquet-testing/data/alltypes_plain.parquet");
   if (plain == nullptr) GTEST_SKIP() << "built without Arrow";
-  // Values as in the set's documentation: 8 rows, id 4 first, strings "0" and "1" in turn.
+  // Values as given in the set's documentation: 8 rows, id 4 first, strings "0" and "1" in turn.
   ASSERT_EQ(plain->size(), 8);
   const Sample first = plain->read(0), second = plain->read(1);
   EXPECT_EQ(first.tensor("id").data<int32_t>()[0], 4);
@@ -341,7 +341,7 @@ TEST(Parquet, SurvivesDamagedFiles) {
   int opened = 0;
   for (const char* folder : {"bad_data", "data"}) {
     for (const auto& file : std::filesystem::directory_iterator(*path / folder)) {
-      // 2 GiB of one string: a minute, nothing new.
+      // It holds 2 GiB of one string: reading takes a minute and tests nothing new.
       if (file.path().extension() != ".parquet" || file.path().stem() == "large_string_map.brotli") continue;
       try {
         const DatasetPtr set = open_parquet_sample(file.path());

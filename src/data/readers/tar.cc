@@ -1,4 +1,4 @@
-// The scan over a tar archive: one 512-byte header a member, extended headers folded into the next one.
+// Scans a tar archive: one 512-byte header per member; an extended header applies to the next member.
 #include "data/readers/tar.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using base::require;
 
 constexpr size_t kBlock = 512;
 
-// Fields of a header: offset and length.
+// A field of a header: its offset and length.
 struct Part {
   size_t offset, length;
 };
@@ -25,7 +25,7 @@ std::string_view text_of(std::string_view header, Part part) {
   return field.substr(0, std::min(field.find('\0'), field.size()));
 }
 
-/// Octal digits between blanks, or GNU's base 256 with the top bit set. False: neither.
+/// Octal digits between blanks, or GNU's base 256 with the top bit set. False if the field is neither.
 bool parse_number(std::string_view field, uint64_t& value) {
   value = 0;
   if ((static_cast<uint8_t>(field[0]) & 0x80u) != 0) {
@@ -45,7 +45,7 @@ bool parse_number(std::string_view field, uint64_t& value) {
   return error == std::errc() && at == stop;
 }
 
-/// The sum of the header's bytes with the checksum field as blanks; old writers summed signed bytes.
+/// Checks the sum of the header's bytes, its checksum field taken as blanks; old writers summed signed bytes.
 bool checksum_fits(std::string_view header) {
   uint64_t stated = 0;
   if (!parse_number(header.substr(kChecksum.offset, kChecksum.length), stated)) return false;
@@ -60,13 +60,13 @@ bool checksum_fits(std::string_view header) {
 
 std::string name_of(std::string_view header) {
   const std::string_view name = text_of(header, kName);
-  // GNU's magic "ustar " puts other things where POSIX's "ustar\0" has the prefix.
+  // GNU's magic "ustar " stores other data where POSIX's "ustar\0" has the prefix.
   const bool posix = header.substr(kMagic.offset, kMagic.length) == std::string_view("ustar\0", 6);
   const std::string_view prefix = posix ? text_of(header, kPrefix) : std::string_view{};
   return prefix.empty() ? std::string(name) : std::string(prefix) + "/" + std::string(name);
 }
 
-// Names and pax records; more in one header is an attack, or damage.
+// Limit for names and pax records; a larger extended header is an attack, or damaged.
 constexpr uint64_t kMostExtensionBytes = uint64_t{1} << 20;
 
 }  // namespace
@@ -93,7 +93,7 @@ void TarScan::read_pax(std::string_view records, Extension& next) {
   }
 }
 
-/// True: `member` is a regular file.
+/// Returns true if `member` is a regular file.
 bool TarScan::take_header(std::string_view header, TarMember& member) {
   require(checksum_fits(header), "not a tar header, or a damaged one");
   uint64_t size = 0;
@@ -112,7 +112,7 @@ bool TarScan::take_header(std::string_view header, TarMember& member) {
   }
   if (type == 'x' || type == 'L') {
     require(size <= kMostExtensionBytes, "extended header has ", size, " bytes");
-    const std::string_view content = read_(at_ + kBlock, static_cast<size_t>(size));  // `header` is gone
+    const std::string_view content = read_(at_ + kBlock, static_cast<size_t>(size));  // invalidates `header`
     require(content.size() >= size, "extended header is cut off");
     if (type == 'x') read_pax(content.substr(0, size), next_);
     if (type == 'L') next_.name = content.substr(0, std::min<size_t>(content.find('\0'), size));

@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   try {
     uint64_t end = 0;
     for (const data::TarMember& m : data::list_tar(archive)) {
-      // In order, apart, and inside; so sizes cannot be made up.
+      // Members are in order, disjoint and inside the archive, so sizes cannot be invented.
       if (m.offset < end || m.offset > size || m.size > size - m.offset) __builtin_trap();
       end = m.offset + m.size;
     }

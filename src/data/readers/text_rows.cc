@@ -56,7 +56,7 @@ class Jsonl : public Dataset {
     Sample sample;
     for (const base::JsonMember& member : row.as_object()) {
       const Field* field = index_.find(info_.fields, member.key);
-      // A null and a member that the first rows lack are absent.
+      // A null, or a member that the first rows lack, counts as absent.
       if (field == nullptr || member.value.is_null()) continue;
       sample.values.push_back(value_of(*field, member.value));
     }
@@ -118,7 +118,7 @@ class Csv : public Dataset {
       const Field& field = info_.fields[c];
       if (field.kind == FieldKind::text) {
         sample.values.push_back({field.name, {}, {std::move(cells[c])}});
-      } else if (!cells[c].empty()) {  // an empty cell of numbers is absent
+      } else if (!cells[c].empty()) {  // in a column of numbers, an empty cell is absent
         sample.values.push_back({field.name, number_of(field, cells[c]), {}});
       }
     }

@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const data::FuzzFile kFile("rows");
   if (size < 2) return 0;
   kFile.write({reinterpret_cast<const char*>(bytes) + 2, size - 2});
-  // A cell of a byte becomes a tensor of its own.
+  // A one-byte cell becomes a tensor of its own.
   const fuzz::BoundedWork bounded(size, {.fixed_peak_bytes = size_t{16} << 20, .peak_per_byte = 2048});
   if (bytes[0] == 'j') {
     data::read_all([&] { return data::open_jsonl(kFile.path(), kLimit); });

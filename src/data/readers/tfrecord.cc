@@ -1,4 +1,4 @@
-// TFRecord's framing and tf.Example, and the data set made of them.
+// Reads TFRecord's framing and tf.Example messages, and makes a data set of them.
 #include "data/readers/tfrecord.h"
 
 #include <algorithm>
@@ -64,7 +64,7 @@ namespace {
 // map; Feature.bytes_list = 1, float_list = 2, int64_list = 3, each with value = 1.
 std::string_view view_of(protozero::data_view v) { return {v.data(), v.size()}; }
 
-/// protozero takes the wire type on trust: asking it for another one reads what is not there.
+/// protozero does not check the wire type: reading a field as another type would read unrelated bytes.
 void expect_type(const protozero::pbf_reader& field, protozero::pbf_wire_type type) {
   require(field.wire_type() == type, "record is not a tf.Example: field ", field.tag(), " has wire type ",
           static_cast<uint32_t>(field.wire_type()));

@@ -17,14 +17,14 @@ void must_be_clear(const Body& body) {
   }
 }
 
-/// Reads every byte of a record, so that a view past its file is found out.
+/// Reads every byte of a record, so that a view beyond its file is detected.
 void read_record(std::string_view record) {
   size_t values = 0;
   for (const trireme::data::Feature& f : trireme::data::parse_example(record)) {
     values += f.size();
     for (const std::string_view b : f.bytes) values += trireme::base::crc32c(b) & 1;
   }
-  // The smallest value takes a byte of the message.
+  // The smallest value takes one byte of the message.
   if (values > 2 * record.size()) __builtin_trap();
 }
 
@@ -37,6 +37,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   must_be_clear([&] {
     for (const data::RecordSpan& r : data::list_tfrecords(file)) read_record(data::checked_record(file, r));
   });
-  must_be_clear([&] { read_record(file); });  // without sums, which few mutations get right
+  must_be_clear([&] { read_record(file); });  // no checksums, which few mutations get right
   return 0;
 }

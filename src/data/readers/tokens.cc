@@ -1,5 +1,5 @@
-// Token data for language models: windows over mapped files of ids, and over texts taken character by
-// character.
+// Token data for language models: windows over mapped files of ids, and over texts whose tokens are single
+// characters.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -27,14 +27,14 @@ uint32_t little_u32(std::string_view bytes, size_t at) {
   return value;
 }
 
-/// Ids of one file, wherever they lie.
+/// The ids of one file, in whatever memory they are.
 struct TokenSpan {
   std::string_view bytes;
   TokenType type = TokenType::u16;
 
   size_t width() const { return type == TokenType::u16 ? 2 : 4; }
   int64_t size() const { return static_cast<int64_t>(bytes.size() / width()); }
-  /// Ids [begin, begin + out.size()); returns the largest.
+  /// Copies ids [begin, begin + out.size()) and returns the largest.
   int64_t copy(int64_t begin, std::span<int64_t> out) const {
     return type == TokenType::u16 ? copy_as<uint16_t>(begin, out) : copy_as<uint32_t>(begin, out);
   }
@@ -110,7 +110,7 @@ class TokenDataset : public Dataset {
   DatasetInfo info_;
 };
 
-/// Takes llm.c's header off and lets it say the type.
+/// Removes llm.c's header, if there is one, and takes the type of the ids from it.
 TokenSpan token_span(const SourceFile& source, TokenType type) {
   TokenSpan span{source.bytes, type};
   const uint32_t magic = source.bytes.size() >= kLlmHeaderBytes ? little_u32(source.bytes, 0) : 0;
@@ -126,7 +126,7 @@ TokenSpan token_span(const SourceFile& source, TokenType type) {
   return span;
 }
 
-/// The text's code points as ids, and the vocabulary they index.
+/// Encodes the text's code points as ids, and returns the vocabulary they index in `vocabulary`.
 std::vector<uint32_t> encode_characters(std::string_view text, std::vector<std::string>& vocabulary) {
   std::vector<uint32_t> ids;
   ids.reserve(text.size());

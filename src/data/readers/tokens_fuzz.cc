@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
                                    .stride = bytes[2] % 32,
                                    .hold_out = bytes[3] % 4 == 0 ? 0.25 : 0,
                                    .split = bytes[3] % 8 == 4 ? "validation" : "train"};
-  // Windows overlap: an id may stand in as many as a window is long.
+  // Windows overlap: an id may occur in as many windows as a window has ids.
   const fuzz::BoundedWork bounded(
       size, {.fixed_peak_bytes = size_t{16} << 20, .peak_per_byte = 1024, .total_per_byte = 64 << 10});
   const int64_t vocabulary = bytes[0] % 4 < 2 ? 0 : 1000;

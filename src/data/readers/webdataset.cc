@@ -23,7 +23,7 @@ class WebDataset : public Dataset {
     info_.shards = {{source_.path, size(), source_.file_bytes}};
     FieldIndex index;
     for (const MemberKind& e : extensions_)
-      index.add(info_.fields, e.as_field());  // .jpg and .png are both the image
+      index.add(info_.fields, e.as_field());  // both .jpg and .png are the field "image"
     std::sort(info_.fields.begin(), info_.fields.end(),
               [](const Field& a, const Field& b) { return a.name < b.name; });
   }
@@ -77,12 +77,12 @@ class WebDataset : public Dataset {
 
   SourceFile source_;
   int64_t limit_bytes_;
-  std::vector<std::string> keys_;  // of sample i
+  std::vector<std::string> keys_;  // by sample
   std::vector<size_t> starts_;     // sample i has entries [starts_[i], starts_[i + 1])
   std::vector<Entry> entries_;
   std::vector<MemberKind> extensions_;
   std::map<std::string, uint32_t> known_;
-  std::set<std::string> fields_here_;  // of the sample whose members come, while the index is made
+  std::set<std::string> fields_here_;  // fields of the current sample, while the index is built
   DatasetInfo info_;
 };
 

@@ -1,5 +1,5 @@
 // Fuzzes WebDataset shards: any archive is a list of samples whose members decode, or gives a clear error in
-// bounded work. What a mutation does to a header's sum is mended, or few inputs would come past it.
+// bounded work. Header checksums are repaired after mutation; otherwise few inputs would pass the check.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kBlock = 512, kSum = 148, kSumBytes = 8;
 
-/// Writes into every block that could be a header the sum of its bytes.
+/// Stores in every block that could be a header the sum of its bytes.
 std::string with_sums(std::string archive) {
   for (size_t at = 0; at + kBlock <= archive.size(); at += kBlock) {
     if (archive.compare(at + 257, 5, "ustar") != 0) continue;
@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   constexpr int64_t kLimit = 1 << 20;  // of unpacked gzip, of the archive and of each member
   static const data::FuzzFile kFile("shard.tar");
   kFile.write(with_sums({reinterpret_cast<const char*>(bytes), size}));
-  // A byte of a PNG may hold 8256 pixels of three bytes.
+  // One byte of a PNG may encode 8256 pixels of three bytes.
   const fuzz::BoundedWork bounded(size, {.fixed_s = 1,
                                          .s_per_byte = 200e-6,
                                          .fixed_peak_bytes = size_t{32} << 20,

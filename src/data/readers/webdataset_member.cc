@@ -1,4 +1,4 @@
-// Extensions of members, and their decoding.
+// Recognises members by their extensions, and decodes them.
 #include "data/readers/webdataset_member.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Buffered reading, gzip, and the hash that tells a file's content.
+// Buffered reading, gzip, and the hash that identifies a file's content.
 #include "data/rows/byte_stream.h"
 
 #include <zlib.h>
@@ -78,7 +78,7 @@ class GzipBytes : public ByteStream {
  public:
   GzipBytes(std::unique_ptr<ByteStream> packed, size_t block_bytes)
       : ByteStream(0, block_bytes), packed_(std::move(packed)) {
-    constexpr int kGzipWindow = 15 + 16;  // zlib's way to say: 32 KiB window, gzip wrapper
+    constexpr int kGzipWindow = 15 + 16;  // zlib's encoding of a 32 KiB window with a gzip wrapper
     base::check(inflateInit2(&z_, kGzipWindow) == Z_OK, "zlib cannot start");
   }
   ~GzipBytes() override { inflateEnd(&z_); }
@@ -105,7 +105,7 @@ class GzipBytes : public ByteStream {
   }
 
  private:
-  /// False at the end, which zeros may pad; anything else behind a member is not ours to drop silently.
+  /// False at the end, which zeros may pad; other bytes after a member must not be dropped silently.
   bool begin_member() {
     std::string_view next = packed_->peek(2);
     if (next.starts_with("\x1f\x8b")) {
@@ -158,7 +158,7 @@ std::unique_ptr<ByteStream> open_bytes(std::shared_ptr<const StoreFile> file, Pa
 uint64_t content_id_of(const StoreFile& file, int64_t tail_bytes) {
   constexpr int64_t kWhole = int64_t{1} << 20, kEnd = int64_t{64} << 10, kSample = int64_t{8} << 10;
   constexpr int64_t kSamples = 16;
-  base::KeyedHash hash({0, 0});  // of a fixed key: the number is kept beside the file's name
+  base::KeyedHash hash({0, 0});  // with a fixed key, as the hash is stored beside the file's name
   const int64_t size = file.size();
   hash.add(static_cast<uint64_t>(size));
   const auto add = [&](int64_t offset, int64_t bytes) {

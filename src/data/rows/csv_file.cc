@@ -68,7 +68,7 @@ class CsvFile : public FramedFile {
  private:
   char delimiter() const { return source().options.csv_delimiter; }
 
-  /// A row that does not fit is an error when it is read, not here.
+  /// Learns the columns. A row that does not fit is reported when it is read, not here.
   void learn(const std::vector<std::string>& names, RowWalk& walk) {
     CsvFields fields(names);
     RowFrame frame;

@@ -1,4 +1,4 @@
-// Cutting and reading of framed files.
+// Cuts framed files into spans, and reads the spans.
 #include "data/rows/framed_file.h"
 
 #include "base/error.h"
@@ -44,7 +44,7 @@ class FramedStream : public RowStream {
     rows.end_row();
   }
 
-  /// The bytes were those that were cut, or nothing of this piece is given.
+  /// Throws, before the last piece is returned, unless the bytes read are those that were cut.
   void finish() {
     const bool is_same =
         frame_.end == static_cast<uint64_t>(span_.end) && (span_.crc == 0 || walk_->crc() == span_.crc);
@@ -62,7 +62,7 @@ class FramedStream : public RowStream {
   std::unique_ptr<RowWalk> walk_;
   std::vector<Field> fields_;
   std::unique_ptr<RowDecoder> decoder_;
-  std::shared_ptr<ParkedBytes> parked_;  // null: files that are read from any byte on
+  std::shared_ptr<ParkedBytes> parked_;  // null for files that can be read from any byte on
   RowFrame frame_;
   int64_t read_ = 0;
 };
@@ -93,7 +93,7 @@ void FramedFile::cut(int64_t rows, const std::function<void(const RowSpan&)>& ta
   while (walk->next(frame, false)) {
     ++span.rows;
     span.end = static_cast<int64_t>(frame.end);
-    span.crc = walk->crc();  // blank lines behind the last row are not of the span
+    span.crc = walk->crc();  // blank lines after the last row are not part of the span
     if (span.rows == rows) give();
   }
   if (span.rows > 0) give();

@@ -1,4 +1,4 @@
-// A folder of images as rows: one file a row, sorted by path.
+// A folder of images as rows: one file per row, sorted by path.
 #include <algorithm>
 
 #include "base/error.h"
@@ -19,8 +19,8 @@ using tensor::Tensor;
 constexpr size_t kMostDepth = 64;
 
 struct ImageEntry {
-  std::string path;  // as the store knows it
-  std::string name;  // below the folder
+  std::string path;  // the path in the store
+  std::string name;  // relative to the folder
   int64_t size = 0;
   int64_t label = -1;
 };
@@ -130,7 +130,7 @@ class ImageFolderFile : public RowFile {
     return path.substr(path.rfind('/') + 1);
   }
 
-  /// False: there are no images below.
+  /// Returns false if there are no images below the directory.
   bool add_below(const std::string& directory, const std::string& prefix, int64_t label, size_t depth) {
     require(depth < kMostDepth, "directories lie deeper than ", kMostDepth, ": '", directory, "'");
     bool any = false;

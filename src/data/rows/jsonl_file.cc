@@ -51,7 +51,7 @@ class JsonDecoder : public RowDecoder {
     if (openai_) check_request(row);
     for (const base::JsonMember& member : row.as_object()) {
       const Field* field = index_.find(fields_, member.key);
-      // A null and a member that the first rows lack are absent.
+      // A null, or a member that the first rows lack, counts as absent.
       if (field == nullptr || member.value.is_null()) continue;
       const size_t place = choice_.place_of[static_cast<size_t>(field - fields_.data())];
       if (place != kNoPlace) add_value(member.value, rows.column(place));
@@ -95,7 +95,7 @@ class JsonlFile : public FramedFile {
   }
 
  private:
-  /// A line that is none is an error of its row; of the file only where there is no other.
+  /// Learns the columns. An invalid line is an error of its row; of the file only if no line is valid.
   void learn() {
     const std::unique_ptr<RowWalk> walk = walk_from(first_byte_);
     std::optional<base::Error> wrong;

@@ -1,4 +1,4 @@
-// JSON lines and CSV, plain or gzip.
+// Writes JSON lines and CSV, plain or gzip.
 #include <zlib.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using tensor::Tensor;
 
 constexpr size_t kBlock = size_t{256} << 10;
 
-/// Text on its way into a file, in blocks of one size: what is packed does not depend on how it came.
+/// Output text in blocks of a fixed size, so that compressed bytes do not depend on how the text arrives.
 class LineOutput {
  public:
   LineOutput(StoreWriter& to, bool is_gzip) : to_(to), is_gzip_(is_gzip) {
@@ -36,7 +36,7 @@ class LineOutput {
   LineOutput(const LineOutput&) = delete;
   LineOutput& operator=(const LineOutput&) = delete;
 
-  /// The text to append to; flush_blocks() from time to time.
+  /// The text to append to; call flush_blocks() from time to time.
   std::string& text() { return text_; }
   void flush_blocks() {
     size_t done = 0;
@@ -72,7 +72,7 @@ class LineOutput {
   std::string text_;
 };
 
-/// One number as JSON and CSV have it.
+/// Appends a number in the form of JSON and CSV.
 template <class T>
 void append_number(std::string& out, T value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -88,7 +88,7 @@ void append_number(std::string& out, T value) {
   }
 }
 
-/// Elements of one row from `at` on, as nested lists.
+/// Appends the elements of one row, from `at` on, as nested lists.
 template <class T>
 void append_elements(std::string& out, const T*& at, std::span<const int64_t> dims) {
   if (dims.empty()) return append_number(out, *at++);
@@ -100,7 +100,7 @@ void append_elements(std::string& out, const T*& at, std::span<const int64_t> di
   out += ']';
 }
 
-/// Elements a row needs, and where they stand, without a tensor of its own.
+/// Appends the elements of one row from where they are stored, without creating a tensor.
 void append_row(std::string& out, const Column& column, int64_t row) {
   const bool is_even = column.numbers.defined();
   const Tensor& tensor = is_even ? column.numbers : column.ragged[static_cast<size_t>(row)];
@@ -118,7 +118,7 @@ class JsonlWriter : public RowWriter {
   JsonlWriter(StoreWriter& to, const std::vector<Field>& fields, const RowWriterOptions& options)
       : out_(to, options.compression == "gzip"), fields_(fields) {
     for (const Field& field : fields) {
-      // What the OpenAI API has as objects is text that holds them in a column.
+      // For the OpenAI API's object fields, the column holds the JSON text of the object.
       const bool is_object = field.name == "response" || field.name == "error";
       is_json_.push_back(options.format == "openai" && is_object && field.kind == FieldKind::text);
       std::string key;
@@ -158,7 +158,7 @@ class JsonlWriter : public RowWriter {
 
   LineOutput out_;
   std::vector<Field> fields_;
-  std::vector<std::string> keys_;  // with what stands around them
+  std::vector<std::string> keys_;  // with the punctuation around them
   std::vector<bool> is_json_;      // by column: its text is written as it is
 };
 
@@ -189,7 +189,7 @@ class CsvWriter : public RowWriter {
  private:
   void append(const Column& column, int64_t row) {
     if (column.is_missing_at(row)) {
-      // A blank line would be no row at all.
+      // A blank line would not count as a row.
       if (fields_.size() == 1) out_.text() += "\"\"";
     } else if (column.field.kind == FieldKind::tensor) {
       cell_.clear();
@@ -202,7 +202,7 @@ class CsvWriter : public RowWriter {
     }
   }
 
-  /// An empty text has quotes, so that it is not a missing one to readers that tell them apart.
+  /// Quotes an empty text, so that readers can tell it from a missing one.
   void append_text(std::string_view cell) {
     std::string& out = out_.text();
     if (!cell.empty() && cell.find_first_of(",\"\r\n") == std::string_view::npos) {

@@ -1,4 +1,4 @@
-// A NumPy array as rows: its first dimension.
+// A NumPy array as rows, which are the slices along its first dimension.
 #include <algorithm>
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ using tensor::Tensor;
 
 constexpr size_t kMostHeaderBytes = size_t{1} << 20;
 
-/// Where row r stands: `data + r * row_bytes`.
+/// Row r is stored at `data + r * row_bytes`.
 struct ArrayPlace {
   int64_t rows = 0;
   int64_t data = 0;

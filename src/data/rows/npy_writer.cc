@@ -1,4 +1,4 @@
-// One column of tensors as a NumPy array.
+// Writes one column of tensors as a NumPy array.
 #include <cstdio>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@ namespace {
 
 using tensor::Tensor;
 
-/// The header comes first and says how many rows follow, so these wait in a nameless file.
+/// The header comes first and states the number of rows, so rows wait in an unnamed temporary file.
 class NpyWriter : public RowWriter {
  public:
   NpyWriter(StoreWriter& to, const Field& field) : to_(to), field_(field), waiting_(std::tmpfile()) {

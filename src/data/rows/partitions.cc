@@ -19,7 +19,7 @@ using tensor::Tensor;
 
 constexpr std::string_view kMissing = "__HIVE_DEFAULT_PARTITION__";
 
-/// "a%2Fb" -> "a/b". What is no escape stays.
+/// "a%2Fb" -> "a/b". Invalid escapes stay as they are.
 std::string unescaped(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -40,7 +40,7 @@ std::optional<int64_t> whole_number(const std::string& text) {
   return number;
 }
 
-/// One value in each of `rows` rows.
+/// A column that has the same value in each of `rows` rows.
 Column constant_column(const Field& field, const std::string& value, int64_t rows) {
   Column column{.field = field};
   const bool is_missing = value == kMissing;
@@ -54,7 +54,7 @@ Column constant_column(const Field& field, const std::string& value, int64_t row
   return column;
 }
 
-/// Where a wanted column comes from.
+/// The origin of a wanted column.
 struct Source {
   bool is_own = true;
   size_t place = 0;  ///< among the columns of the file's stream, or among the partitions
@@ -120,7 +120,7 @@ class PartitionedFile : public RowFile {
         sources.push_back({.is_own = false, .place = static_cast<size_t>(partition - partitions_.begin())});
       }
     }
-    // The rows must be counted, and no columns would mean all of them.
+    // At least one column is read to count the rows; an empty list would mean all columns.
     if (own.empty() && !file_->fields().empty()) own.push_back(file_->fields().front().name);
     return std::make_unique<PartitionStream>(file_->open(span, own), std::move(sources), partitions_);
   }
@@ -152,7 +152,7 @@ std::vector<std::pair<std::string, std::string>> partitions_of(const std::string
 std::vector<Field> partition_fields(const std::vector<std::string>& paths) {
   std::vector<Field> fields;
   std::map<std::string, size_t> places;
-  std::string_view last;  // files of one directory follow one another
+  std::string_view last;  // consecutive files are mostly of one directory
   for (const std::string& path : paths) {
     const std::string_view directory = std::string_view(path).substr(0, path.rfind('/') + 1);
     if (directory == last && !last.empty()) continue;

@@ -1,4 +1,4 @@
-// Columns that directories name: their values and types, beside the columns of the files.
+// Tests columns that directory names define: their values and types, beside the columns of the files.
 #include "data/rows/partitions.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Records, archives, arrays and folders of images as rows; damage at random bytes of files of every format.
+// Records, archives, arrays and image folders as rows; damage at random bytes of files of every format.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -70,7 +70,7 @@ std::string tar_member(const std::string& name, const std::string& content) {
   return out;
 }
 
-/// A picture of 24 bits a pixel, one row high.
+/// A picture of 24 bits per pixel, one row high.
 std::string bmp(int width, char level) {
   const std::string pixels(static_cast<size_t>((width * 3 + 3) / 4 * 4), level);
   return "BM" + little_endian(static_cast<uint32_t>(54 + pixels.size())) + std::string(4, '\0') +
@@ -102,7 +102,7 @@ TEST(WebDatasetRows, SamplesInSpansAndABrokenPicture) {
   EXPECT_TRUE(lines[5].starts_with("error: row 5: 'd/1005', member .bmp: ")) << lines[5];
   for (const int64_t rows : {1, 3, 11}) EXPECT_EQ(read_lines(*file, rows, dice, 4), lines);
   const Rows labels = read_span(*file, spans_of(*file, 40).at(0), dice, 50, {"label"});
-  EXPECT_EQ(labels.error_at(5), nullptr);  // who does not ask for the picture is not told of it
+  EXPECT_EQ(labels.error_at(5), nullptr);  // no error if the picture is not asked for
   EXPECT_EQ(labels.columns[0].numbers.data<int64_t>()[5], 5);
   EXPECT_THROW(spans_of(*open_rows(dir.write("y.tar", archive.substr(0, 20'000))), 3), base::Error);
 }
@@ -154,7 +154,7 @@ TEST(RealRows, FilesOfOthersAreReadOrRefused) {
   Dice dice(7);
   int64_t files = 0, rows = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(*shared)) {
-    // Some hold much, one of them two gigabytes in four kilobytes.
+    // Some files hold a lot: one of them holds two gigabytes in four kilobytes.
     const bool is_large = !entry.is_regular_file() || entry.file_size() > 100'000 ||
                           entry.path().filename().string().starts_with("large_string");
     if (entry.path().extension() != ".parquet" || is_large) continue;
@@ -173,7 +173,7 @@ TEST(RealRows, FilesOfOthersAreReadOrRefused) {
   EXPECT_GT(rows, 100);
 }
 
-/// Files of every format, small.
+/// Writes small files of every format.
 std::vector<std::string> write_files(const TestDirectory& dir, Dice& dice) {
   const std::vector<Field> fields = {{"text", FieldKind::text},
                                      {"n", FieldKind::tensor, DType::i64},
@@ -201,7 +201,7 @@ std::vector<std::string> write_files(const TestDirectory& dir, Dice& dice) {
   return paths;
 }
 
-/// Reads the spans of a file that may be another one by now; rows that could not be read are left out.
+/// Reads the spans of a file that may have changed since; spans that cannot be read are left empty.
 std::vector<Lines> read_known_spans(const std::string& path, const std::vector<RowSpan>& spans) {
   Dice dice(5);
   std::vector<Lines> all;
@@ -246,7 +246,7 @@ TEST(DamagedRows, NoByteMakesSilentlyOtherRows) {
     const std::vector<Lines> wanted = read_known_spans(path, spans);
     const uint64_t id = whole->content_id();
     const std::string good = base::read_file(path);
-    // Pages of Parquet have sums; its footer is known by the content.
+    // Parquet's pages have checksums; its footer is covered by the content id.
     const bool is_parquet = whole->format() == "parquet";
     uint32_t footer = 0;
     if (is_parquet) std::memcpy(&footer, good.data() + good.size() - 8, 4);
@@ -259,7 +259,7 @@ TEST(DamagedRows, NoByteMakesSilentlyOtherRows) {
       if (at < bad.size()) bad[at] = static_cast<char>(bad[at] ^ (1 << dice.below(8)));
       dir.write(path.substr(dir.path().size() + 1), bad);
       const std::vector<Lines> lines = read_known_spans(path, spans);
-      // What has no sums of its own is known by its content: a job asks before it goes on.
+      // Bytes without checksums are covered by the content id, which a job compares before it resumes.
       if (!is_summed || (is_parquet && at >= good.size() - 8 - footer)) {
         try {
           EXPECT_NE(open_rows(path)->content_id(), id) << at;
@@ -268,7 +268,7 @@ TEST(DamagedRows, NoByteMakesSilentlyOtherRows) {
         }
         continue;
       }
-      // Damage among the rows that tell the columns may make others: that, too, the content tells.
+      // Damage in the rows that define the columns may change these; the content id shows this too.
       if (!has_columns(path, whole->fields())) continue;
       for (size_t s = 0; s < lines.size(); ++s) {
         for (size_t i = 0; i < lines[s].size(); ++i) {

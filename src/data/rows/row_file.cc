@@ -1,4 +1,4 @@
-// Which reader a file's name asks for, and what readers share.
+// Chooses the reader for a file by its name, and implements what readers share.
 #include "data/rows/row_file.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Fuzzes files of rows: any bytes are rows of a format, the same in spans of any size, or give a clear error
-// in bounded work. The first byte chooses the format, the second the rows of a span.
+// Fuzzes row files: any bytes are rows of a format, the same in spans of any size, or give a clear error in
+// bounded work. The first byte chooses the format, the second the number of rows in a span.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -26,7 +26,7 @@ void must_be_clear(const Body& body) {
   }
 }
 
-/// Hashes every value, so that one outside of its memory is found out; counts rows and errors.
+/// Hashes every value, so that a read outside its memory is detected; counts rows and errors.
 struct Tally {
   int64_t rows = 0, failed = 0;
   uint64_t hash = 0;
@@ -50,7 +50,7 @@ struct Tally {
   bool operator==(const Tally&) const = default;
 };
 
-/// Nothing: the file cannot be cut, or reading it ends with an error.
+/// Returns nothing if the file cannot be cut, or reading it ends with an error.
 std::optional<Tally> read(const data::RowFile& file, int64_t span_rows, int64_t piece) {
   std::optional<Tally> tally;
   must_be_clear([&] {
@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   static const data::FuzzFile kFile("rows");
   if (size < 2) return 0;
   kFile.write({reinterpret_cast<const char*>(bytes) + 2, size - 2});
-  // A byte of a PNG may hold 8256 pixels of three bytes; every row is read twice.
+  // One byte of a PNG may encode 8256 pixels of three bytes; every row is read twice.
   const fuzz::BoundedWork bounded(size, {.fixed_s = 1,
                                          .s_per_byte = 400e-6,
                                          .fixed_peak_bytes = size_t{64} << 20,

@@ -1,5 +1,5 @@
-// Files of rows of every format that is written: what is read is what was written, in whatever spans and
-// pieces.
+// Tests all formats of row files that can be written: what is read equals what was written, in spans and
+// pieces of any size.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,11 +65,11 @@ TEST(RowFormats, WhatIsWrittenIsReadInSpansAndPieces) {
       const Rows rows = random_rows(dice, c.fields, count, c.missing_in);
       const std::string path = dir.path() + "/x" + file_ending(c.options);
       write_rows(path, rows, c.fields, c.options, dice, 200);
-      if (count == 0 && c.options.format == "jsonl") continue;  // nothing tells its columns
+      if (count == 0 && c.options.format == "jsonl") continue;  // it has no line that tells the columns
       const auto file = open_rows(path);
       EXPECT_EQ(file->format(), c.options.format);
       const std::vector<std::string> wanted = describe(rows);
-      // Of few rows a reader learns other types: none has all kinds of values.
+      // From few rows a reader may learn other types, because no row has all kinds of values.
       if (c.options.format == "jsonl" && count < 500) {
         EXPECT_EQ(read_lines(*file, 3, dice, 2).size(), wanted.size());
         continue;
@@ -90,8 +90,8 @@ TEST(RowFormats, PiecesDoNotChangeAByte) {
   Dice dice(2);
   for (Case& c : cases()) {
     SCOPED_TRACE(name_of(c));
-    // More rows than a group of Parquet has, in one of the formats that has groups; enough for blocks of
-    // gzip.
+    // In the narrow formats more rows than a Parquet row group has (65,536); in all, enough rows for several
+    // blocks of gzip.
     const bool is_narrow = c.options.format == "npy" || c.options.format == "csv";
     const Rows rows = random_rows(dice, c.fields, is_narrow ? 70000 : 3000, c.missing_in);
     c.options.metadata = {{"model", "m"}, {"precision", "f32"}};
@@ -118,7 +118,7 @@ TEST(RowFormats, GroupsOfParquetEndAtTheSameRows) {
     write_rows(path, rows, fields, {.format = format}, dice, 999);
     EXPECT_EQ(base::read_file(path), whole);
     const auto file = open_rows(path);
-    // Row groups of 65,536: two of them fill a span of 70,000 to less than twice its rows.
+    // Row groups have 65,536 rows: a span of at least 70,000 rows takes two of them.
     std::vector<int64_t> counts;
     for (const RowSpan& span : spans_of(*file, 70000)) counts.push_back(span.rows);
     const bool is_parquet = std::string(format) == "parquet";
@@ -170,7 +170,7 @@ TEST(RowFormats, ContentIsToldWhateverTheName) {
     const std::string other = dir.write("c" + file_ending(c.options), changed);
     try {
       EXPECT_NE(open_rows(other)->content_id(), id);
-    } catch (const base::Error&) {  // so much damage that it does not open
+    } catch (const base::Error&) {  // so damaged that it does not open
     }
   }
 }
@@ -213,7 +213,7 @@ TEST(RowFormats, CarriedColumnsKeepTheirTypes) {
       for (int64_t at = 0; at < read.count; at += 7)
         writer->write(slice(read, at, std::min<int64_t>(7, read.count - at)));
     }
-    // What waits to be written outlives the rows and their file.
+    // The writer keeps rows that wait alive, after the Rows object and its file are gone.
     writer->finish();
     to->commit();
   }

@@ -1,4 +1,4 @@
-// Which writer a format asks for.
+// Creates the writer for a format.
 #include "data/rows/row_writer.h"
 
 #include <algorithm>

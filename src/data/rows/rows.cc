@@ -1,4 +1,4 @@
-// Runs of rows: looked up, cut, joined.
+// Runs of rows: looks up columns, cuts and joins runs.
 #include "data/rows/rows.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ Column slice_column(const Column& from, int64_t begin, int64_t count) {
 /// Extents of one row: those of `numbers` without the first.
 Dims row_dims(const Tensor& numbers) { return {numbers.dims().begin() + 1, numbers.dims().end()}; }
 
-/// Bytes of `count` rows of one shape, one after another.
+/// Joins the bytes of rows of one shape from all parts; `count` rows in total.
 Tensor join_numbers(const std::vector<Rows>& parts, size_t column, int64_t count) {
   const Tensor& first = parts[0].columns[column].numbers;
   Dims dims = first.dims();
@@ -47,7 +47,7 @@ Tensor join_numbers(const std::vector<Rows>& parts, size_t column, int64_t count
   return all;
 }
 
-/// The shape that both say; what differs becomes unknown.
+/// The shape common to both; extents that differ become unknown.
 tensor::Shape common_shape(const tensor::Shape& a, const tensor::Shape& b) {
   if (!a.has_rank() || !b.has_rank() || a.rank() != b.rank()) return tensor::Shape::unknown_rank();
   tensor::Shape both = a;

@@ -1,4 +1,4 @@
-// Columns that grow by values, and what they become.
+// Builds columns value by value.
 #include "data/rows/rows_builder.h"
 
 #include <cstring>
@@ -20,7 +20,7 @@ bool fits(const tensor::Shape& shape, const Dims& dims) {
   return true;
 }
 
-/// What stands for a missing value of tensors whose rows differ: nothing along the first dimension.
+/// The placeholder for a missing value where rows differ in shape: extents that vary are 0.
 Tensor empty_value(const Field& field) {
   Dims dims(field.shape.has_rank() ? field.shape.rank() : 1, 0);
   for (size_t d = 0; field.shape.has_rank() && d < dims.size(); ++d) {

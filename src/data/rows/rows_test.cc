@@ -1,4 +1,4 @@
-// Runs of rows: cut, joined, and put together value by value.
+// Tests runs of rows: cut, joined, and built value by value.
 #include "data/rows/rows.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// JSON lines, requests and CSV as rows: line breaks of every kind, rows that do not fit, packed files.
+// JSON lines, requests and CSV as rows: all kinds of line breaks, rows that do not fit, compressed files.
 #include <gtest/gtest.h>
 #include <zlib.h>
 
@@ -162,7 +162,7 @@ TEST(PackedRows, SpansOfUnpackedBytesInAnyOrder) {
       EXPECT_EQ(read_lines(*file, 3000, dice, 500), wanted);
     }
   }
-  // Whatever byte of a packed file is wrong, no row is silently another one.
+  // Whichever byte of a compressed file is wrong, no row silently turns into another one.
   const std::string good = gzip(plain.substr(0, 5000));
   const Lines few = lines_of(dir.write("y.jsonl.gz", good), 50);
   Dice dice(9);
@@ -173,7 +173,7 @@ TEST(PackedRows, SpansOfUnpackedBytesInAnyOrder) {
     if (at < bad.size()) bad[at] = static_cast<char>(bad[at] ^ (1 << dice.below(8)));
     if (bad == good) continue;
     try {
-      EXPECT_EQ(lines_of(dir.write("z.jsonl.gz", bad), 50), few) << at;  // bytes of the header say little
+      EXPECT_EQ(lines_of(dir.write("z.jsonl.gz", bad), 50), few) << at;  // some header bytes have no effect
     } catch (const base::Error& e) {
       EXPECT_NE(e.code(), base::ErrorCode::internal) << e.message();
     }

@@ -1,4 +1,4 @@
-// The walk over rows of text.
+// Walks over the rows of a text.
 #include "data/rows/text_walk.h"
 
 #include <algorithm>
@@ -73,7 +73,7 @@ bool TextWalk::next(RowFrame& frame, bool) {
 }
 
 bool TextWalk::pass_long_row(RowFrame& frame) {
-  // What is buffered has been searched.
+  // All buffered bytes have been searched already.
   take(bytes_->peek(1));
   for (;;) {
     const std::string_view have = bytes_->peek(1);

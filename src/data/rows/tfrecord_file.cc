@@ -1,4 +1,4 @@
-// TFRecords of tf.Example as rows.
+// TFRecord files of tf.Example messages as rows.
 #include "base/error.h"
 #include "data/readers/field_index.h"
 #include "data/readers/tfrecord.h"
@@ -9,8 +9,8 @@ namespace {
 
 using base::require;
 
-/// Every length has a sum of its own, which tells where the next record begins; a content with a wrong sum is
-/// damage of its row alone.
+/// Every length has its own checksum, so the start of the next record is known; a wrong checksum of the
+/// content damages only its row.
 class RecordWalk : public RowWalk {
  public:
   RecordWalk(std::unique_ptr<ByteStream> bytes, int64_t most_row_bytes)
@@ -44,7 +44,7 @@ class RecordWalk : public RowWalk {
  private:
   void take_content(RowFrame& frame, size_t size) {
     const std::string_view all = bytes_->peek(kRecordHead + size + kRecordTail);
-    if (all.size() < kRecordHead + size + kRecordTail) return;  // cut off, as the caller sees
+    if (all.size() < kRecordHead + size + kRecordTail) return;  // cut off; the caller notices
     frame.content = all.substr(kRecordHead, size);
     try {
       check_record(frame.content, all.substr(kRecordHead + size, kRecordTail), frame.begin + kRecordHead);
@@ -96,7 +96,7 @@ class TfRecordFile : public FramedFile {
     ExampleFields learned;
     RowFrame frame;
     for (int64_t row = 0; row < kLearnedRows && walk->next(frame, true); ++row) {
-      if (frame.damage) continue;  // an error when it is read
+      if (frame.damage) continue;  // reported when it is read
       try {
         learned.learn(parse_example(frame.content));
       } catch (const base::Error&) {

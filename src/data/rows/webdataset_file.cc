@@ -1,4 +1,4 @@
-// WebDataset shards as rows: neighbouring members of an archive with one key.
+// WebDataset shards as rows: adjacent archive members with the same key form one row.
 #include <algorithm>
 #include <map>
 
@@ -13,10 +13,10 @@ namespace {
 
 using base::require;
 
-constexpr const char* kKey = "__key__";  // the name that the webdataset library gives it
+constexpr const char* kKey = "__key__";  // the webdataset library's name for it
 constexpr int64_t kMostUnpackedBytes = int64_t{1} << 30;
 
-/// A sample ends where a member of another key begins; that header is read again for the next one.
+/// A sample ends where a member with another key begins; that header is read again for the next sample.
 class SampleWalk : public RowWalk {
  public:
   SampleWalk(std::unique_ptr<ByteStream> bytes, int64_t archive_bytes, int64_t most_row_bytes)
@@ -111,7 +111,7 @@ class SampleDecoder : public RowDecoder {
   }
 
   const MemberKind& kind_of(const std::string& extension) {
-    // As many as the archive's author likes: forgotten when they are no longer few.
+    // An archive may contain any number of extensions, so the cache is cleared when it grows large.
     if (kinds_.size() > 1000) kinds_.clear();
     const auto [at, is_new] = kinds_.try_emplace(extension);
     if (is_new) at->second = parse_extension(extension);

@@ -1,4 +1,4 @@
-// Patterns to files: walks only the directories that can hold a match.
+// Expands patterns to files, visiting only directories that can contain a match.
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 namespace trireme::data {
 namespace {
 
-constexpr size_t kMostDepth = 64;  // directories may link to one another in a ring
+constexpr size_t kMostDepth = 64;  // links between directories may form a cycle
 
 bool has_wildcard(std::string_view part) { return part.find_first_of("*?[") != std::string_view::npos; }
 
-/// The name at the end of an entry's path, without a URL's query.
+/// The last name of an entry's path, without the query of a URL.
 std::string name_of(const StoreEntry& entry) {
   std::string path = entry.path.find("://") == std::string::npos || entry.path.starts_with("file://")
                          ? entry.path
@@ -26,7 +26,7 @@ std::string name_of(const StoreEntry& entry) {
 
 bool is_hidden(const std::string& name) { return name.starts_with('.') || name.starts_with('_'); }
 
-/// A pattern cut at its slashes: what stands before the first wildcard, and the parts from there on.
+/// A pattern split at its slashes: the path before the first wildcard, and the parts after it.
 struct Pattern {
   std::string root;
   std::vector<std::string> parts;
@@ -49,12 +49,12 @@ class Expansion {
  public:
   Expansion(const Store& store, std::vector<std::string> parts) : store_(store), parts_(std::move(parts)) {}
 
-  /// Adds the files below `directory` that fit the parts from `at` on. The parts `**`: all that lies below.
+  /// Adds files below `directory` that match the parts from `at` on. The part `**` matches any directories.
   void walk(const std::string& directory, size_t at, size_t depth) {
     base::require(depth < kMostDepth, "directories lie deeper than ", kMostDepth, ": '", directory, "'");
     const bool any_depth = parts_[at] == "**";
     const bool last = at + 1 == parts_.size();
-    // `**` may also stand for no directory at all.
+    // `**` may also match no directory at all.
     if (any_depth && !last) walk(directory, at + 1, depth);
     for (const StoreEntry& entry : store_.list(directory)) {
       const std::string name = name_of(entry);
@@ -75,7 +75,7 @@ class Expansion {
  private:
   const Store& store_;
   std::vector<std::string> parts_;
-  std::set<std::string> files_;  // `**` meets some of them twice
+  std::set<std::string> files_;  // `**` may find a file twice
 };
 
 std::vector<std::string> expand(const std::string& pattern) {

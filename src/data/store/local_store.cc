@@ -34,7 +34,7 @@ std::string plain(const std::string& path) {
 class LocalFile : public StoreFile {
  public:
   explicit LocalFile(const std::string& path) : path_(path) {
-    // A pipe in a file's place is refused below, not waited for.
+    // O_NONBLOCK: opening a pipe would otherwise block; it is refused below.
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd_ < 0) fail_errno("open", path, errno);
     struct stat info {};
@@ -103,7 +103,7 @@ class LocalStore : public Store {
     for (const std::string& name : base::names_in(root, error)) {
       struct stat info {};
       const std::string inner = (fs::path(root) / name).string();
-      if (::stat(inner.c_str(), &info) != 0) continue;  // it went away, or is a link to nothing
+      if (::stat(inner.c_str(), &info) != 0) continue;  // deleted meanwhile, or a broken link
       const bool is_file = S_ISREG(info.st_mode), is_folder = S_ISDIR(info.st_mode);
       if (!is_file && !is_folder) continue;
       entries.push_back(

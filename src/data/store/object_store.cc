@@ -1,4 +1,4 @@
-// S3 and Google Cloud Storage through Arrow's file systems.
+// S3 and Google Cloud Storage through Arrow's file system classes.
 #if TRIREME_ARROW
 #include "data/store/object_store.h"
 
@@ -24,11 +24,11 @@ using base::ErrorCode;
 using base::require;
 
 constexpr double kConnectSeconds = 5;
-constexpr double kSilentSeconds = 10;  // without a byte of an answer
+constexpr double kSilentSeconds = 10;  // longest time without a byte of an answer
 constexpr int64_t kMostRetries = 2;
 constexpr double kGcsRetrySeconds = 30;
 
-/// What the stores' libraries say in their messages, and what it means. All else: the store does not answer.
+/// The error that a message of the stores' libraries means. By default, the store does not answer.
 ErrorCode code_of(const std::string& message) {
   const auto says = [&](std::initializer_list<std::string_view> words) {
     return std::any_of(words.begin(), words.end(),
@@ -44,7 +44,7 @@ ErrorCode code_of(const std::string& message) {
   return ErrorCode::unavailable;
 }
 
-/// Throws what went wrong with an object, named by its URL.
+/// Throws the error of an operation on an object, with the object's URL.
 void check(const arrow::Status& status, const std::string& url) {
   if (status.ok()) return;
   if (status.IsOutOfMemory())
@@ -59,7 +59,7 @@ T take(arrow::Result<T> result, const std::string& url) {
   return std::move(result).ValueUnsafe();
 }
 
-/// Tries again, later each time, what may pass.
+/// Retries errors that may be temporary, after a growing delay.
 class Retries : public afs::S3RetryStrategy {
  public:
   bool ShouldRetry(const AWSErrorDetail& error, int64_t attempted) override {
@@ -71,12 +71,12 @@ class Retries : public afs::S3RetryStrategy {
   }
 };
 
-/// The S3 library runs from the first URL on.
+/// Starts the S3 library when the first URL needs it.
 void start_s3() {
   static std::once_flag once;
   std::call_once(once, [] {
     afs::S3GlobalOptions options = afs::S3GlobalOptions::Defaults();
-    options.log_level = afs::S3LogLevel::Off;  // what goes wrong is in the errors
+    options.log_level = afs::S3LogLevel::Off;  // errors already report failures
     check(afs::InitializeS3(options), "s3://");
   });
 }
@@ -150,15 +150,15 @@ std::shared_ptr<afs::FileSystem> open_s3(const Options& wanted) {
   }
   set_endpoint(endpoint, options.scheme, options.endpoint_override);
   if (!option("scheme").empty()) options.scheme = option("scheme");
-  // A store that is not Amazon's has no regions, but signatures need a name of one.
+  // Stores other than Amazon's have no regions, but signatures need the name of one.
   if (options.region.empty() && !options.endpoint_override.empty()) options.region = "us-east-1";
   options.connect_timeout = kConnectSeconds;
   options.request_timeout = kSilentSeconds;
   options.retry_strategy = std::make_shared<Retries>();
-  options.background_writes = false;  // an error belongs to the write that meets it
+  options.background_writes = false;  // errors must be reported by the write that causes them
   auto system = afs::S3FileSystem::Make(options);
-  // It must be ended before the process is. What ends it needs statics that the first client made: they go
-  // before handlers that were there before them.
+  // The library must be finalized before the process ends. That needs statics which the first client has
+  // created, and those are destroyed only after exit handlers that were registered later.
   [[maybe_unused]] static const int registered = std::atexit([] { (void)afs::EnsureS3Finalized(); });
   return take(std::move(system), "s3://");
 }
@@ -203,7 +203,7 @@ class ObjectFile : public StoreFile {
   int64_t size_;
 };
 
-/// An upload in parts; nobody sees it before it is complete.
+/// An upload in parts, which becomes visible only when it is complete.
 class ObjectWriter : public StoreWriter {
  public:
   ObjectWriter(std::shared_ptr<arrow::io::OutputStream> stream, std::string url)
@@ -247,7 +247,7 @@ class ObjectStore : public Store {
     const ObjectUrl url = parse_object_url(directory);
     afs::FileSelector selector;
     selector.base_dir = key_of(directory);
-    // Arrow lists a directory of gs:// that nobody has made, but objects lie below, only by what lies in it.
+    // In gs://, Arrow lists a directory without an object of its own only through the objects below it.
     selector.recursive = scheme_ == "gs";
     std::map<std::string, StoreEntry> entries;  // by key
     for (const afs::FileInfo& info : take(system_->GetFileInfo(selector), directory)) {
@@ -292,7 +292,7 @@ class ObjectStore : public Store {
 }  // namespace
 
 std::shared_ptr<const Store> object_store_of(const ObjectUrl& url) {
-  // A client holds connections and looks up its credentials: one for all who ask for the same.
+  // A client holds connections and looks up credentials, so all users of the same options share one.
   static base::Guarded<std::map<std::string, std::weak_ptr<const Store>>> stores;
   const Options options = parse_query(url);
   return stores.with([&](auto& known) -> std::shared_ptr<const Store> {

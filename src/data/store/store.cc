@@ -1,4 +1,4 @@
-// Which store a path means.
+// Chooses the store for a path.
 #include "data/store/store.h"
 
 #include <algorithm>

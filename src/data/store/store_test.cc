@@ -1,4 +1,4 @@
-// Local stores and the files that patterns name.
+// Tests local stores and the files that patterns select.
 #include "data/store/store.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Chat templates from files, and their rendering with Transformers' conventions.
+// Loads chat templates from files, and renders them by the conventions of Transformers.
 #include "data/template/chat_template.h"
 
 #include <array>
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using base::Json;
 using jinja::Value;
 
-/// Stands behind the text of the message that is to be continued, to be found again.
+/// Appended to the text of the message to be continued, in order to find its end in the rendered text.
 constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// Names under which a message's reasoning is passed.
 constexpr std::array<const char*, 3> kReasoning = {"reasoning_content", "thinking", "reasoning"};
@@ -25,7 +25,7 @@ constexpr std::array<const char*, 3> kReasoning = {"reasoning_content", "thinkin
 constexpr uint64_t kFixedSteps = 2'000'000, kStepsPerByte = 1000;
 constexpr uint64_t kFixedBytes = uint64_t{64} << 20, kBytesPerByte = 1024;
 
-/// Templates read reasoning under one name or the other.
+/// Provides the reasoning under the names that templates use for it.
 Json with_reasoning(const Json& message) {
   for (const char* name : kReasoning) {
     const Json* found = message.find(name);
@@ -40,7 +40,7 @@ Json with_reasoning(const Json& message) {
   return message;
 }
 
-/// The text that is continued; the mark is put behind it.
+/// Returns the text to be continued, and appends the mark to it in the message.
 std::string mark_last(Json& messages) {
   base::require(messages.size() > 0, "no message to continue");
   Json& last = messages.as_array().back();

@@ -1,5 +1,5 @@
-// Chat templates: files, conventions of Transformers, and that hostile templates end in bounded time and
-// memory. What templates render is held against Transformers in tests/chat_templates_transformers.py.
+// Tests chat templates: files, conventions of Transformers, and that hostile templates end in bounded time
+// and memory. tests/chat_templates_transformers.py compares the rendered texts with Transformers.
 #include "data/template/chat_template.h"
 
 #include <gtest/gtest.h>

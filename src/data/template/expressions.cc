@@ -1,4 +1,4 @@
-// Expressions of templates.
+// Evaluates the expressions of templates.
 #include <algorithm>
 #include <cmath>
 

@@ -24,7 +24,7 @@ bool flag(const CallArguments& a, size_t place, std::string_view name, bool othe
   return found == nullptr ? otherwise : found->truth();
 }
 
-/// A member by a path: "function.name", or the number of an item.
+/// A member given by a path: "function.name", or the number of an item.
 Value member(const Value& of, const Value& path) {
   if (path.is_integer()) return item_of(of, path);
   Value value = of;
@@ -38,7 +38,7 @@ Value member(const Value& of, const Value& path) {
   return value;
 }
 
-/// Positional arguments from `first` on.
+/// The positional arguments from `first` on, and the named ones.
 CallArguments rest_of(const CallArguments& a, size_t first) {
   CallArguments rest;
   rest.named = a.named;
@@ -288,7 +288,7 @@ Value reverse(Budget& budget, const Value& in, const CallArguments&) {
   return text;
 }
 
-/// A filter that changes a text and takes nothing else.
+/// A filter that transforms a text and takes no arguments.
 template <std::string (*change)(std::string_view)>
 Value text_filter(Budget& budget, const Value& in, const CallArguments&) {
   return change(in.to_text(budget));

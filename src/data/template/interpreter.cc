@@ -1,4 +1,4 @@
-// Statements and calls of templates.
+// Runs the statements and calls of templates.
 #include "data/template/interpreter.h"
 
 #include <ctime>
@@ -8,9 +8,9 @@
 namespace trireme::data::jinja {
 namespace {
 
-constexpr int kMostCalls = 64;  // macros in one another
+constexpr int kMostCalls = 64;  // nesting depth of macro calls
 
-/// The functions that every template finds.
+/// Functions that are available in every template.
 bool is_function(const std::string& name) {
   return name == "raise_exception" || name == "strftime_now" || name == "namespace" || name == "range" ||
          name == "dict";
@@ -55,7 +55,7 @@ Interpreter::Flow Interpreter::run(const Body& body) {
     try {
       if (const Flow flow = run(*statement); flow != Flow::next) return flow;
     } catch (const base::Error& e) {
-      // The innermost statement says where; what lies around it need not.
+      // The innermost statement has already given its line; outer ones add nothing.
       if (e.message().starts_with("line ")) throw;
       throw e.with(base::concat("line ", statement->line));
     }

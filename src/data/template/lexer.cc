@@ -1,4 +1,4 @@
-// Cuts templates into tokens; white space around tags goes as trim_blocks and lstrip_blocks say.
+// Splits templates into tokens; trims white space around tags like trim_blocks and lstrip_blocks.
 #include "data/template/lexer.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
-/// One kind of line end, and none at the very end of the source.
+/// Converts line ends to "\n", and removes one at the very end of the source.
 std::string plain_lines(std::string_view source) {
   std::string out;
   for (size_t i = 0; i < source.size(); ++i) {
@@ -51,7 +51,7 @@ class Lexer {
     at_ = to;
   }
 
-  /// Text up to the next tag, and that tag.
+  /// Reads text up to the next tag, and that tag.
   void text() {
     const size_t begin = at_;
     size_t tag = begin;
@@ -75,20 +75,20 @@ class Lexer {
     inside(kind == '%' ? "%}" : "}}", kind == '%');
   }
 
-  /// What stays of the text before a tag.
+  /// The part of the text before a tag that is kept.
   std::string_view before_tag(std::string_view text, char kind, char sign) const {
     if (sign == '-') {
       while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
       return text;
     }
     if (sign == '+' || kind == '{') return text;
-    const size_t line = text.rfind('\n') + 1;  // 0 without one
+    const size_t line = text.rfind('\n') + 1;  // 0 if there is no line end
     const bool starts_line = line > 0 || is_line_start_;
     const std::string_view last = text.substr(line);
     return starts_line && std::all_of(last.begin(), last.end(), is_space) ? text.substr(0, line) : text;
   }
 
-  /// Behind a tag's end: `trims`: one line end goes; a minus: all white space.
+  /// After a tag's end: `strips_all` (a minus) skips all white space, `trims` skips one line end.
   void behind_tag(bool strips_all, bool trims) {
     size_t to = at_;
     while (strips_all && to < in_.size() && is_space(in_[to])) ++to;
@@ -105,7 +105,7 @@ class Lexer {
     behind_tag(sign == '-', sign != '+');
   }
 
-  /// {% raw %}...{% endraw %}, whose text is no template; false if this is another block.
+  /// {% raw %}...{% endraw %}: its text is copied unchanged. False if this is another block.
   bool raw() {
     size_t pos = at_;
     const auto skip_space = [&] {
@@ -190,7 +190,7 @@ class Lexer {
     };
     take();
     bool is_real = false;
-    // A number may be an index: x.0.y has no fraction.
+    // A number may be an index: in x.0.y it has no fraction.
     const bool is_index = !out_.empty() && out_.back().is(".");
     if (!is_index && end + 1 < in_.size() && in_[end] == '.' && is_digit(in_[end + 1])) {
       is_real = true;
@@ -226,7 +226,7 @@ class Lexer {
     advance(at + 1);
   }
 
-  /// Python's escapes; `at` moves to the last character of this one.
+  /// Resolves one of Python's escapes; `at` moves to its last character.
   void escape(size_t& at, std::string& value) const {
     const char c = in_[++at];
     constexpr std::string_view kLetters = "abfnrtv\\'\"", kMeanings = "\a\b\f\n\r\t\v\\'\"";

@@ -32,7 +32,7 @@ Value strip(Budget&, const Value& self, const CallArguments& a) {
   return stripped(self.as_text(), text_argument(a, 0, "chars"), left, right);
 }
 
-/// startswith and endswith take one text or several.
+/// startswith and endswith accept one text or several.
 template <bool at_start>
 Value borders(Budget&, const Value& self, const CallArguments& a) {
   const std::string& text = self.as_text();

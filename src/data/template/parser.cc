@@ -41,7 +41,7 @@ class Parser {
   }
 
  private:
-  /// Counts how deep the grammar is in itself.
+  /// Counts the nesting depth of the grammar's rules.
   class Level {
    public:
     explicit Level(Parser& parser) : parser_(parser) {
@@ -78,7 +78,7 @@ class Parser {
     return take().text;
   }
 
-  /// Statements up to a block that begins with one of `ends`, whose name stays.
+  /// Statements up to a block that begins with one of `ends`; the block's name is not consumed.
   Body statements(std::initializer_list<std::string_view> ends);
   std::unique_ptr<Statement> block();
   void branch(Statement& s);
@@ -307,7 +307,7 @@ ExpressionPtr Parser::chain(ExpressionPtr (Parser::*next)(),
     const auto found =
         std::find_if(operators.begin(), operators.end(), [&](auto op) { return peek().is(op); });
     if (found == operators.end()) return left;
-    // A chain is as deep a tree as it is long.
+    // A chain becomes a tree that is as deep as the chain is long.
     if (++links > kDeepest) fail("too many operators in a row");
     const int line = take().line;
     ExpressionPtr right = (this->*next)();

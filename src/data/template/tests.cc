@@ -1,4 +1,4 @@
-// Tests of templates: what may stand behind `is`.
+// Tests of templates: the words that may follow `is`.
 #include <unordered_map>
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// Strings as Python's methods change them; cases by utf8proc's tables.
+// The methods of Python's strings; changes of case use utf8proc's tables.
 #include "data/template/text_methods.h"
 
 #include <utf8proc.h>
@@ -11,7 +11,7 @@
 namespace trireme::data::jinja {
 namespace {
 
-/// What Python's str.strip and str.split take for white space.
+/// The white space of Python's str.strip and str.split.
 bool is_space(char32_t c) {
   return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
@@ -113,7 +113,7 @@ std::string replaced_text(std::string_view text, std::string_view from, std::str
       at = text.size();
       break;
     }
-    size_t next = at;  // an empty text stands before every character
+    size_t next = at;  // an empty text occurs before every character
     base::next_code_point(text, next);
     out.append(text.substr(at, next - at));
     at = next;

@@ -1,4 +1,4 @@
-// Values of templates: truth, comparison, and their texts as Python writes them.
+// Values of templates: truth, comparison, and their texts in Python's notation.
 #include "data/template/value.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ struct Layout {
   int depth;  ///< of the brackets
 };
 
-/// Writes items between brackets, one a line where the style indents.
+/// Writes items between brackets, one per line if the style indents.
 template <class Items, class Write>
 void append_items(std::string& out, const char* brackets, const Items& items, Layout layout, Write write) {
   const auto& [style, depth] = layout;

@@ -15,10 +15,10 @@ namespace {
 
 // Bits of a code point's class.
 constexpr uint8_t kRemoved = 1, kSpace = 2, kPunctuation = 4, kChinese = 8, kAccent = 16;
-// Neither decomposes, reorders nor has a case: may be emitted as it is.
+// The code point neither decomposes nor reorders nor has a case, so it is emitted as it is.
 constexpr uint8_t kPlain = 32;
 
-// Planes 0 and 1 hold nearly all text; classes above are searched.
+// Planes 0 and 1 hold nearly all text; code points above are searched in the ranges.
 constexpr char32_t kTableSize = 0x20000;
 
 struct ClassRanges {
@@ -50,10 +50,10 @@ bool is_plain(char32_t code) {
 
 }  // namespace
 
-/// One call's state: where words go, and marks that wait for their canonical order.
+/// State of one call: the output words, and marks that wait for their canonical order.
 struct BertText::Run {
   BertWords& words;
-  std::vector<char32_t> marks;  // a run of code points of nonzero combining class, stripped ones left out
+  std::vector<char32_t> marks;  // adjacent code points of nonzero combining class, without stripped ones
 
   void end_word() {
     if (words.bytes.size() > (words.ends.empty() ? 0 : words.ends.back()))
@@ -73,8 +73,8 @@ BertText::BertText(BertTextRules rules) : rules_(rules), classes_(kTableSize) {
   }
   for (size_t i = 0; i < 128; ++i) {
     const uint8_t bits = classes_[i];
-    // A removed character that is also a space is a space only if text is not cleaned; tab and newlines are
-    // never removed.
+    // A removed character that is also a space counts as a space only if text is not cleaned; tabs and
+    // newlines are never removed.
     ascii_[i] = rules_.clean_text && (bits & kRemoved) != 0 ? kRemoved : bits & (kSpace | kPunctuation);
     lower_[i] = static_cast<char>(rules_.lowercase && i >= 'A' && i <= 'Z' ? i + 32 : i);
   }
@@ -150,7 +150,7 @@ void BertText::decompose(char32_t code, Run& run) const {
 
 void BertText::flush(Run& run) const {
   if (run.marks.empty()) return;
-  // Canonical order: by combining class, equal ones as they came.
+  // Canonical order: sorted by combining class; equal classes keep their order.
   std::stable_sort(run.marks.begin(), run.marks.end(), [](char32_t a, char32_t b) {
     return utf8proc_get_property(static_cast<utf8proc_int32_t>(a))->combining_class <
            utf8proc_get_property(static_cast<utf8proc_int32_t>(b))->combining_class;

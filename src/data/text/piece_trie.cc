@@ -45,7 +45,7 @@ void PieceTrie::insert(std::string_view text, int32_t id) {
     const uint32_t key = node << 8 | static_cast<uint8_t>(byte);
     Edge* edge = place(key);
     if (edge->to == kRoot) {
-      // The key has 24 bits for the node, the hash gives 24 bits of place.
+      // The key has 24 bits for the node, and the hash yields 24 bits of position.
       base::require(pieces_.size() < size_t{1} << 24, "vocabulary is too large");
       *edge = {key, static_cast<uint32_t>(pieces_.size())};
       pieces_.push_back(kNoPiece);

@@ -1,4 +1,4 @@
-// Ends a stream of text at the first of some strings.
+// Ends a text stream at the first occurrence of a stop string.
 #include "data/text/stop_text.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ std::string StopText::push(std::string_view text) {
     held_.resize(first);
     return std::exchange(held_, {});
   }
-  // The longest end of the text that may be the beginning of a stop stays back.
+  // Holds back the longest end of the text that may be the beginning of a stop string.
   size_t kept = 0;
   for (const std::string& stop : stops_) {
     for (size_t n = std::min(stop.size() - 1, held_.size()); n > kept; --n) {

@@ -1,4 +1,4 @@
-// Texts to token tensors for encoder models.
+// Converts texts to token tensors for encoder models.
 #include "data/text/text_encoder.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace trireme::data {
 namespace {
 
-/// The tokenizer's own limit; 0: it has none. A tokenizer.json says what its texts were cut to when it was
-/// saved, which those who give it pairs set anew.
+/// The tokenizer's own limit; 0 if it has none. A tokenizer.json states the length to which texts were cut
+/// when it was saved; for pairs, the limit of tokenizer_config.json applies instead.
 int64_t own_limit(const std::string& directory, const WordPiece& tokenizer, TextKind kind) {
   const std::string file = directory + "/tokenizer_config.json";
   if (kind == TextKind::text || !base::file_exists(directory + "/tokenizer.json"))
@@ -19,7 +19,7 @@ int64_t own_limit(const std::string& directory, const WordPiece& tokenizer, Text
   if (!base::file_exists(file)) return 0;
   const base::Json config = base::parse_json(base::read_file(file));
   const base::Json* length = config.find("model_max_length");
-  constexpr double kNoLimit = 1e9;  // 1e30 is written where there is none
+  constexpr double kNoLimit = 1e9;  // files write 1e30 for "no limit"
   const bool is_limit = length != nullptr && length->is_number() && length->as_double() < kNoLimit;
   return is_limit ? static_cast<int64_t>(std::max(0.0, length->as_double())) : 0;
 }

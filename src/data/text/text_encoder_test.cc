@@ -1,4 +1,4 @@
-// Texts and pairs in groups of one length: what stands in each row, and where pairs are cut.
+// Texts and pairs in groups of equal length: the content of each row, and where pairs are cut.
 #include "data/text/text_encoder.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Decoding in one piece, and tokens that are characters, for models trained on a text as it stands.
+// Decoding in one piece, and tokenizers of single characters, for models trained on plain text.
 #include <algorithm>
 #include <map>
 

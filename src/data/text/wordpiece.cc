@@ -1,4 +1,4 @@
-// WordPiece: greedy longest pieces over a trie, special tokens in text, truncation.
+// WordPiece: greedy longest-match segmentation with a trie, special tokens in text, truncation.
 #include "data/text/wordpiece.h"
 
 #include <utf8proc.h>
@@ -64,7 +64,7 @@ size_t skip_space_right(std::string_view text, size_t pos) {
   return pos;
 }
 
-/// How many tokens of each text stay, by Hugging Face's "longest first": the shorter one is cut only when
+/// How many tokens of each text remain by Hugging Face's "longest first": the shorter text is cut only if
 /// both are longer than half of the room.
 void share_room(size_t room, size_t& first, size_t& second) {
   if (first + second <= room) return;
@@ -142,7 +142,7 @@ std::vector<int64_t> WordPiece::tokenize(std::string_view text) const {
     }
     const size_t start = a->lstrip ? skip_space_left(text, pos, plain) : pos;
     size_t stop = pos + a->content.size();
-    // A match that is not a word of its own is passed over whole, as the original's scanner does.
+    // A match that is not a word of its own is skipped as a whole, as the original's scanner does.
     const bool refused = a->single_word && (word_before(text, pos) || word_after(text, stop));
     if (!refused) {
       if (a->rstrip) stop = skip_space_right(text, stop);

@@ -1,4 +1,4 @@
-// Measures tokenization in bytes of text a second, on one thread. bench/wordpiece_peer.py measures the
+// Measures tokenization on one thread, in bytes of text per second. bench/wordpiece_peer.py measures the
 // tokenizers package.
 #include <benchmark/benchmark.h>
 

@@ -1,4 +1,4 @@
-// WordPiece from files: vocab.txt, tokenizer.json, a model's directory.
+// Loads WordPiece from files: vocab.txt, tokenizer.json, a model's directory.
 #include <algorithm>
 
 #include "base/error.h"
@@ -13,7 +13,7 @@ using base::fail_unsupported;
 using base::Json;
 using base::require;
 
-// A hostile vocabulary must not make us allocate by a number it merely states.
+// A hostile vocabulary must not cause an allocation in proportion to a number that it merely states.
 constexpr int64_t kMaxVocab = 1 << 23;
 
 void put_token(std::vector<std::string>& vocab, int64_t id, const std::string& token) {
@@ -107,7 +107,7 @@ WordPiece WordPiece::from_vocab(std::string_view vocab_text, WordPieceOptions op
   }
   std::vector<AddedToken> added;
   for (const std::string& token : {options.unk, options.sep, options.pad, options.cls, options.mask}) {
-    // Of a token that is listed twice the last line counts, as in the trie.
+    // If a token is listed twice, the last line counts, as in the trie.
     const auto found = std::find(vocab.rbegin(), vocab.rend(), token);
     if (found != vocab.rend())
       added.push_back({.content = token, .id = std::distance(found, vocab.rend()) - 1});
@@ -118,7 +118,7 @@ WordPiece WordPiece::from_vocab(std::string_view vocab_text, WordPieceOptions op
 WordPiece WordPiece::from_tokenizer_json(std::string_view json_text) {
   const Json json = base::parse_json(json_text, {.size_bytes = size_t{256} << 20});
   const Json& model = json.at("model");
-  // Old files leave the type out; only WordPiece has this prefix.
+  // Old files omit the type; only WordPiece has this prefix.
   const std::string type =
       model.get_or("type", model.contains("continuing_subword_prefix") ? "WordPiece" : "none");
   if (type != "WordPiece") fail_unsupported("tokenizer.json: model is not WordPiece: ", type);

@@ -1,4 +1,4 @@
-// Added tokens by the longest match of a trie.
+// Finds added tokens by the longest match in a trie.
 #include "data/tokenizer/added_tokens.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Byte pair encoding: merges in the order of their rank, over flat tables.
+// Byte pair encoding (Sennrich, Haddow & Birch 2016): merges in the order of rank, over flat tables.
 #include "data/tokenizer/bpe.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace trireme::data {
 namespace {
 
 constexpr int32_t kNone = Vocabulary::kNone;
-/// Up to so many symbols a search through all pairs beats a queue.
+/// Up to this many symbols, a search through all pairs is faster than a queue.
 constexpr size_t kFewSymbols = 32;
 
 uint64_t pair_of(int32_t left, int32_t right) {
@@ -41,7 +41,7 @@ std::vector<BpeMerge> merges_by_text(const Vocabulary& vocabulary,
 }
 
 std::vector<BpeMerge> merges_by_rank(const Vocabulary& vocabulary, const std::vector<int32_t>& ranks) {
-  constexpr size_t kLongest = 1024;  // of a token, so that work stays in proportion to the file
+  constexpr size_t kLongest = 1024;  // bytes of a token, so that the work stays proportional to the file
   std::vector<BpeMerge> out;
   for (size_t id = 0; id < vocabulary.size(); ++id) {
     const std::string_view text = vocabulary[id];
@@ -71,7 +71,7 @@ BpeModel::BpeModel(Vocabulary vocabulary, const std::vector<BpeMerge>& merges, B
   }
 }
 
-/// True if a merge puts together the end of one word and the beginning of the next.
+/// True if some merge joins the end of one word with the beginning of the next.
 bool BpeModel::joins_words(const std::vector<BpeMerge>& merges) const {
   return std::any_of(merges.begin(), merges.end(), [&](const BpeMerge& merge) {
     return vocabulary_[static_cast<size_t>(merge.right)].starts_with(kSpaceMark) &&
@@ -83,7 +83,7 @@ void BpeModel::insert(const BpeMerge& merge) {
   const uint64_t pair = pair_of(merge.left, merge.right);
   size_t at = (pair * 0x9E3779B97F4A7C15u) >> 32 & (slots_.size() - 1);
   while (slots_[at].pair != UINT64_MAX && slots_[at].pair != pair) at = (at + 1) & (slots_.size() - 1);
-  // Of a merge that is listed twice the last counts, as in the package this follows.
+  // If a merge is listed twice, the last one counts, as in the tokenizers package.
   slots_[at] = {pair, merge.rank, merge.id};
 }
 
@@ -103,7 +103,7 @@ void BpeModel::append_unknown(std::vector<int32_t>& symbols) const {
   symbols.push_back(unknown);
 }
 
-/// One character of a piece, as the vocabulary spells it there.
+/// Appends one character of a piece, in the vocabulary's spelling for its position.
 void BpeModel::append_character(std::string_view piece, size_t begin, size_t end,
                                 std::vector<int32_t>& symbols) const {
   const std::string_view character = piece.substr(begin, end - begin);
@@ -140,7 +140,7 @@ void BpeModel::append_symbols(std::string_view piece, std::vector<int32_t>& symb
   }
 }
 
-/// Merges neighbours, the pair of the lowest rank first, the leftmost of equals.
+/// Merges neighbours: always the pair of the lowest rank, the leftmost among equals.
 void BpeModel::merge_few(std::vector<int32_t>& symbols) const {
   const Slot* pairs[kFewSymbols];
   size_t n = symbols.size();
@@ -187,7 +187,7 @@ void BpeModel::merge_many(std::vector<int32_t>& symbols) const {
     queue.pop();
     const auto a = static_cast<size_t>(c.at);
     const int32_t b = next[a];
-    // One of the two may have been merged since.
+    // One of the two may have been merged since the pair was queued.
     if (symbols[a] != c.left || b >= n || symbols[static_cast<size_t>(b)] != c.right) continue;
     symbols[a] = c.id;
     symbols[static_cast<size_t>(b)] = kNone;
@@ -223,7 +223,7 @@ void BpeModel::append_word(std::string_view piece, std::vector<int64_t>& ids) co
   symbols.reserve(piece.size());
   append_symbols(piece, symbols);
   symbols.size() <= kFewSymbols ? merge_few(symbols) : merge_many(symbols);
-  // What a text becomes depends on nothing else, so threads that find out at once agree.
+  // The result depends on the text only, so threads that compute it at the same time agree.
   if (whole != kNone) {
     const bool is_one = symbols.size() == 1 && symbols[0] == whole;
     is_whole_[static_cast<size_t>(whole)].store(is_one ? 1 : 2, std::memory_order_relaxed);

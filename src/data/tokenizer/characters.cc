@@ -1,4 +1,4 @@
-// Classes of characters from utf8proc's tables, gathered once, and GPT-2's alphabet.
+// Classes of characters from utf8proc's tables, collected once, and GPT-2's byte alphabet.
 #include "data/tokenizer/characters.h"
 
 #include <utf8proc.h>
@@ -139,7 +139,7 @@ std::string to_alphabet(std::string_view bytes) {
 }
 
 std::string from_alphabet(std::string_view text) {
-  // Letters are below U+0144.
+  // All letters of the alphabet are below U+0144.
   static const std::array<int16_t, 512> kBytes = [] {
     std::array<int16_t, 512> map;
     map.fill(-1);

@@ -21,7 +21,7 @@ constexpr std::string_view kDeepseek3 =
     R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kSentences = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
 
-/// The words of a `tokenizer.ggml.pre`: patterns one after the other, each cuts what the last one left.
+/// The word patterns of a `tokenizer.ggml.pre`, applied in sequence: each splits what the one before left.
 struct Words {
   std::vector<std::string_view> names, patterns;
   bool ignores_merges = false;
@@ -54,7 +54,7 @@ const Words& words_of(std::string_view name) {
   base::fail_unsupported("GGUF: words by tokenizer.ggml.pre = '", name, "'");
 }
 
-/// Types of tokens; all normal where the file has none.
+/// The types of tokens; all normal if the file states none.
 std::vector<SentencePieceKind> kinds_of(const GgufMetadata& m, size_t count) {
   std::vector<SentencePieceKind> kinds(count, SentencePieceKind::normal);
   if (!m.has("tokenizer.ggml.token_type")) return kinds;
@@ -76,7 +76,7 @@ int64_t id_of(const GgufMetadata& m, const char* key) {
   return m.integer(base::concat("tokenizer.ggml.", key), -1);
 }
 
-/// Control tokens are special, those that users defined are shown.
+/// Control tokens are special; user-defined ones are shown.
 void add_special(TokenizerParts& parts, const std::vector<SentencePieceKind>& kinds) {
   for (size_t i = 0; i < kinds.size(); ++i) {
     const bool is_user = kinds[i] == SentencePieceKind::user_defined;
@@ -127,7 +127,7 @@ std::unique_ptr<Tokenizer> byte_pairs_of(const GgufMetadata& m) {
   for (const std::string_view merge : m.texts("tokenizer.ggml.merges")) merges.push_back(split_merge(merge));
   parts.decoder.is_byte_level = true;
   parts.model = bpe_of(parts.tokens, std::move(merges), {.ignores_merges = words.ignores_merges});
-  const bool is_llama = words.ignores_merges;  // files of Llama 3 leave it out
+  const bool is_llama = words.ignores_merges;  // Llama 3 files do not state it
   if (m.flag("tokenizer.ggml.add_bos_token", is_llama) && id_of(m, "bos_token_id") >= 0)
     parts.before = {id_of(m, "bos_token_id")};
   if (m.flag("tokenizer.ggml.add_eos_token", false) && id_of(m, "eos_token_id") >= 0)
@@ -135,7 +135,7 @@ std::unique_ptr<Tokenizer> byte_pairs_of(const GgufMetadata& m) {
   return std::make_unique<PieceTokenizer>(std::move(parts));
 }
 
-/// Tokens that begin a word have U+2581 before them, others have nothing: the other way round than in
+/// Tokens that begin a word have a leading U+2581, and others have no prefix: the opposite convention of
 /// vocab.txt.
 std::unique_ptr<Tokenizer> word_piece_of(const GgufMetadata& m) {
   TokenizerParts parts;
@@ -154,7 +154,7 @@ std::unique_ptr<Tokenizer> word_piece_of(const GgufMetadata& m) {
   const int64_t unknown = id_of(m, "unknown_token_id");
   parts.model = word_piece_model(parts.tokens, {.unknown = static_cast<int32_t>(unknown)});
   const int64_t begin = id_of(m, "cls_token_id") >= 0 ? id_of(m, "cls_token_id") : id_of(m, "bos_token_id");
-  const int64_t end = id_of(m, "seperator_token_id");  // as the format spells it
+  const int64_t end = id_of(m, "seperator_token_id");  // the format's own spelling
   if (begin >= 0) parts.before = {begin};
   if (end >= 0) parts.behind = {end};
   return std::make_unique<PieceTokenizer>(std::move(parts));

@@ -93,7 +93,7 @@ SpecialToken special_of(const Json& json, int64_t id) {
 }
 
 void read_model(const Json& model, TokenizerParts& parts) {
-  // Old files leave the type out.
+  // Old files omit the type.
   std::string type = model.get_or("type", model.contains("merges")                      ? "BPE"
                                           : model.contains("continuing_subword_prefix") ? "WordPiece"
                                           : model.contains("unk_id")                    ? "Unigram"

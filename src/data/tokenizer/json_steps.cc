@@ -10,7 +10,7 @@ namespace {
 using base::fail_unsupported;
 using base::Json;
 
-/// {"String": text}: the text; else nothing.
+/// The text of {"String": text}; null if it has another form.
 const std::string* literal(const Json& pattern) {
   const Json* text = pattern.find("String");
   return text == nullptr ? nullptr : &text->as_string();
@@ -62,7 +62,7 @@ PieceStep split_of(const Json& json) {
   const SplitBehavior behavior = behavior_of(json.get_or("behavior", "Isolated"));
   if (const std::string* text = literal(pattern)) return split(find_text(*text, inverted), behavior);
   const std::string& regex = expression(pattern);
-  // A scanner's words are the whole text, so that each is a match and a piece either way.
+  // The scanner's words cover the whole text, so that matches and pieces are the same either way.
   const bool keeps_each =
       behavior == SplitBehavior::isolated || (behavior == SplitBehavior::removed && inverted);
   if (const auto known = pattern_of(regex); known && keeps_each) return split_words(*known);
@@ -80,7 +80,7 @@ PieceStep metaspace_of(const Json& json) {
                     .splits = json.get_or("split", true)});
 }
 
-/// Steps other than ByteLevel, which is more than one.
+/// All steps except ByteLevel, which consists of several.
 PieceStep piece_step_of(const Json& json) {
   const std::string type = type_of(json);
   if (type == "Split") return split_of(json);

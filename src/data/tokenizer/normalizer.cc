@@ -1,4 +1,4 @@
-// Normalizers by utf8proc's tables and BERT's.
+// Normalizers based on the tables of utf8proc and of BERT.
 #include "data/tokenizer/normalizer.h"
 
 #include <utf8proc.h>
@@ -37,7 +37,7 @@ void each_code(std::string& text, Write write) {
 }
 
 void append_lower(char32_t code, std::string& out) {
-  if (code == 0x130) {  // the one letter whose lower case is two characters
+  if (code == 0x130) {  // the only letter whose lower case is two code points
     out += "i\xCC\x87";
     return;
   }

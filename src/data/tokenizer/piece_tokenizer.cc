@@ -22,7 +22,7 @@ std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view
   return out;
 }
 
-/// Tokens that are looked for in normalized text are written as that text is.
+/// Tokens that are searched in normalized text must be normalized in the same way.
 std::vector<SpecialToken> normalized_of(const TokenizerParts& parts) {
   std::vector<SpecialToken> out = those(parts.special, true);
   for (SpecialToken& token : out)
@@ -52,7 +52,7 @@ PieceTokenizer::PieceTokenizer(TokenizerParts parts)
   for (const SpecialToken& token : parts_.special) {
     const int8_t kind = token.is_special ? 1 : 2;
     special_kind_[static_cast<size_t>(token.id)] = kind;
-    // Files list some tokens twice. Of two texts with one id the last stands, the first is spelled nowhere.
+    // Files list some tokens twice. If two texts share an id, the last one is kept; spelled_ lacks the first.
     const int32_t spelled = spelled_.find(token.content);
     if (spelled != Vocabulary::kNone) special_kind_[static_cast<size_t>(spelled)] = kind;
   }
@@ -116,7 +116,7 @@ bool PieceTokenizer::is_byte(int64_t id) const {
   return parts_.decoder.has_bytes && byte_of_name(parts_.tokens[static_cast<size_t>(id)]) >= 0;
 }
 
-/// What a token adds to a text, in bytes.
+/// The bytes that a token adds to a text.
 std::string PieceTokenizer::shown(int64_t id, bool is_first) const {
   const DecodeRules& rules = parts_.decoder;
   if (id < 0 || id >= vocabulary_size() || is_special(id)) return {};
@@ -154,7 +154,7 @@ class PieceTokenizer::Stream : public TextStream {
     if (id >= 0 && id < from_.vocabulary_size() && !from_.is_special(id)) is_first_ = false;
     if (text.empty()) return {};
     const bool is_byte_level = from_.parts_.decoder.is_byte_level;
-    // Text cannot complete a character that bytes have begun.
+    // A token of text cannot complete a character that byte tokens have begun.
     std::string out = is_byte_level || from_.is_byte(id) ? std::string() : flush();
     held_ += text;
     const size_t whole = whole_prefix(held_);
@@ -172,7 +172,7 @@ class PieceTokenizer::Stream : public TextStream {
 
  private:
   std::string flush() {
-    // Of tokens that are bytes each stray one counts, as in the package this follows.
+    // Each stray byte token gives one replacement character, as in the tokenizers package.
     std::string out;
     if (from_.parts_.decoder.is_byte_level) {
       out = well_formed(held_);
@@ -193,7 +193,7 @@ class PieceTokenizer::Stream : public TextStream {
     }
     return text;
   }
-  /// The last spaces stay back where the end of the text loses some.
+  /// Holds back the last spaces if the end of the text loses some.
   std::string strip(std::string text) {
     text = spaces_ + without_start(std::move(text));
     spaces_.clear();
@@ -214,7 +214,7 @@ std::unique_ptr<TextStream> PieceTokenizer::stream() const { return std::make_un
 
 std::string PieceTokenizer::decode(const std::vector<int64_t>& ids) const {
   if (!parts_.decoder.has_bytes) return Tokenizer::decode(ids);
-  // A run of byte tokens is text if all of it is, else every byte of it is U+FFFD.
+  // A run of byte tokens is text if all of it is valid; otherwise each of its bytes becomes U+FFFD.
   std::string out, run;
   bool is_first = true;
   const auto end_run = [&] {

@@ -1,5 +1,5 @@
-// Tokenizers against Hugging Face's: the same ids, the same text, and streams that never show half a
-// character.
+// Tests tokenizers against those of Hugging Face: the same ids, the same text, and streams that never show
+// half a character.
 #include "data/tokenizer/piece_tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ void expect_cases(const Tokenizer& tokenizer, const base::Json& set) {
       streamed += part;
     }
     streamed += stream->finish();
-    // A stream shows the sound characters of a run of bytes that is not sound as a whole.
+    // A stream shows the valid characters of a run of bytes that is invalid as a whole.
     if (c.contains("text")) {
       EXPECT_EQ(streamed, c.at("decoded").as_string()) << name << " streamed: " << c.at("ids").dump();
     }
@@ -119,7 +119,7 @@ TEST(PieceTokenizer, RefusesWhatItDoesNotDo) {
   EXPECT_TRUE(fails(bad));
 }
 
-/// The last text stands; the first is still found where it is written.
+/// The last text is kept for the id; the first is still found in texts.
 TEST(PieceTokenizer, TwoTextsMayHaveOneId) {
   const auto tokenizer = tokenizer_from_json(R"({"added_tokens": [
       {"id": 2, "content": "<a>", "special": true}, {"id": 2, "content": "<b>", "special": true}],

@@ -1,4 +1,4 @@
-// Steps that cut texts into pieces.
+// Steps that split texts into pieces.
 #include "data/tokenizer/pieces.h"
 
 #include "base/utf8.h"
@@ -7,7 +7,7 @@
 namespace trireme::data {
 namespace {
 
-/// Fills what `matches(add)` leaves between the matches it adds.
+/// Collects the matches that `matches(add)` adds, and the stretches between them.
 class Stretches {
  public:
   Stretches(std::string_view piece, bool inverted, std::vector<Stretch>& out)
@@ -27,7 +27,7 @@ class Stretches {
   std::vector<Stretch>& out_;
 };
 
-/// Joins stretches that become one piece; what is removed goes.
+/// Joins stretches that form one piece, and drops those that are removed.
 void apply(SplitBehavior behavior, std::vector<Stretch>& stretches) {
   if (behavior == SplitBehavior::isolated) return;
   std::vector<Stretch> out;
@@ -48,7 +48,7 @@ void apply(SplitBehavior behavior, std::vector<Stretch>& stretches) {
       continue;
     }
     out.back().end = s.end;
-    // A match that joined closes what it joined, and is the last of a kind.
+    // Joining completes a piece: it is marked so that the next stretch begins a new one.
     if (behavior == SplitBehavior::merged_with_previous) out.back().is_match = true;
     if (behavior == SplitBehavior::merged_with_next) out.back().is_match = false;
   }

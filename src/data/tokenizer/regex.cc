@@ -1,4 +1,4 @@
-// Regular expressions on PCRE2 with its just-in-time compiler and a limit of steps.
+// Regular expressions with PCRE2, its just-in-time compiler and a limit of steps.
 #include "data/tokenizer/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -20,7 +20,7 @@ constexpr int kDeepestClass = 16;
 constexpr std::string_view kSpaces =
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
-/// Outside of classes Oniguruma takes the small numbers of Latin-1 for word characters too.
+/// Outside classes, Oniguruma also counts Latin-1's superscripts and fractions as word characters.
 constexpr std::string_view kLoneWord =
     "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
@@ -28,7 +28,7 @@ bool is_category(std::string_view name) {
   return name.size() <= 2 || name == "Any" || name == "Alphabetic" || name.starts_with("^");
 }
 
-/// Rewrites a pattern from left to right.
+/// Translates a pattern from Oniguruma's syntax to PCRE2's, from left to right.
 class Translator {
  public:
   explicit Translator(std::string_view in) : in_(in) {}
@@ -71,10 +71,10 @@ class Translator {
     const bool negated = kind == 'S' || kind == 'W';
     if (!in_class) return base::concat(negated ? "[^" : "[", set, "]");
     if (!negated) return std::string(set);
-    return kind == 'S' ? "\\S" : "\\W";  // in a class: PCRE2's own, which differ in rare characters only
+    return kind == 'S' ? "\\S" : "\\W";  // in a class: PCRE2's sets, which differ for rare characters only
   }
 
-  /// \p{Han}: Oniguruma means the script, PCRE2 its extensions.
+  /// \p{Han}: Oniguruma means the script, PCRE2 the script extensions.
   std::string property() {
     const size_t end = in_.find('}', at_);
     const bool is_named = at_ + 2 < in_.size() && in_[at_ + 2] == '{' && end != std::string_view::npos;
@@ -87,7 +87,7 @@ class Translator {
     return base::concat(whole.substr(0, 3), "sc:", name, "}");
   }
 
-  /// A class from its bracket; `A&&B` becomes (?=[A])[B].
+  /// Translates a class, starting at its bracket; `A&&B` becomes (?=[A])[B].
   std::string character_class(int depth) {
     if (depth > kDeepestClass) base::fail_unsupported("regular expression: classes nested too deeply");
     std::vector<std::string> sides;
@@ -174,7 +174,7 @@ Regex::Regex(std::string_view pattern) {
   if (code == nullptr)
     base::fail_invalid("regular expression '", pattern, "': ", message_of(error), " at byte ", at);
   code_ = std::make_shared<Code>(code);
-  // Where the processor has no compiler the interpreter matches, more slowly.
+  // If the compiler does not support the processor, the interpreter matches, more slowly.
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
 }
 
@@ -203,7 +203,7 @@ Regex::Scan::~Scan() {
 std::optional<Regex::Match> Regex::Scan::next() {
   State& s = *state_;
   while (s.at <= s.text.size()) {
-    // A position that a match ended at is a character's: the text was checked before.
+    // A match ends at a character boundary, and the text was checked before: no UTF check is needed.
     const int result = pcre2_match(s.code->compiled, reinterpret_cast<PCRE2_SPTR>(s.text.data()),
                                    s.text.size(), s.at, PCRE2_NO_UTF_CHECK, s.found, s.limits);
     if (result == PCRE2_ERROR_NOMATCH) break;

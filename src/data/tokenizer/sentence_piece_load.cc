@@ -85,14 +85,14 @@ SentencePieceModel parse(std::string_view bytes) {
   return model;
 }
 
-/// What a configuration says about the tokens around a text; the model's own numbers else.
+/// Reads which tokens surround a text from a configuration; without one, the model's own numbers apply.
 void read_config(std::string_view text, SentencePieceModel& model) {
   model.adds_bos = model.bos >= 0 && model.type == SentencePieceModel::Type::bpe;
   if (text.empty()) return;
   const Json json = base::parse_json(text);
   const std::string kind = json.get_or("tokenizer_class", "LlamaTokenizer");
   const auto is = [&](std::string_view name) { return kind.starts_with(name); };
-  // Others move the numbers of their pieces.
+  // Other classes renumber their pieces.
   if (!is("Llama") && !is("CodeLlama") && !is("Gemma") && !is("T5") && !is("MT5"))
     base::fail_unsupported("tokenizer_config.json: a ", kind, " without tokenizer.json");
   const bool is_t5 = is("T5") || is("MT5");
@@ -106,7 +106,7 @@ void read_config(std::string_view text, SentencePieceModel& model) {
 
 std::unique_ptr<PieceModel> bpe_model(const SentencePieceModel& model, int32_t unknown,
                                       std::vector<std::string> texts) {
-  // Equal scores are equal ranks: the leftmost pair goes first.
+  // Pieces of equal score have equal rank, so the leftmost pair among them is merged first.
   std::map<float, int32_t, std::greater<>> ranks;
   for (const auto& piece : model.pieces) ranks.emplace(piece.score, 0);
   int32_t next = 0;
@@ -180,7 +180,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(SentencePieceModel model) {
   parts.normalizer.push_back(sentence_piece(PrecompiledMap(model.charsmap), model.rules, kept));
   parts.decoder.has_bytes = model.byte_fallback;
   parts.decoder.replaced.emplace_back(kSpaceMark, " ");
-  // Texts begin with the space that was put before them; where spaces are removed, no text begins with any.
+  // Texts begin with the space that was added before them; if spaces are removed, no text begins with one.
   parts.decoder.strips_start = model.rules.removes_extra_space                              ? kAllSpaces
                                : model.rules.adds_dummy_prefix && !model.rules.suffix_space ? 1
                                                                                             : 0;

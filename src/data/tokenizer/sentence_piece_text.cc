@@ -1,4 +1,4 @@
-// SentencePiece's normalizer: a precompiled table of replacements, and its rules of spaces.
+// SentencePiece's normalizer: a precompiled table of replacements, and the rules for spaces.
 #include <utf8proc.h>
 
 #include <cstring>
@@ -13,13 +13,13 @@
 namespace trireme::data {
 namespace {
 
-// Fields of a unit of a double array as Darts writes it.
+// Fields of a unit of a double-array trie in the format of Darts.
 bool has_leaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t value_of(uint32_t unit) { return unit & 0x7FFFFFFFu; }
 uint32_t label_of(uint32_t unit) { return unit & 0x800000FFu; }
 size_t offset_of(uint32_t unit) { return static_cast<size_t>(unit >> 10) << ((unit & 0x200u) >> 6); }
 
-/// Where the grapheme cluster that begins at `at` ends.
+/// The end of the grapheme cluster that begins at `at`.
 size_t grapheme_end(std::string_view text, size_t at) {
   utf8proc_int32_t state = 0;
   size_t end = at;
@@ -58,7 +58,7 @@ class SentencePieceText {
   }
 
  private:
-  /// What the text at `at` becomes, one replacement or character; `at` moves past it.
+  /// What one replacement or character at `at` becomes; `at` moves past it.
   std::string_view next(std::string_view text, size_t& at) const {
     const std::string_view rest = text.substr(at);
     size_t kept = 0;

@@ -1,5 +1,5 @@
-// Tokenizers of .tiktoken files: bytes in base64 with their rank, a token a line; pattern and special tokens
-// by name.
+// Tokenizers from .tiktoken files: a token per line, as base64 bytes and rank; the file's name determines
+// pattern and special tokens.
 #include <algorithm>
 #include <charconv>
 
@@ -17,7 +17,7 @@ struct Named {
   int64_t id;
 };
 
-/// What a file's name stands for; the file itself holds ranks only.
+/// What a file's name implies, because the file itself holds ranks only.
 struct Encoding {
   std::string_view name, pattern;
   std::vector<Named> special;
@@ -41,7 +41,7 @@ const std::vector<Encoding>& encodings() {
   return kKnown;
 }
 
-/// Bytes and rank of a line.
+/// The bytes and the rank in a line.
 std::pair<std::string, int64_t> token_of(std::string_view line, size_t number) {
   const size_t space = line.find(' ');
   base::require(space != std::string_view::npos && space > 0, "line ", number,

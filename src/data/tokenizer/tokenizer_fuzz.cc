@@ -1,4 +1,4 @@
-// Fuzzes tokenizers: any bytes as text come back as they were; any bytes as a tokenizer's file load or are
+// Fuzzes tokenizers: any bytes as text decode to themselves; any bytes as a tokenizer's file load or are
 // refused.
 #include <cstdlib>
 #include <memory>
@@ -62,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const int64_t id : ids) {
       if (id < 0 || id >= tokenizer->vocabulary_size()) std::abort();
     }
-    const bool has_special = text.find("<|end|>") != std::string_view::npos;  // takes spaces along
+    const bool has_special = text.find("<|end|>") != std::string_view::npos;  // strips spaces around it
     if (!has_special && trireme::base::is_utf8(text) && tokenizer->decode(ids) != text) std::abort();
   }
   if (size > 0 && text[0] == '{') load([&] { return trireme::data::tokenizer_from_json(text); });

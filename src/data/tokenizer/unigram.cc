@@ -1,4 +1,4 @@
-// Unigram: the best way through the lattice of a piece's tokens.
+// Unigram (Kudo 2018): the best path through the lattice of a piece's tokens.
 #include <algorithm>
 #include <limits>
 
@@ -12,7 +12,7 @@ namespace trireme::data {
 namespace {
 
 constexpr int32_t kNone = Vocabulary::kNone;
-/// An unknown character costs so much more than the least likely token.
+/// An unknown character costs this much more than the least likely token.
 constexpr double kUnknownPenalty = 10;
 
 class Unigram : public PieceModel {
@@ -58,7 +58,7 @@ class Unigram : public PieceModel {
 
   template <class Score>
   void walk(std::string_view piece, std::vector<int64_t>& ids) const {
-    std::vector<Node<Score>> ends(piece.size() + 1);  // the best way to each byte
+    std::vector<Node<Score>> ends(piece.size() + 1);  // the best path to each byte
     const auto offer = [&](size_t from, size_t to, int32_t id, Score score) {
       if (ends[to].from == SIZE_MAX || score > ends[to].score) ends[to] = {score, from, id};
     };
@@ -83,9 +83,9 @@ class Unigram : public PieceModel {
   template <class Score>
   void append_path(std::string_view piece, const std::vector<Node<Score>>& ends,
                    std::vector<int64_t>& ids) const {
-    std::vector<size_t> path;  // ends of tokens, the last first
+    std::vector<size_t> path;  // ends of tokens, last first
     for (size_t end = piece.size(); end > 0; end = ends[end].from) path.push_back(end);
-    size_t run = SIZE_MAX;  // where unknown characters in a row began
+    size_t run = SIZE_MAX;  // start of adjacent unknown characters
     for (auto end = path.rbegin(); end != path.rend(); ++end) {
       const Node<Score>& node = ends[*end];
       if (node.id == rules_.unknown) {

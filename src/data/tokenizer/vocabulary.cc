@@ -1,4 +1,4 @@
-// Tokens by text: open addressing over their hashes.
+// Finds tokens by text: open addressing over their hashes.
 #include "data/tokenizer/vocabulary.h"
 
 #include <bit>

@@ -1,4 +1,4 @@
-// WordPiece and whole words as models of pieces.
+// WordPiece, and models whose tokens are whole words.
 #include <algorithm>
 
 #include "data/text/piece_trie.h"

@@ -1,4 +1,4 @@
-// The word patterns as a scanner: each alternative is tried in the order of the regular expression.
+// The word patterns as a scanner, which tries alternatives in the order of the regular expression.
 #include "data/tokenizer/word_pattern.h"
 
 #include <array>
@@ -24,7 +24,7 @@ class Scanner {
   }
 
  private:
-  /// Classes of the character at `at`, and where it ends; 0 behind the text.
+  /// Classes of the character at `at`, and its end in `end`; 0 at the end of the text.
   uint8_t classes(size_t at, size_t& end) const {
     end = at;
     if (at >= text_.size()) return 0;
@@ -45,7 +45,7 @@ class Scanner {
     return at;
   }
 
-  /// Behind 's, 't, 're, 've, 'm, 'll, 'd at `at`, or `at`.
+  /// The position after 's, 't, 're, 've, 'm, 'll or 'd at `at`; `at` if there is none.
   size_t contraction(size_t at, bool any_case) const {
     if (text_[at] != '\'') return at;
     const std::string_view rest = text_.substr(at + 1, 2);

@@ -1,5 +1,5 @@
-// The line of a connection's requests: what their sinks say, what they hold, who is told that the client
-// left.
+// The queue of a connection's requests: applies what their sinks send, counts the bytes they hold, and tells
+// them when the client leaves.
 #include "http/http1/answer_queue.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ void AnswerQueue::apply(Exchange& exchange, Step step, std::string&& piece) {
       try {
         exchange.response = error_response(500, "request was dropped without an answer");
       } catch (const std::bad_alloc&) {
-        // No memory for the words: the status is all.
+        // No memory for the message: the answer consists of the status only.
       }
       break;
     case Step::respond:

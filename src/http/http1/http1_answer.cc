@@ -1,4 +1,4 @@
-// HTTP/1.1 answers: status line, headers that no handler can forge, bodies of known length and in chunks.
+// Writes HTTP/1.1 answers: status line, headers without injection, bodies of known length or in chunks.
 #include "http/http1/http1_answer.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace trireme::http {
 namespace {
 
 constexpr size_t kGatherBytes = size_t{32} << 10;  // bodies up to this size are copied behind their head
-constexpr size_t kCopiedBytes = 4096;              // and parts of others up to this one
+constexpr size_t kCopiedBytes = 4096;              // and so are parts up to this size of larger bodies
 
 void append_number(std::string& out, size_t value, int base = 10) {
   char digits[24];
@@ -16,7 +16,7 @@ void append_number(std::string& out, size_t value, int base = 10) {
   out.append(digits, end);
 }
 
-// A line break in a header value would let a handler's data forge headers.
+// A line break in a header value would let data from a handler inject headers.
 bool is_header_safe(std::string_view text) {
   return text.find_first_of(std::string_view("\r\n\0", 3)) == text.npos;
 }
@@ -43,7 +43,7 @@ void write_head(Exchange& exchange, size_t body_bytes, const std::string& date_l
   }
   if (exchange.streaming) {
     if (exchange.http10)
-      exchange.keep_alive = false;  // no chunks there: the end of the connection ends the body
+      exchange.keep_alive = false;  // HTTP/1.0 has no chunks: closing the connection ends the body
     if (!exchange.http10) out += "Transfer-Encoding: chunked\r\n";
   } else if (response.status != 204 && response.status != 304) {
     out += "Content-Length: ";
@@ -90,13 +90,13 @@ bool write_stream(Exchange& exchange, const std::string& date_line, Output& out)
     write_head(exchange, 0, date_line, out.text());
     for (const BodyPart& part : exchange.response.body) write_piece(exchange, part.bytes(), out);
   }
-  if (out.bytes() > kStreamWindow) return false;  // a slow reader
+  if (out.bytes() > kStreamWindow) return false;  // the client reads slowly
   write_piece(exchange, exchange.pieces, out);
   exchange.backlog_bytes.fetch_sub(exchange.pieces.size(), std::memory_order_relaxed);
   exchange.pieces.clear();
   exchange.pieces_lease.resize(0);
   if (exchange.aborted) {
-    exchange.keep_alive = false;  // without the last chunk: the client knows that something is missing
+    exchange.keep_alive = false;  // no last chunk is sent, so the client sees that the body is incomplete
     return true;
   }
   if (!exchange.finished) return false;

@@ -1,5 +1,5 @@
-// Attacks on the HTTP/1.1 server: what each byte of them costs, in units of what a byte of honest requests
-// does.
+// Attacks on the HTTP/1.1 server: measures what each byte of an attack costs, relative to a byte of ordinary
+// requests.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -19,8 +19,8 @@ namespace {
 using namespace std::chrono_literals;
 using tests::Attacker;
 
-// The bounds of docs/security.md: an attack's bytes and packets cost no more than so many times those of
-// small honest requests, beside what a tick and a connection cost; and memory for each byte.
+// The bounds of docs/security.md: the bytes and packets of an attack cost at most kMostTimes those of small
+// ordinary requests, plus a fixed time for ticks and connections; memory is bounded per byte sent.
 constexpr double kMostTimes = 12, kFreeSeconds = 0.03, kFreeBytes = 2 << 20, kBytesPerByte = 16;
 
 const std::string kGet = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -41,26 +41,26 @@ std::string gzipped(std::string_view body) {
          std::to_string(body.size()) + "\r\n\r\n" + std::string(body);
 }
 
-/// Blocks whose Huffman codes are described anew for nothing, about 13 bytes each: the end of the block is
+/// Deflate blocks of about 13 bytes, each of which only describes new Huffman codes: the end of the block is
 /// its only symbol.
 std::string code_tables(int blocks) {
-  std::string bits;  // of deflate data, in the order in which they are packed
+  std::string bits;  // of deflate data, in packing order
   const auto put = [&](unsigned value, int count) {
     for (int i = 0; i < count; ++i) bits += static_cast<char>('0' + (value >> i & 1));
   };
   for (int i = 0; i < blocks; ++i) {
     put(i + 1 == blocks, 1);
-    put(2, 2);             // a dynamic block
-    put(0, 5), put(0, 5);  // 257 codes of literals, 1 of distances
-    put(18 - 4, 4);        // lengths of 18 codes of lengths follow, in the standard's order
+    put(2, 2);             // a block with dynamic codes
+    put(0, 5), put(0, 5);  // 257 literal codes, 1 distance code
+    put(18 - 4, 4);        // 18 code length codes follow, in the order of the standard
     for (const unsigned symbol : {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1})
       put(symbol == 18 || symbol == 1 ? 1 : 0, 3);
-    // Codes: 1 -> "0", 18 -> "1". 256 literals without a code, the end and one distance with a code of one
-    // bit.
+    // Code length codes: 1 -> "0", 18 -> "1". The 256 literals get no code; the end of block and one distance
+    // get codes of one bit.
     put(1, 1), put(138 - 11, 7);
     put(1, 1), put(118 - 11, 7);
     put(0, 1), put(0, 1);
-    put(0, 1);  // the end
+    put(0, 1);  // end of block
   }
   while (bits.size() % 8 != 0) bits += '0';
   std::string out("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10);
@@ -69,7 +69,7 @@ std::string code_tables(int blocks) {
     for (size_t k = 0; k < 8; ++k) byte |= (bits[i + k] - '0') << k;
     out += static_cast<char>(byte);
   }
-  return out + std::string(8, '\0');  // checksum and length of nothing
+  return out + std::string(8, '\0');  // CRC and length of the empty output
 }
 
 class Http1Attack : public testing::Test {
@@ -87,7 +87,7 @@ class Http1Attack : public testing::Test {
     reply.send(text_response(200, std::string(request.path == "/long" ? 16'000 : 2, 'x')));
   }
   tests::HonestCost honest() { return tests::honest_cost(server_.port(), clock_, "", kGet); }
-  /// Sends `bytes` over new connections, `most_bytes` in all, and checks what it cost.
+  /// Sends `bytes` on one new connection after another, `most_bytes` in total, and checks the cost.
   void expect_bounded(const std::string& name, const std::string& bytes, size_t piece = SIZE_MAX,
                       size_t most_bytes = 512 << 10) {
     const tests::HonestCost unit_cost = honest();
@@ -98,7 +98,7 @@ class Http1Attack : public testing::Test {
       attacker.send(bytes, piece);
       meter.look();
       sent += attacker.sent_bytes();
-      packets += std::min(attacker.sends(), attacker.sent_bytes()) + 4;  // of opening and closing it
+      packets += std::min(attacker.sends(), attacker.sent_bytes()) + 4;  // to open and close it
     }
     const double spent_s = meter.cpu_s();
     const double unit_s =
@@ -109,7 +109,7 @@ class Http1Attack : public testing::Test {
                 meter.peak_bytes() / static_cast<double>(sent));
     EXPECT_LT(times, kMostTimes) << name << ": " << spent_s << " s for " << sent << " bytes";
     EXPECT_LT(meter.peak_bytes(), kFreeBytes + kBytesPerByte * static_cast<double>(sent)) << name;
-    // And everybody else is served.
+    // Other clients are still served.
     Attacker other(server_.port());
     other.send(kGet);
     for (int i = 0; i < 500 && other.read(1) == 0; ++i) std::this_thread::sleep_for(10ms);
@@ -149,7 +149,7 @@ TEST_F(Http1Attack, Gzip) {
                  gzipped(std::string("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10) +
                          repeated(std::string_view("\0\0\0\xff\xff", 5), 80'000)));
   expect_bounded("code tables", gzipped(code_tables(30'000)));
-  EXPECT_EQ(inflate_body(code_tables(100), 1000).size(), 0u);  // they are what they are meant to be
+  EXPECT_EQ(inflate_body(code_tables(100), 1000).size(), 0u);  // check of the data itself: valid, and empty
   expect_bounded("a bomb", gzipped(deflate_body(std::string(2 << 20, ' '), Coding::gzip)), SIZE_MAX,
                  64 << 10);
 }
@@ -164,10 +164,10 @@ TEST_F(Http1Attack, ConnectionsThatSayNothing) {
   }
   const double spent_s = meter.cpu_s();
   EXPECT_LT(spent_s, kFreeSeconds + kMostTimes * 4 * kConnections * unit_cost.packet_s);
-  EXPECT_LT(meter.peak_bytes(), kFreeBytes + kConnections * 24.0 * 1024);  // of each while it is open
+  EXPECT_LT(meter.peak_bytes(), kFreeBytes + kConnections * 24.0 * 1024);  // per connection while it is open
 }
 
-// Whoever reads, but never all that waits, gets tens of megabytes; what has left is not kept.
+// A client that reads tens of megabytes, but never everything that waits; bytes already sent are not kept.
 TEST_F(Http1Attack, AReaderThatIsAlwaysBehind) {
   honest();
   Attacker client(server_.port(), false, 64 << 10);
@@ -186,7 +186,7 @@ TEST_F(Http1Attack, AReaderThatIsAlwaysBehind) {
   EXPECT_LT(meter.peak_bytes(), 12 << 20);
 }
 
-// The same without a clock: what waits in the queue and what it keeps.
+// The same without measuring time: how many bytes the queue holds, and how much memory it keeps for them.
 TEST(OutputMemory, FollowsWhatWaits) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
@@ -208,8 +208,8 @@ TEST(OutputMemory, FollowsWhatWaits) {
     wanted += piece;
     if (i % 500 == 0) out.append(BodyPart(std::string_view(*tensor), tensor)), wanted += *tensor;
     EXPECT_EQ(out.bytes(), before + piece.size() + (i % 500 == 0 ? tensor->size() : 0));
-    while (out.bytes() > 300'000) read_one();   // so that a little is always left
-    EXPECT_LE(out.text_bytes(), 2 * 320'000u);  // twice what ever waited
+    while (out.bytes() > 300'000) read_one();   // so that some bytes always remain
+    EXPECT_LE(out.text_bytes(), 2 * 320'000u);  // twice the most that ever waited
   }
   EXPECT_GT(out.bytes(), 0u);
   while (got.size() < wanted.size()) read_one();
@@ -217,7 +217,7 @@ TEST(OutputMemory, FollowsWhatWaits) {
   EXPECT_EQ(got, wanted);
 }
 
-// A head that comes byte by byte is neither searched nor copied anew with each.
+// A head that arrives byte by byte is not searched or copied again from its start for each byte.
 TEST(Http1InputWork, FollowsTheBytes) {
   const auto read_bytes = [](int64_t count) {
     int ends[2];

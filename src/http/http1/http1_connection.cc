@@ -1,5 +1,5 @@
-// One HTTP connection: parse ahead, dispatch, write answers in order, keep deadlines, close without losing
-// bytes.
+// One HTTP/1.1 connection: parses ahead, dispatches requests, writes answers in order, enforces deadlines,
+// and closes without losing bytes.
 #include "http/http1/http1_connection.h"
 
 #include <sys/epoll.h>
@@ -16,10 +16,10 @@
 namespace trireme::http {
 namespace {
 
-constexpr size_t kOutputWindow = size_t{1} << 20;  // unsent bytes that stop the taking of further requests
+constexpr size_t kOutputWindow = size_t{1} << 20;  // with more unsent bytes, no further requests are accepted
 constexpr size_t kSmallRestBytes = size_t{64} << 10;
 constexpr size_t kWakeBytes = size_t{1} << 20;
-constexpr int kReadsPerTurn = 32;  // then other connections have their turn
+constexpr int kReadsPerTurn = 32;  // then other connections get their turn
 
 int64_t to_ns(std::chrono::milliseconds t) { return t.count() * 1'000'000; }
 
@@ -27,7 +27,7 @@ PaceLimits reading_pace(const ServerOptions& options) {
   return {.grace_ns = to_ns(options.write_timeout), .bytes_per_second = options.min_body_rate};
 }
 
-/// Undoes the content coding in place; or gives the answer that says why not.
+/// Decodes the body in place according to its Content-Encoding, or returns the answer that refuses it.
 std::optional<Response> decode_body(Request& request, size_t max_body_bytes) {
   const std::string_view coding = request.header("Content-Encoding");
   if (coding.empty() || iequals(coding, "identity")) return std::nullopt;
@@ -47,8 +47,8 @@ std::optional<Response> decode_body(Request& request, size_t max_body_bytes) {
   return std::nullopt;
 }
 
-// A handler that throws has dropped its reply while unwinding (or never got it); if it had handed it on, the
-// answer comes from there.
+// A handler that throws usually still holds its reply, or dropped it while unwinding: then `response` is
+// sent. If it had passed the reply on, the answer comes from the new holder.
 void answer_thrown(Exchange& exchange, Reply& reply, Response response) {
   if (reply) {
     reply.send(std::move(response));
@@ -71,7 +71,7 @@ Http1Connection::~Http1Connection() { close(); }
 void Http1Connection::on_events(uint32_t events) {
   if (closed()) return;
   if ((events & (EPOLLERR | EPOLLHUP)) != 0) return close();
-  const bool any = socket_.is_tls();  // a TLS read may wait for a write and the reverse
+  const bool any = socket_.is_tls();  // a TLS read may have to wait for a write, and vice versa
   if (any || (events & (EPOLLIN | EPOLLRDHUP)) != 0) input_.on_readable();
   if (any || (events & EPOLLOUT) != 0) out_.open();
   if ((events & EPOLLRDHUP) != 0) input_.on_hang_up();
@@ -83,8 +83,8 @@ void Http1Connection::advance() {
   advancing_ = true;
   for (int reads = 0; !closed();) {
     if (ending_ == Ending::lingering) {
-      // Closing with unread input resets the connection and may destroy the answer on its way: read until the
-      // peer ends.
+      // Closing with unread input resets the connection, which may destroy the answer in transit: read until
+      // the peer closes.
       const Http1Input::Read read = input_.discard();
       if (read == Http1Input::Read::end) close();
       if (read == Http1Input::Read::some) loop_.revisit(*this);
@@ -101,7 +101,7 @@ void Http1Connection::advance() {
     }
     if (!read_or_parse(true)) break;
   }
-  // A peer that hung up behind more input than is read ahead has gone all the same.
+  // A peer that hung up has left, even if more input waits than is read ahead.
   if (!closed() && input_.hung_up()) tell_gone();
   if (!closed()) finish_turn();
   advancing_ = false;
@@ -120,8 +120,8 @@ bool Http1Connection::may_read() const {
   return is_open && input_.has_room(accepts) && (accepts || input_.hung_up());
 }
 
-/// Parses what is there, or reads more; true if anything moved. A request that finds no memory is answered
-/// and ends the connection: the rest of it is not read, and what there is of it goes at once.
+/// Parses received bytes, or reads more; true on progress. If memory runs out, the request is answered and
+/// the connection ends: the rest of the request is not read, and the received part is freed at once.
 bool Http1Connection::read_or_parse(bool reads) {
   try {
     return reads ? read_some() : parse_received();
@@ -139,7 +139,7 @@ bool Http1Connection::read_some() {
     case Http1Input::Read::nothing: return false;
     case Http1Input::Read::broken: close(); return false;
     case Http1Input::Read::end:
-      // The client has left (or will at least send no more): answers are still tried.
+      // The client has left, or at least sends no more: answers are still written if possible.
       input_.end();
       tell_gone();
       return false;
@@ -207,7 +207,7 @@ void Http1Connection::dispatch() {
   }
 }
 
-// The bytes after a malformed request mean nothing: this is the connection's last answer.
+// After a malformed request, the following bytes cannot be interpreted: this is the connection's last answer.
 void Http1Connection::answer_malformed(int status, std::string message) {
   loop_.shared().counts.malformed.fetch_add(1, std::memory_order_relaxed);
   answer_last(error_response(status, message));
@@ -216,7 +216,7 @@ void Http1Connection::answer_malformed(int status, std::string message) {
 void Http1Connection::answer_last(Response response) {
   input_.drop_request();
   Exchange& exchange = new_exchange();
-  exchange.release();  // no sink
+  exchange.release();  // no sink will refer to it
   exchange.keep_alive = false;
   exchange.response = std::move(response);
   exchange.ready = true;
@@ -237,14 +237,14 @@ void cut_off(Exchange* exchange) {
   if (exchange->connection != nullptr) exchange->connection->close();
 }
 
-// Moves every answer whose turn has come to the output.
+// Moves the finished answers at the front of the queue to the output.
 void Http1Connection::emit_ready() {
   while (!answers_.empty() && answers_.front().ready && !closed()) {
     if (!emit_front()) return;
   }
 }
 
-/// True: all of the first answer is in the output, and the exchange has gone.
+/// Returns true if the whole first answer is in the output and its exchange was released.
 bool Http1Connection::emit_front() {
   Exchange& exchange = answers_.front();
   if (loop_.draining() && exchange.keep_alive && answers_.has_one() && !exchange.head_written) {
@@ -267,8 +267,8 @@ bool Http1Connection::emit_front() {
   return true;
 }
 
-/// Behind a stream that broke off, or whose end is the connection's, other answers would be taken for its
-/// body.
+/// Drops the remaining answers. After a stream that broke off, or one that ends with the connection, the
+/// client would take them for a part of its body.
 void Http1Connection::drop_answers() {
   if (!answers_.empty() || input_.is_within_body()) input_suspect_ = true;
   tell_gone();
@@ -284,20 +284,20 @@ void Http1Connection::flush() {
   if (!out_.flush(socket_, reading_pace(loop_.shared().options), loop_.now_ns())) close();
 }
 
-// Writes what there is and decides whether the connection ends here.
+// Writes the pending output and decides whether the connection ends now.
 void Http1Connection::finish_turn() {
   flush();
   if (!closed() && !out_.account()) close();
   if (closed() || (out_.empty() && end_if_answered())) return;
   const Http1Phase now = phase();
-  // Woken for each piece of a large body, a server spends more on waking than on reading it.
+  // If each piece of a large body woke the server, waking would cost more than reading.
   const size_t missing = now == Http1Phase::body ? input_.parser().body_missing() : 0;
   if (missing > kSmallRestBytes) loop_.takes_bulk();
   socket_.wake_at(missing > kSmallRestBytes ? std::min(missing, kWakeBytes) : 1);
   clock_.enter(now, loop_.now_ns());
 }
 
-/// Everything written has left: true if the connection closes now. Otherwise it may linger, or go on.
+/// Called when all output is sent. Returns true if the connection closes now; else it continues or lingers.
 bool Http1Connection::end_if_answered() {
   if (!answers_.empty()) {
     if (answers_.front().streaming && !answers_.front().pieces.empty()) loop_.revisit(*this);
@@ -325,10 +325,10 @@ Http1Phase Http1Connection::phase() const {
 int64_t Http1Connection::deadline_ns() const {
   const ServerOptions& options = loop_.shared().options;
   if (out_.is_stuck()) {
-    // While memory is tight, who does not read goes first; at all times a pace is asked for, as of senders.
+    // Reading clients must keep the same pace as sending ones; while memory is tight, silence also ends them.
     return out_.due_ns(base::process_memory().is_tight() ? to_ns(options.tight_timeout) : Pace::kNever);
   }
-  // The handler's time is the handler's business.
+  // The time that a handler takes is not limited here.
   if (clock_.phase() != Http1Phase::linger && !answers_.empty()) return Pace::kNever;
   return clock_.due_ns(options, input_.parser().body_received(), loop_.draining(), loop_.drain_began_ns());
 }
@@ -337,7 +337,7 @@ void Http1Connection::check_deadline() {
   const auto is_due = [&] { return !closed() && loop_.now_ns() >= deadline_ns(); };
   if (!is_due()) return;
   if (clock_.phase() == Http1Phase::body && !input_.readable()) {
-    // Bytes too few to wake for may wait in the socket: they count for the client's pace.
+    // Bytes too few to raise an event may wait in the socket; they count for the client's pace.
     input_.on_readable();
     advance();
     if (!is_due()) return;

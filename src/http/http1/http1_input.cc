@@ -15,7 +15,7 @@ constexpr int kDiscardsPerTurn = 32;
 
 }  // namespace
 
-// A head is parsed once it is whole: up to its limit, which the parser refuses beyond, all of it must fit.
+// A head is parsed only when it is complete, so the buffer must hold a head up to the size limit.
 Http1Input::Http1Input(Socket& socket, const Limits& limits)
     : socket_(socket),
       parser_(limits),
@@ -29,8 +29,8 @@ Http1Input::Read Http1Input::read(bool takes_requests) {
   size_t missing = 0;
   char* body = received_.empty() && takes_requests ? parser_.body_tail(missing) : nullptr;
   if (body == nullptr) missing = 0;
-  // What follows a body goes behind it in the same call: no second one is needed to see that there is none.
-  // Behind a head that comes byte by byte the rest of the room is good enough: no copy for each of them.
+  // One call reads the body and what follows it, so no second call is needed to see that nothing follows. If
+  // a head arrives byte by byte, the buffer's remaining room is used as it is, to avoid one copy per byte.
   if (received_.capacity() - received_.size() < kLeastReadBytes)
     received_.reserve(std::max(received_.size() + kReadBytes, 2 * received_.size()));
   const std::span<char> rest(received_.data() + received_.size(), received_.capacity() - received_.size());
@@ -44,7 +44,7 @@ Http1Input::Read Http1Input::read(bool takes_requests) {
     return Read::nothing;
   }
   const auto bytes = static_cast<size_t>(got);
-  // A short read has emptied the socket; if the peer hung up meanwhile, its end is still to be read.
+  // A short read has emptied the socket. But if the peer hung up, the end of the stream is still to be read.
   if (bytes < room && !hung_up_ && !socket_.is_tls()) readable_ = false;
   if (missing > 0) parser_.body_filled(std::min(bytes, missing));
   if (bytes > missing) received_.set_size(received_.size() + bytes - missing);

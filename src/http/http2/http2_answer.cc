@@ -1,4 +1,4 @@
-// Bodies of HTTP/2 answers, sent from where they lie, and the pace of who reads them.
+// Bodies of HTTP/2 answers, sent without copying, and the pace at which clients read them.
 #include "http/http2/http2_answer.h"
 
 #include <utility>
@@ -8,7 +8,7 @@
 namespace trireme::http {
 namespace {
 
-constexpr size_t kCopiedBytes = 4096;  // parts up to this are copied behind their frame's head
+constexpr size_t kCopiedBytes = 4096;  // parts up to this size are copied behind the header of their frame
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Attacks on HTTP/2 connections of a real server: what each byte of them costs, in units of what a byte of
-// honest requests does, and which of them end their connection.
+// Attacks on HTTP/2 connections of a real server: measures what each byte of an attack costs, relative to a
+// byte of ordinary requests, and which attacks end their connection.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,12 +22,12 @@ using tests::Attacker;
 using tests::http2_frame;
 using tests::http2_preface;
 
-/// As for HTTP/1.1, see http1_attack_test.cc. An open stream is memory that its request paid for with few
-/// bytes: the bound of streams bounds it, so it is free here.
+/// Bounds as in http1_attack_test.cc. An open stream takes much memory for a request of few bytes, but the
+/// number of streams is limited; kFreeBytes covers them.
 constexpr double kMostTimes = 12, kFreeSeconds = 0.03, kFreeBytes = 8 << 20, kBytesPerByte = 16;
 constexpr uint64_t kMostResets = 1'000, kMostSettings = 1'000;
 
-/// Types and flags of frames, RFC 9113.
+/// Frame types and flags of RFC 9113.
 constexpr uint8_t kData = 0, kHeaders = 1, kPriority = 2, kReset = 3, kSettings = 4, kPing = 6, kWindow = 8,
                   kContinuation = 9;
 constexpr uint8_t kEndStream = 1, kEndHeaders = 4;
@@ -38,7 +38,7 @@ std::string number(uint32_t value) {
   return out;
 }
 
-/// The least request: GET, http, and a path that is 1 byte ("a": an answer, "/": none).
+/// The smallest request: GET, http, and a path: "/a" if it wants an answer, else "/", which gets none.
 std::string fields(bool wants_answer) {
   return std::string("\x82\x86", 2) + (wants_answer ? "\x04\x02/a" : "\x84") + std::string("\x01\x01h", 3);
 }
@@ -96,7 +96,7 @@ class Http2Attack : public testing::Test {
         "");
   }
 
-  /// Each request has a number of its own, so they are made for one connection.
+  /// Measures ordinary requests, each with its own stream number, on one connection.
   tests::HonestCost honest() {
     opened_.store(0);
     Attacker client(server_->port());
@@ -129,8 +129,8 @@ class Http2Attack : public testing::Test {
     return cost;
   }
 
-  /// Sends `begin` once and `unit`, for which stream numbers count on, until so much is sent; over one
-  /// connection. True: the server ended it.
+  /// On one connection, sends `begin` once, then `unit` with increasing stream numbers until `most_bytes` are
+  /// sent. Returns true if the server ended the connection.
   bool expect_bounded(const std::string& name, const std::string& begin,
                       const std::function<std::string(uint32_t)>& unit, size_t piece = SIZE_MAX,
                       size_t most_bytes = 400 << 10) {
@@ -230,7 +230,7 @@ TEST_F(Http2Attack, FramesAboutTheConnection) {
   expect_bounded("unknown frames", "", http2_frame(200, 0, 0, ""));
 }
 
-// Who waits for each acknowledgement floods nobody's queue, and is counted all the same.
+// A client that waits for each acknowledgement fills no queue, but its settings are counted as well.
 TEST_F(Http2Attack, SettingsOneByOne) {
   Attacker attacker(server_->port());
   attacker.send(http2_preface() + thousand_streams());
@@ -251,12 +251,12 @@ TEST_F(Http2Attack, FieldsWithoutEnd) {
                              http2_frame(kContinuation, 0, 1, "")));
   EXPECT_TRUE(expect_bounded("continuations of fields", http2_frame(kHeaders, 0, 1, fields(false)),
                              http2_frame(kContinuation, 0, 1, std::string("\0\1a\1b", 5))));
-  // Each byte names a field of 4,000.
+  // Each byte refers to a field of 4,000 bytes.
   const std::string bomb = std::string("\x40\x01", 2) + "a" + std::string("\x7f\xa1\x1e", 3) +
                            std::string(4000, 'b') + std::string(10'000, '\xbe');
   expect_bounded("fields by their index", "",
                  [&](uint32_t id) { return http2_frame(kHeaders, kEndHeaders, id, fields(false) + bomb); });
-  // A table that is emptied by each field.
+  // Each field evicts all others from the table.
   const std::string large =
       std::string("\x40\x01", 2) + "a" + std::string("\x7f\xa1\x1e", 3) + std::string(4000, 'b');
   expect_bounded("fields that fill the table", "", [&](uint32_t id) {

@@ -1,4 +1,4 @@
-// Calls of an HTTP/2 client on nghttp2.
+// An HTTP/2 client based on nghttp2.
 #include "http/http2/http2_client.h"
 
 #include <nghttp2/nghttp2.h>
@@ -13,7 +13,7 @@
 namespace trireme::http {
 namespace {
 
-constexpr uint32_t kWindowBytes = 64u << 20;  // answers are read as they come
+constexpr uint32_t kWindowBytes = 64u << 20;  // large: answers are read as they arrive
 constexpr uint32_t kFrameBytes = 1u << 20;
 constexpr size_t kKeptCapacity = size_t{1} << 20;
 
@@ -31,7 +31,7 @@ nghttp2_nv pair_of(Http2Client::Field field) {
 
 }  // namespace
 
-/// What nghttp2 calls; `user` is the client.
+/// Callbacks of nghttp2; `user` is the client.
 struct Http2Client::Callbacks {
   static Http2Client& self(void* user) { return *static_cast<Http2Client*>(user); }
 
@@ -71,7 +71,7 @@ struct Http2Client::Callbacks {
     return 0;
   }
 
-  /// As long as the server takes them; the library's own limit is 16 KiB.
+  /// As large as the server accepts; the library's own limit is 16 KiB.
   static ssize_t frame_bytes(nghttp2_session*, uint8_t, int32_t, int32_t connection_left, int32_t stream_left,
                              uint32_t frame_left, void*) {
     return std::min(

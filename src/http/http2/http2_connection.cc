@@ -1,4 +1,4 @@
-// HTTP/2 over one socket: one read into where the bytes belong, one write of what is ready, deadlines, drain.
+// HTTP/2 on one socket: each read goes to the bytes' final place; also writes, deadlines, drain.
 #include "http/http2/http2_connection.h"
 
 #include <sys/epoll.h>
@@ -11,14 +11,14 @@ namespace trireme::http {
 namespace {
 
 constexpr size_t kReadBytes = size_t{16} << 10;
-constexpr size_t kOutputWindow = size_t{1} << 20;  // unsent bytes behind which streams wait
+constexpr size_t kOutputWindow = size_t{1} << 20;  // with more unsent bytes, streams wait
 constexpr size_t kSmallRestBytes = size_t{64} << 10;
 constexpr size_t kWakeBytes = size_t{1} << 20;
-constexpr size_t kViews = 132;  // of a read: bodies and heads of 64 frames
+constexpr size_t kViews = 132;  // for one read: bodies and headers of 64 frames
 constexpr int64_t kLingerNs = 2'000'000'000;
 constexpr int64_t kAnnouncedNs =
-    100'000'000;                   // what a client sends before it hears of the end arrives within this
-constexpr int kReadsPerTurn = 32;  // then other connections have their turn
+    100'000'000;                   // what a client sends before it learns of the end arrives within this
+constexpr int kReadsPerTurn = 32;  // then other connections get their turn
 
 int64_t to_ns(std::chrono::milliseconds t) { return t.count() * 1'000'000; }
 
@@ -37,7 +37,7 @@ Http2Connection::~Http2Connection() { close(); }
 
 void Http2Connection::close() {
   if (closed()) return;
-  advancing_ = true;  // what streams still say goes nowhere
+  advancing_ = true;  // output of streams is ignored from now on
   session_.reset();
   loop_.retire(*this);
 }
@@ -54,7 +54,7 @@ void Http2Connection::on_output() {
 void Http2Connection::on_events(uint32_t events) {
   if (closed()) return;
   if ((events & (EPOLLERR | EPOLLHUP)) != 0) return close();
-  const bool any = socket_.is_tls();  // a TLS read may wait for a write and the reverse
+  const bool any = socket_.is_tls();  // a TLS read may have to wait for a write, and vice versa
   if (any || (events & (EPOLLIN | EPOLLRDHUP)) != 0) readable_ = true;
   if (any || (events & EPOLLOUT) != 0) out_.open();
   if ((events & EPOLLRDHUP) != 0) hung_up_ = true;
@@ -65,7 +65,7 @@ void Http2Connection::advance() {
   if (closed() || advancing_) return;
   advancing_ = true;
   for (int reads = 0; !closed() && !lingering_ && readable_; ++reads) {
-    // A client that does not read its answers is not read either.
+    // While a client does not read its answers, nothing more is read from it.
     if (out_.bytes() > kOutputWindow) flush();
     if (closed() || out_.bytes() > kOutputWindow) break;
     if (reads == kReadsPerTurn) {
@@ -84,7 +84,7 @@ void Http2Connection::advance() {
   advancing_ = false;
 }
 
-// One read, into the message itself when its place is known. False when there is nothing to read now.
+// Reads once, directly into the message if its place is known. False if there is nothing to read now.
 bool Http2Connection::read_some() {
   std::array<char, kReadBytes> buffer;
   std::array<iovec, kViews> views;
@@ -103,14 +103,14 @@ bool Http2Connection::read_some() {
   }
   const auto bytes = static_cast<size_t>(got);
   if (bytes > kSmallRestBytes) loop_.takes_bulk();
-  // A short read has emptied the socket; if the peer hung up meanwhile, its end is still to be read.
+  // A short read has emptied the socket. But if the peer hung up, the end of the stream is still to be read.
   if (bytes < room && !hung_up_ && !socket_.is_tls()) readable_ = false;
   return count > 0 ? session_->receive_scattered(bytes, loop_.now_ns())
                    : session_->receive({buffer.data(), bytes}, loop_.now_ns());
 }
 
-// Near the end of a large message the socket tells of each byte again. What has come in the meantime it has
-// kept to itself: true if that is to be read.
+// Near the end of a large message, makes the socket report every byte again. Bytes that came before were not
+// reported: returns true if they must be read now.
 bool Http2Connection::notice_small_rest() {
   if (closed() || !wakes_late_ || session_->is_over() || session_->awaited_bytes() > kSmallRestBytes)
     return false;
@@ -132,17 +132,17 @@ void Http2Connection::flush() {
 void Http2Connection::finish_turn() {
   flush();
   if (closed()) return;
-  // As in HTTP/1.1: without room for frames' text that waits for a slow reader the reader goes.
+  // As in HTTP/1.1: without memory for the text that waits for a slow reader, the connection is closed.
   if (!out_.account()) return close();
   if (session_->is_over() && out_.empty()) {
-    // Closing with unread input resets the connection and may destroy our last words on their way.
+    // Closing with unread input resets the connection, which may destroy the last frames in transit.
     lingering_ = true;
     linger_began_ns_ = loop_.now_ns();
     session_->streams().cut();
     socket_.shutdown_write();
     return discard_input();
   }
-  // Woken for each piece of a large message, a server spends more on waking than on reading it.
+  // If each piece of a large message woke the server, waking would cost more than reading.
   const size_t awaited = session_->awaited_bytes();
   wakes_late_ = awaited > kSmallRestBytes;
   if (wakes_late_) loop_.takes_bulk();
@@ -167,7 +167,7 @@ void Http2Connection::check_deadline() {
   const int64_t now_ns = loop_.now_ns();
   const ServerOptions& options = loop_.shared().options;
   const bool is_silent = !session_->has_preface() && now_ns > opened_ns_ + to_ns(options.header_timeout);
-  // While memory is tight, or this connection holds much of it, who does not read goes first.
+  // While memory is tight, or this connection holds much of it, a client that reads nothing is dropped first.
   const int64_t quiet_ns = base::process_memory().is_tight() || session_->streams().is_full()
                                ? to_ns(options.tight_timeout)
                                : Pace::kNever;
@@ -183,7 +183,7 @@ void Http2Connection::check_deadline() {
   check_silence();
   check_end();
   if (!wakes_late_) return;
-  // Bytes too few to wake for may wait in the socket.
+  // Bytes too few to raise an event may wait in the socket.
   readable_ = true;
   advance();
 }
@@ -198,8 +198,8 @@ void Http2Connection::check_silence() {
   }
 }
 
-// While the server drains, or without a stream for as long as HTTP/1.1 waits for the next request. Clients
-// hear of it before new streams are refused, so that none is lost.
+// Ends the connection when the server drains, or when it had no stream for HTTP/1.1's idle timeout. The end
+// is announced to the client before new streams are refused, so that no request is lost.
 void Http2Connection::check_end() {
   if (closed()) return;
   const int64_t now_ns = loop_.now_ns();

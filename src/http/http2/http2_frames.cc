@@ -1,4 +1,4 @@
-// Frames of HTTP/2 by their lengths.
+// Follows the HTTP/2 frames in a byte stream by their lengths.
 #include "http/http2/http2_frames.h"
 
 #include <nghttp2/nghttp2.h>
@@ -9,7 +9,7 @@
 namespace trireme::http {
 namespace {
 
-constexpr size_t kScatterBytes = 8192;  // less is not worth views of its own
+constexpr size_t kScatterBytes = 8192;  // scattering fewer bytes is not worthwhile
 
 }  // namespace
 
@@ -76,7 +76,7 @@ bool BodyViews::hand_on(const FramePlace& place, size_t bytes,
     bytes -= here;
   }
   if (bytes == 0) return true;
-  // The rest lies where other bytes belong: out of the way first.
+  // The remaining bytes were received at places meant for others: copy them out before they are overwritten.
   gathered_.clear();
   for (; bytes > 0; ++i) {
     const size_t here = std::min(pieces_[i].bytes, bytes);

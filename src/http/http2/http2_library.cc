@@ -1,4 +1,4 @@
-// Blocks of an nghttp2 session in a ring, so that they can go back without it.
+// Keeps the memory blocks of an nghttp2 session in a ring, so that they can be freed without the session.
 #include "http/http2/http2_library.h"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// HTTP/2 sessions on nghttp2: its callbacks, bodies received in place, and clients that cost too much.
+// HTTP/2 sessions on nghttp2: callbacks, bodies received in place, and limits for clients that cost too much.
 #include "http/http2/http2_session.h"
 
 #include <nghttp2/nghttp2.h>
@@ -13,7 +13,7 @@
 namespace trireme::http {
 namespace {
 
-constexpr size_t kFrameBytes = 16384, kLongFrameBytes = size_t{256} << 10;  // of our frames
+constexpr size_t kFrameBytes = 16384, kLongFrameBytes = size_t{256} << 10;  // of frames sent
 constexpr size_t kFrameHeadBytes = 9;
 
 std::string_view view_of(const uint8_t* bytes, size_t count) {
@@ -22,7 +22,7 @@ std::string_view view_of(const uint8_t* bytes, size_t count) {
 
 }  // namespace
 
-/// What nghttp2 calls; `user` is the session. Each tells the stream's list, or a rule, what a frame means.
+/// Callbacks of nghttp2; `user` is the session. Each one passes a frame to the list of streams or to a limit.
 struct Http2Session::Callbacks {
   static Http2Session& self(void* user) { return *static_cast<Http2Session*>(user); }
   static Http2Stream* stream_of(const nghttp2_frame* frame, void* user) {
@@ -40,7 +40,7 @@ struct Http2Session::Callbacks {
   static int on_header(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name, size_t name_bytes,
                        const uint8_t* value, size_t value_bytes, uint8_t, void* user) {
     Http2Stream* stream = stream_of(frame, user);
-    if (stream == nullptr) return 0;  // refused
+    if (stream == nullptr) return 0;  // the stream was refused
     const bool is_taken =
         self(user).streams_.add_field(*stream, view_of(name, name_bytes), view_of(value, value_bytes));
     return is_taken ? 0 : NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
@@ -108,8 +108,8 @@ struct Http2Session::Callbacks {
     return 0;
   }
 
-  /// As long as the client takes them and there is something to fill them: the library's own limit is 16 KiB,
-  /// and it makes room for what is said here.
+  /// The length of a frame: as large as the client permits and the unsent bytes can fill. The library's
+  /// default limit is 16 KiB; it allocates a buffer of the length returned here.
   static ssize_t frame_bytes(nghttp2_session*, uint8_t, int32_t id, int32_t connection_left,
                              int32_t stream_left, uint32_t frame_left, void* user) {
     Http2Session& s = self(user);
@@ -173,7 +173,7 @@ bool Http2Session::receive(std::string_view bytes, int64_t now_ns) {
   return goes_on;
 }
 
-/// Whose body the next bytes carry; null: nobody's.
+/// The stream to whose body the next bytes belong; null if there is none.
 Http2Stream* Http2Session::body_stream() const {
   const int32_t id = place_.body_stream();
   return id == 0 ? nullptr : library_->stream_of(id);
@@ -227,21 +227,21 @@ void Http2Session::on_ping() {
   if (!pings_.allows(now_ns_, interval_ns, limits_.ping_strikes)) end("too_many_pings");
 }
 
-/// An entry may cost a pass over all streams (RFC 9113, 6.9.2), and every frame an answer.
+/// One entry may cost a pass over all streams (RFC 9113, 6.9.2), and each frame costs an acknowledgement.
 void Http2Session::on_settings(size_t entries) {
   if (!settings_.allows(now_ns_, entries + 1, limits_.settings_at_once, limits_.settings_per_second))
     end("too_many_settings");
 }
 
-/// A client that opens streams and resets them, or makes us do so, pays nothing for what they began, and
-/// never has too many open. nghttp2 counts the client's own resets too, but takes all that was read
-/// meanwhile.
+/// A client that opens streams and resets them, or makes the server reset them, is not charged for the work
+/// they began, and never exceeds the limit of open streams. nghttp2 also counts the client's own resets, but
+/// still processes everything it had read.
 void Http2Session::on_failed_stream() {
   if (!failures_.allows(now_ns_, 1, limits_.resets_at_once, limits_.resets_per_second))
     end("too_many_failed_streams");
 }
 
-/// Takes nothing more, and says why, once.
+/// Stops receiving and tells the client the reason, once.
 void Http2Session::end(std::string_view why) {
   if (is_broken_ || is_lost()) return;
   library_->end(NGHTTP2_ENHANCE_YOUR_CALM, why);

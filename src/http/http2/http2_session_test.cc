@@ -1,4 +1,4 @@
-// HTTP/2 sessions against nghttp2's client and frames by hand: bodies in place, windows, floods, ends.
+// HTTP/2 sessions against nghttp2's client and hand-made frames: bodies in place, windows, floods, ends.
 #include "http/http2/http2_session.h"
 
 #include <gtest/gtest.h>
@@ -20,10 +20,10 @@ using tests::http2_preface;
 using tests::Http2Peer;
 using tests::Http2PeerOptions;
 
-/// Frames and flags of RFC 9113.
+/// Frame types of RFC 9113.
 constexpr uint8_t kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kContinuation = 9;
 
-/// Keeps what it gets; its first `expected` bytes have a place, as a message of known length has.
+/// Keeps what it receives; the first `expected` bytes have a fixed place, as in a message of known length.
 class Kept final : public Http2Stream {
  public:
   explicit Kept(size_t expected) : place(expected) {}
@@ -75,7 +75,7 @@ class Side final : public Http2Owner {
   Http2Session session;
 };
 
-/// Bytes to and fro until both are silent.
+/// Exchanges bytes until both sides have nothing to send.
 bool settle(Http2Peer& peer, Side& side) {
   for (;;) {
     const std::string there = peer.output();
@@ -101,7 +101,7 @@ std::string noise(size_t bytes, unsigned seed = 1) {
   return out;
 }
 
-/// What readv() does with the bytes that wait.
+/// Distributes the waiting bytes over `views`, as readv() does.
 size_t fill(std::span<const iovec> views, std::string_view bytes) {
   size_t total = 0;
   for (const iovec& view : views) {
@@ -150,7 +150,7 @@ TEST(Http2Session, PiecesOfAnySizeMeanTheSame) {
   }
 }
 
-// Frames of one length are received where they belong; what is guessed wrong is put right.
+// Frames of equal length are received in place; wrong guesses of the length are corrected.
 TEST(Http2Session, LargeBodiesAreReceivedInPlace) {
   for (const uint32_t frame : {16384u, 16384u * 3, 5000u, 100'000u}) {
     for (const uint32_t padding : {0u, 7u}) {
@@ -161,7 +161,7 @@ TEST(Http2Session, LargeBodiesAreReceivedInPlace) {
         ASSERT_TRUE(settle(peer, side));  // the server's settings
         const std::string body = noise(side.expected + 100), other = noise(40'000, 2);
         peer.request(grpc_fields("/s/m"), body);
-        if (step == 70'001) peer.request(grpc_fields("/s/other"), other);  // its frames stand between
+        if (step == 70'001) peer.request(grpc_fields("/s/other"), other);  // its frames come in between
         std::string bytes = peer.output();
         std::string_view waiting = bytes;
         std::array<char, 16384> spill;
@@ -206,11 +206,11 @@ TEST(Http2Session, LargeAnswersKeepTheirBytes) {
   side.session.streams().write(stream, BodyPart(std::string_view(*kept), kept));
   side.session.streams().finish(stream, {{"grpc-status", "0"}});
   Output out;
-  side.session.send(out, SIZE_MAX, false);  // as views
+  side.session.send(out, SIZE_MAX, false);  // unsent parts as views, not copies
   EXPECT_GT(out.bytes(), 6'000'000u);
   EXPECT_GT(kept.use_count(), 1);
   ASSERT_TRUE(side.session.is_over() == false);
-  // The views themselves are read by the connection's tests.
+  // The content of the views is tested with the connection.
   Side again;
   Http2Peer other;
   const int32_t second = other.request(grpc_fields("/s/m"), "");
@@ -238,7 +238,7 @@ TEST(Http2Session, AHeldStreamStopsAtItsWindow) {
   EXPECT_TRUE(stream.has_ended);
 }
 
-/// What a held stream has received is no debt of the connection: the others' window opens again.
+/// Bytes that a held stream has received do not count for the connection: its window opens for other streams.
 TEST(Http2Session, TheConnectionsWindowOpensAsBytesArrive) {
   Side side({.stream_window_bytes = 100'000, .connection_window_bytes = 150'000});
   Http2Peer peer;
@@ -266,7 +266,7 @@ TEST(Http2Session, AnswersWaitForTheClientsWindow) {
   answer(side, *side.streams.at(0), noise(400'000));
   ASSERT_TRUE(settle(peer, side));
   EXPECT_EQ(peer.answer(id).body.size(), 1000u);
-  // So much is unsent that nothing new is taken.
+  // So many bytes are unsent that no new request is accepted.
   const int32_t refused = peer.request(grpc_fields("/s/m"), "");
   ASSERT_TRUE(settle(peer, side));
   EXPECT_TRUE(peer.answer(refused).has_closed);
@@ -282,8 +282,8 @@ TEST(Http2Session, AnswersWaitForTheClientsWindow) {
 
 // A client that never opens its window cannot make the server keep what it has finished.
 TEST(Http2Session, FinishedAnswersThatNobodyTakesAreDropped) {
-  for (const bool is_stream_open : {false, true}) {  // or the connection's window is what is shut
-    Side side({.reading = {.grace_ns = 1000, .bytes_per_second = 10'000'000}});  // ten bytes buy 1,000 ns
+  for (const bool is_stream_open : {false, true}) {  // true: only the connection's window is shut
+    Side side({.reading = {.grace_ns = 1000, .bytes_per_second = 10'000'000}});  // 10 bytes buy 1,000 ns
     Http2Peer peer({.window_bytes = 1000, .reads_late = true});
     const int32_t id = peer.request(grpc_fields("/s/m"), "");
     const int32_t other = peer.request(grpc_fields("/s/m"), "");
@@ -292,7 +292,7 @@ TEST(Http2Session, FinishedAnswersThatNobodyTakesAreDropped) {
     if (is_stream_open) peer.widen(id, 1 << 20);
     ASSERT_TRUE(settle(peer, side));
     int64_t now_ns = 1;
-    for (int i = 0; i < 10; ++i, now_ns += 900) {  // ten bytes each time are enough
+    for (int i = 0; i < 10; ++i, now_ns += 900) {  // ten bytes per round are enough
       side.session.drop_slow(now_ns);
       peer.widen(id, 10);
       peer.widen(0, 10);
@@ -305,12 +305,12 @@ TEST(Http2Session, FinishedAnswersThatNobodyTakesAreDropped) {
     EXPECT_TRUE(peer.answer(id).has_closed);
     EXPECT_EQ(peer.answer(id).error, 8u);  // CANCEL
     EXPECT_TRUE(side.streams[0]->has_closed);
-    EXPECT_FALSE(peer.answer(other).has_closed);  // has said nothing yet
+    EXPECT_FALSE(peer.answer(other).has_closed);  // its answer has not begun
   }
 }
 
-// Nor by opening it a little now and then, its own or the connection's, nor both in turn; nor may it keep an
-// answer that goes on for as long as it likes.
+// Nor can a client keep an answer by opening the stream's or the connection's window a little now and then,
+// or both in turn; this includes an answer that is not finished.
 TEST(Http2Session, AnswersTakenTooSlowlyAreDropped) {
   for (const char* opens : {"stream", "connection", "either in turn"}) {
     for (const bool is_finished : {false, true}) {
@@ -326,7 +326,7 @@ TEST(Http2Session, AnswersTakenTooSlowlyAreDropped) {
       if (is_finished) side.session.streams().finish(*side.streams[0], {});
       int64_t now_ns = 1;
       for (int i = 0; i < 200 && !side.streams[0]->has_closed; ++i, now_ns += 500) {
-        // Two bytes buy 200 ns of 500; quick beginnings give nothing to live on.
+        // Two bytes extend the deadline by 200 of 500 ns; fast initial reading gives no credit for later.
         const bool in_turn = opens[0] == 'e';
         if (opens[0] != 'c') peer.widen(id, !in_turn ? 2 : i % 2 == 0 ? 1 : 3);
         if (opens[0] != 's') peer.widen(0, !in_turn ? 2 : i % 2 == 0 ? 3 : 1);
@@ -340,7 +340,7 @@ TEST(Http2Session, AnswersTakenTooSlowlyAreDropped) {
   }
 }
 
-// One slow stream of a busy connection goes; the connection's own pace and the other streams are good.
+// One slow stream of a busy connection is dropped; the connection and its other streams are not.
 TEST(Http2Session, ASlowStreamIsNoFaultOfTheOthers) {
   Side side({.reading = {.grace_ns = 1000, .bytes_per_second = 1'000'000'000}});
   Http2Peer peer({.window_bytes = 1000, .reads_late = true});
@@ -359,7 +359,7 @@ TEST(Http2Session, ASlowStreamIsNoFaultOfTheOthers) {
   EXPECT_EQ(peer.answer(quick).error, 0u);
 }
 
-// While memory is short, silence alone is enough.
+// While memory is short, a client that reads nothing is dropped after `quiet_ns`, whatever its pace.
 TEST(Http2Session, AnswersThatNobodyTakesGoSoonerWhereMemoryIsShort) {
   Side side({.max_unsent_bytes = 300'000});
   Http2Peer peer({.window_bytes = 1000, .reads_late = true});
@@ -385,13 +385,13 @@ TEST(Http2Session, FieldsThatDoNotEndEndTheSession) {
   ASSERT_TRUE(side.session.receive(http2_frame(kHeaders, 0, 1, "\x82"), 1));
   side.session.drop_slow(1001);
   EXPECT_FALSE(side.session.is_over());
-  ASSERT_TRUE(side.session.receive(http2_frame(kContinuation, 0, 1, "\x84"), 1000));  // something comes
+  ASSERT_TRUE(side.session.receive(http2_frame(kContinuation, 0, 1, "\x84"), 1000));  // some bytes arrive
   side.session.drop_slow(1002);
   EXPECT_TRUE(side.session.is_over());
   EXPECT_NE(side.output().find("fields_without_end"), std::string::npos);
 }
 
-// Streams that are opened and do nothing cost their connection what it says of them.
+// The fields of open streams count as memory of their connection, even if the streams do nothing.
 TEST(Http2Session, FieldsOfOpenStreamsCount) {
   const int64_t before = base::process_memory().used_bytes();
   {
@@ -455,7 +455,7 @@ TEST(Http2Session, FieldsBeyondTheLimitAreLeftOut) {
   EXPECT_FALSE(side.streams[0]->fields_fit);
 }
 
-// Each byte of such a request names a field of 4,000: it is reset and what comes is not looked at.
+// Each byte of such a request refers to a field of 4,000 bytes: it is reset, and the rest is not processed.
 TEST(Http2Session, FieldsByTheMegabyteAreReset) {
   Side side;
   ASSERT_TRUE(side.session.receive(http2_preface(), 1));
@@ -476,8 +476,8 @@ TEST(Http2Session, NoMoreStreamsThanTold) {
   Side side({.max_streams = 10});
   Http2Peer peer;
   for (int i = 0; i < 20; ++i) peer.request(grpc_fields("/s/m"), "x", false);
-  // The client has not seen our settings: what it opens beyond them is refused or ends the session, never
-  // kept.
+  // The client has not received the server's settings yet. Streams beyond their limit are refused or end the
+  // session, but are never kept.
   side.session.receive(peer.output(), 1);
   EXPECT_LE(side.session.streams().open().size(), 10u);
 }
@@ -515,7 +515,7 @@ TEST(Http2Session, PingsBetweenAnswersAreFineAndFloodsAreNot) {
     peer.ping();
     ++pings;
   } while (settle(peer, side) && pings < 100);
-  EXPECT_EQ(pings, 4);                 // one, and two that are forgiven
+  EXPECT_EQ(pings, 4);                 // the first, two strikes, and one too many
   EXPECT_EQ(peer.goaway_error(), 11);  // ENHANCE_YOUR_CALM
   EXPECT_TRUE(side.session.is_over());
 }
@@ -530,7 +530,7 @@ TEST(Http2Session, FloodsByHandEndTheSession) {
     return side.session.is_over();
   };
   EXPECT_TRUE(ends(http2_frame(kPing, 0, 0, "12345678"), 2000));
-  // Pings of one read are told off once.
+  // Many pings in one read are answered with a single error.
   Side one;
   std::string pings = http2_preface();
   for (int i = 0; i < 100; ++i) pings += http2_frame(kPing, 0, 0, "12345678");
@@ -539,7 +539,7 @@ TEST(Http2Session, FloodsByHandEndTheSession) {
   EXPECT_NE(told.find("too_many_pings"), std::string::npos);
   EXPECT_EQ(told.find("too_many_pings"), told.rfind("too_many_pings"));
   EXPECT_TRUE(ends(http2_frame(kSettings, 0, 0, ""), 5000));
-  // A header that never ends, in small and in large pieces.
+  // A header that never ends, sent in small continuation frames.
   Side side;
   ASSERT_TRUE(side.session.receive(http2_preface(), 1));
   side.session.receive(http2_frame(kHeaders, 0, 1, ""), 1);
@@ -582,7 +582,7 @@ TEST(Http2Session, AnnouncedEndsLetOpenStreamsFinish) {
   EXPECT_TRUE(side.session.is_over());
 }
 
-/// Fails at one allocation, and from then on if it `stays` short.
+/// Fails at one allocation and, if `stays`, at all later ones.
 class ShortMemory final : public Http2Memory {
  public:
   ShortMemory(int fails_at, bool stays) : left_(fails_at), stays_(stays) {}
@@ -596,7 +596,7 @@ class ShortMemory final : public Http2Memory {
   bool stays_;
 };
 
-/// Requests, answers, resets, held and waiting streams, an announced end. False: the session was lost.
+/// A session with requests, answers, resets, held and waiting streams, and an end. False if it was lost.
 bool converse(std::unique_ptr<Http2Memory> memory) {
   Side side({.stream_window_bytes = 20'000}, std::move(memory));
   Http2Peer peer({.window_bytes = 5'000, .reads_late = true});
@@ -640,8 +640,8 @@ bool converse(std::unique_ptr<Http2Memory> memory) {
   return true;
 }
 
-// Whichever allocation of nghttp2 fails, the session is lost and nothing else: no block is used or freed
-// again.
+// Whichever allocation of nghttp2 fails, only the session is lost: no memory block is used or freed after it
+// was freed.
 TEST(Http2Session, MemoryThatFailsEndsTheSession) {
   for (const bool stays : {false, true}) {
     int fails_at = 2;  // the first is the session itself
@@ -657,7 +657,7 @@ TEST(Http2Session, MemoryThatFailsEndsTheSession) {
   }
 }
 
-/// Throws at what is told to it.
+/// Throws in the callback number `at`.
 class Throwing final : public Http2Stream {
  public:
   explicit Throwing(int at) : at_(at) {}
@@ -677,7 +677,7 @@ class Throwing final : public Http2Stream {
   int at_;
 };
 
-// A stream that throws ends its session, which then sends nothing more, however often it is asked.
+// A callback that throws ends its session, which sends nothing more, however often it is asked to.
 TEST(Http2Session, WhatIsThrownEndsTheSession) {
   struct Owner final : Http2Owner {
     explicit Owner(int at) : stream(std::make_shared<Throwing>(at)) {}
@@ -685,7 +685,7 @@ TEST(Http2Session, WhatIsThrownEndsTheSession) {
     void on_output() override {}
     std::shared_ptr<Throwing> stream;
   };
-  for (int at = 0; at <= 5; ++at) {  // 5: nowhere
+  for (int at = 0; at <= 5; ++at) {  // 5: in no callback
     Owner owner(at);
     Http2Session session({}, owner);
     Http2Peer peer;

@@ -1,4 +1,4 @@
-// Streams of HTTP/2: fields and bodies to who answers, answers to nghttp2, and what either may cost.
+// HTTP/2 streams: pass fields and bodies to the handlers and answers to nghttp2, within limits of cost.
 #include "http/http2/http2_streams.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace trireme::http {
 namespace {
 
 constexpr size_t kFieldOverhead = 32;  // RFC 9113, 6.5.2
-constexpr size_t kHostileFactor = 4;   // fields so many times over their limit are not even looked at
+constexpr size_t kHostileFactor = 4;   // beyond this multiple of their limit, fields are not even read
 
 }  // namespace
 
@@ -28,7 +28,7 @@ void Http2Streams::begin(int32_t id, int64_t now_ns) {
 bool Http2Streams::add_field(Http2Stream& stream, std::string_view name, std::string_view value) {
   const size_t bytes = name.size() + value.size() + kFieldOverhead;
   stream.field_bytes_ += bytes;
-  // A byte may name a field of 4 KiB: nghttp2 resets the stream and only keeps its table in step.
+  // One byte may refer to a field of 4 KiB. On false, nghttp2 resets the stream and only updates its table.
   if (stream.field_bytes_ > kHostileFactor * limits_.max_field_bytes) return false;
   if (stream.has_begun_ || stream.field_bytes_ > limits_.max_field_bytes) return true;
   if (!fields_.keep(bytes)) return false;
@@ -123,7 +123,7 @@ void Http2Streams::send(Http2Stream& stream, size_t bytes, Output& out, bool cop
   stream.on_sent(stream.answer_.unsent().sent_bytes());
 }
 
-/// A client that still sends is told to stop.
+/// Tells a client that is still sending to stop.
 void Http2Streams::after_answer(Http2Stream& stream) {
   if (!stream.has_ended_) library_.reset(stream.id_, NGHTTP2_NO_ERROR);
 }

@@ -1,4 +1,4 @@
-// Calls of nghttp2, each with what a failure means.
+// Calls of nghttp2, each with the handling of its failure.
 #include "http/http2/nghttp_session.h"
 
 #include <algorithm>

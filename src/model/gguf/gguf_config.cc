@@ -1,4 +1,4 @@
-// What the metadata of a GGUF file says about the decoder in it. Keys: ARCHITECTURE.name.
+// Reads the description of a decoder from the metadata of a GGUF file. Keys: ARCHITECTURE.name.
 #include "model/gguf/gguf_config.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ using zoo::RotarySpec;
 
 constexpr int64_t kMostLayers = 1 << 16;
 
-/// One architecture of GGUF. Its tensors, where they are there, say the rest: biases, norms of heads, a head
-/// of its own, experts.
+/// One architecture of GGUF. The presence of tensors tells the rest: biases, norms of heads, a separate
+/// output head, experts.
 struct Architecture {
   std::string_view name;
   bool is_interleaved = false;  ///< pairs of rotating channels are neighbours
@@ -99,7 +99,7 @@ class Reader {
   const GgufTensor* tensor(std::string_view name) const { return file_.find(name); }
   const GgufTensor* first(std::string_view name) const { return tensor(base::concat("blk.0.", name)); }
 
-  /// Keys that change what the network computes, and that it does not have.
+  /// Refuses keys that change the computation in a way that the network here does not implement.
   void refuse_others() const {
     for (const char* name :
          {"attention.max_alibi_bias", "attention.clamp_kqv", "expert_weights_scale",
@@ -163,15 +163,15 @@ class Reader {
     c.embedding_scale = std::sqrt(static_cast<double>(c.width));
     c.logit_cap = number("final_logit_softcapping", 0);
     c.score_cap = number("attn_logit_softcapping", 0);
-    // The 27B models divide scores by the root of width / heads, which is not that of their heads' channels;
-    // files do not say so but by the number of layers.
+    // The 27B models divide scores by the root of width / heads, which differs from the channels of their
+    // heads. Files only show this by the number of layers.
     const bool is_27b =
         (a_.name == "gemma2" && c.layers.size() == 46) || (a_.name == "gemma3" && c.layers.size() == 62);
     if (is_27b && c.query_scale == 0)
       c.query_scale = 1 / std::sqrt(static_cast<double>(c.width) / static_cast<double>(c.heads));
   }
 
-  /// Where blocks normalise.
+  /// Determines where blocks normalise.
   void read_places() {
     DecoderConfig& c = d_.config;
     const bool has_two = first("ffn_norm.weight") != nullptr || first("attn_norm_2.weight") != nullptr;
@@ -207,7 +207,7 @@ class Reader {
       s.gain *= zoo::yarn_gain(s.factor);
       s.fast = number("rope.scaling.yarn_beta_fast", 32);
       s.slow = number("rope.scaling.yarn_beta_slow", 1);
-      s.is_rounded = a_.name != "gpt-oss";  // which files do not tell
+      s.is_rounded = a_.name != "gpt-oss";  // files do not state it
     } else if (type != "none" && type != "linear" && type != "longrope") {
       base::fail_unsupported("rotary positions of type '", type.substr(0, 40), "'");
     }
@@ -215,7 +215,7 @@ class Reader {
     c.rotary.push_back({.theta = number("rope.freq_base_swa", 10000)});
   }
 
-  /// Factors of wavelengths: Llama 3's, or LongRoPE's up to the original length.
+  /// Factors of wavelengths: those of Llama 3, or those of LongRoPE up to the original length.
   const GgufTensor* stretches() const {
     const GgufTensor* own = tensor("rope_freqs.weight");
     return own != nullptr ? own : tensor("rope_factors_short.weight");

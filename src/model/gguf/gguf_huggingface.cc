@@ -1,4 +1,4 @@
-// Hugging Face directories as GGUF files have them: names, rows in their order, metadata.
+// Converts Hugging Face directories to GGUF conventions: names, order of rows, metadata.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,7 +20,7 @@ using tensor::Tensor;
 using zoo::DecoderConfig;
 using zoo::RotaryKind;
 
-/// The weights of a decoder in the order in which it asks for them.
+/// Records the weights of a decoder in the order in which it asks for them.
 class ListedParams : public ParamSource {
  public:
   Tensor get(const std::string& name, const Dims& dims, const Init&) override {
@@ -53,7 +53,7 @@ std::string_view architecture_of(const std::string& model_type) {
   base::fail_unsupported("writing a model of type '", model_type, "' as GGUF");
 }
 
-/// Rows of each head so that channels of a pair, which are halves of it, become neighbours.
+/// Reorders the rows of each head: the two channels of a pair, stored in its two halves, become neighbours.
 void interleave(std::vector<float>& values, int64_t heads, int64_t row) {
   const int64_t half = static_cast<int64_t>(values.size()) / row / heads / 2;
   std::vector<float> out(values.size());
@@ -66,13 +66,13 @@ void interleave(std::vector<float>& values, int64_t heads, int64_t row) {
   values = std::move(out);
 }
 
-/// Weights of a checkpoint as GGUF has them.
+/// Reads the weights of a checkpoint in GGUF's form.
 struct WeightReader {
   std::unique_ptr<hf::CheckpointParams> params;
   DecoderConfig config;
   std::string architecture;
 
-  /// `ours`, `theirs`: names in the checkpoint's network and in the file.
+  /// `ours`, `theirs`: the weight's name in the checkpoint's network and in the GGUF file.
   std::vector<float> values(const std::string& ours, const std::string& theirs, const Dims& dims) const {
     const Tensor t = params->get(ours, dims, Init::zeros());
     std::vector<float> values(t.data<float>().begin(), t.data<float>().end());
@@ -167,7 +167,7 @@ class Converter {
       base::fail_unsupported("a gate clamped at another number than 7");
   }
 
-  /// Every n-th layer has none; another order cannot be told.
+  /// GGUF can only state that every n-th layer has no window; other arrangements are refused.
   void write_windows() {
     int64_t window = 0, every = 1;
     for (const zoo::DecoderLayer& layer : c().layers) window = std::max(window, layer.window);
@@ -205,7 +205,7 @@ class Converter {
     if (s.kind == RotaryKind::llama3) add_stretch(s);
   }
 
-  /// Llama 3's factors of wavelengths are a tensor.
+  /// GGUF stores Llama 3's factors of wavelengths as a tensor.
   void add_stretch(const zoo::RotarySpec& s) {
     const int64_t channels = c().rotated == 0 ? c().head_dim : c().rotated;
     const std::vector<double> stretched = zoo::rotary_frequencies(s, channels);
@@ -236,7 +236,7 @@ class Converter {
     }
   }
 
-  /// Joined matrices of Phi-3 and Falcon: takes the first of the parts for all, and passes over the others.
+  /// Joins the matrices that Phi-3 and Falcon store joined: the first part writes all, others are skipped.
   bool joins(const std::vector<std::pair<std::string, Dims>>& own,
              const std::vector<std::pair<std::string, Dims>>& named, size_t i) {
     const std::string& name = named[i].first;

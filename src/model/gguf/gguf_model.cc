@@ -1,4 +1,4 @@
-// Language models in GGUF files: weights from the mapped file.
+// Language models in GGUF files; their weights stay in the mapped file.
 #include "model/gguf/gguf_model.h"
 
 #include <algorithm>
@@ -18,14 +18,14 @@ using tensor::GgufFile;
 using tensor::GgufTensor;
 using tensor::Tensor;
 
-/// Rows [begin, end) of a tensor of the file.
+/// Rows [begin, end) of a tensor in the file.
 struct Part {
   const GgufTensor* tensor = nullptr;
   int64_t begin = 0, end = 0;
   Dims dims;  ///< of these rows
 };
 
-/// 16-bit floats as f32.
+/// Converts 16-bit floats to f32.
 Tensor widened(const Part& part, const std::byte* from) {
   Tensor out = Tensor::empty(DType::f32, part.dims);
   const bool is_half = part.tensor->type->name == "f16";
@@ -38,7 +38,7 @@ Tensor widened(const Part& part, const std::byte* from) {
   return out;
 }
 
-/// The tensors of a file as the decoder asks for them.
+/// The tensors of a file, under the names that the decoder asks for.
 class GgufParams : public ParamSource {
  public:
   GgufParams(const GgufFile& file, const std::vector<JoinedTensor>& joined) : file_(file), joined_(joined) {}
@@ -56,7 +56,7 @@ class GgufParams : public ParamSource {
   }
 
  private:
-  /// `keeps_halves`: matrices of 16-bit floats stay so.
+  /// `keeps_halves`: matrices of 16-bit floats are not widened.
   StoredParam read(const std::string& name, const Dims& dims, bool keeps_halves) const {
     try {
       return stored_part(part(name), dims, keeps_halves);
@@ -115,7 +115,7 @@ class GgufParams : public ParamSource {
     return {Tensor::view(DType::u8, {rows, row_bytes}, bytes, file_.owner()), std::string(format->name)};
   }
 
-  /// Whether products read a matrix in 16 bits: whole runs of 32 weights, worth it, and where halves may lie.
+  /// Whether a matrix stays in 16 bits: rows of whole runs of 32 weights, large enough, and aligned.
   static bool is_kept_matrix(std::span<const std::byte> bytes, const Dims& dims) {
     constexpr int64_t kLeastKept = 4096;
     return dims.size() >= 2 && dims.back() % 32 == 0 && tensor::element_count(dims) >= kLeastKept &&
@@ -128,7 +128,7 @@ class GgufParams : public ParamSource {
     return {.data = Tensor::view(dtype, rows, bytes, file_.owner()), .from = std::string(type)};
   }
 
-  /// Where they lie, if that is a place for floats.
+  /// A view of the floats if they are aligned, else a copy.
   Tensor floats(std::span<const std::byte> bytes, const Dims& dims) const {
     if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0)
       return Tensor::view(DType::f32, dims, bytes, file_.owner());
@@ -141,7 +141,7 @@ class GgufParams : public ParamSource {
   const std::vector<JoinedTensor>& joined_;
 };
 
-/// What hf::end_tokens reads: the tokens that end an answer.
+/// The configuration that hf::end_tokens reads: the tokens that end an answer.
 base::Json config_of(const GgufFile& file, const GgufDecoder& d) {
   base::Json config = base::Json::object({{"gguf_architecture", d.config.name}});
   base::Json ends = base::Json::array();

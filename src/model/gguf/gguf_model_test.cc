@@ -1,5 +1,5 @@
-// Models in GGUF files: weights lie in the mapped file, blocks stay blocks, damage is refused, and a file
-// written from another is the same model.
+// Tests models in GGUF files: weights stay in the mapped file, blocks stay blocks, damage is refused, and a
+// file written from another one is the same model.
 #include "model/gguf/gguf_model.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ GgufWriter llama_metadata() {
   return w;
 }
 
-/// Writes a file whose matrices are of one type, with any bytes for content.
+/// Writes a file whose matrices have one type and arbitrary content.
 std::string write_file(GgufWriter w, const std::string& path, const std::string& type) {
   std::vector<size_t> bytes;
   for (const Planned& t : llama_tensors()) {
@@ -171,7 +171,7 @@ TEST_F(GgufModelTest, AnySizesAreReadOrRefused) {
 TEST_F(GgufModelTest, QuantizesWithSmallErrors) {
   const std::string file = write_file(llama_metadata(), path("x.gguf"), "f32");
   base::ThreadPool pool(2);
-  // Bits of a weight and the error that they allow for evenly spread numbers.
+  // Formats, and the relative error that their bits allow for evenly spread numbers.
   const std::vector<std::pair<std::string, double>> formats{{"f32", 0},     {"bf16", 2e-3}, {"f16", 3e-4},
                                                             {"q8_0", 6e-3}, {"q4_0", 0.1},  {"q5_1", 0.05}};
   for (const auto& [format, allowed] : formats) {
@@ -190,7 +190,7 @@ TEST_F(GgufModelTest, QuantizesWithSmallErrors) {
       EXPECT_TRUE(t.dims.size() == 1 || format[0] != 'q' || t.relative > 0);
     }
     EXPECT_NO_THROW(load_gguf(out)) << format;
-    // Again into the same format: the same bytes.
+    // Writing again in the same format gives the same bytes.
     const std::string again = path("again.gguf");
     write_quantized(gguf_source(written), format, again, pool);
     const GgufFile copied = GgufFile::open(again);

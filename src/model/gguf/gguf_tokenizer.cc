@@ -1,4 +1,4 @@
-// The tokenizer of a Hugging Face directory as metadata of a GGUF file.
+// Writes the tokenizer of a Hugging Face directory as metadata of a GGUF file.
 #include "model/gguf/gguf_tokenizer.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 enum TokenKind : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5 };
 constexpr int64_t kMostTokens = 1 << 24;
 
-/// llama.cpp's name of a pattern that cuts text into words, by what is found in it.
+/// llama.cpp's name for the pattern that splits text into words, recognised by characteristic parts of it.
 std::string_view pattern_name(const base::Json& tokenizer) {
   const base::Json* cut = tokenizer.find("pre_tokenizer");
   const std::string text = cut == nullptr ? "" : cut->dump();

@@ -1,4 +1,4 @@
-// Rewriting models as GGUF files in another precision.
+// Rewrites models as GGUF files in another precision.
 #include "model/gguf/quantize.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 using tensor::BlockFormat;
 using tensor::GgufType;
 
-/// ftype of the metadata: llama.cpp's name for what most tensors of a file are in.
+/// ftype in the metadata: llama.cpp's name for the type of most tensors of a file.
 struct FileType {
   std::string_view format;
   uint32_t number;
@@ -26,7 +26,7 @@ constexpr FileType kFileTypes[] = {{"f32", 0},   {"f16", 1},   {"q4_0", 2},    {
 
 bool is_plain(std::string_view type) { return type == "f32" || type == "f16" || type == "bf16"; }
 
-/// n floats at `from` in the bits of a plain type, or back.
+/// Converts n floats at `from` to a plain type; from_plain() converts back.
 void to_plain(std::string_view type, const float* from, size_t n, char* to) {
   if (type == "f32") return void(std::memcpy(to, from, n * 4));
   for (size_t i = 0; i < n; ++i) {
@@ -44,7 +44,7 @@ void from_plain(std::string_view type, const char* from, size_t n, float* to) {
   }
 }
 
-/// Rows of `width` in a type: bytes -> floats.
+/// Decodes rows of a type from bytes to floats.
 std::vector<float> decoded(const GgufType& type, const char* bytes, int64_t elements,
                            base::ThreadPool* pool) {
   std::vector<float> values(static_cast<size_t>(elements));
@@ -67,8 +67,8 @@ std::vector<float> decoded(const GgufType& type, const char* bytes, int64_t elem
   return values;
 }
 
-/// How much each error of a block counts: what its channel does, the more the larger the weight is beside its
-/// mates, as llama.cpp weighs them. `at`: the first weight's place in the matrix.
+/// How much each error in a block counts: the importance of the channel, times a factor that grows with the
+/// weight, as in llama.cpp. `at`: the position of the block's first weight in the matrix.
 void weigh(std::span<const float> block, const std::vector<float>& importance, int64_t at,
            std::vector<float>& by) {
   float squares = 0;
@@ -78,7 +78,7 @@ void weigh(std::span<const float> block, const std::vector<float>& importance, i
   for (size_t i = 0; i < block.size(); ++i) by[i] = channels[i] * std::sqrt(spread + block[i] * block[i]);
 }
 
-/// `importance` [width] of the channels of a row, or null.
+/// `importance` [width]: of the channels of a row, or null.
 std::string encoded(const GgufType& type, const std::vector<float>& values,
                     const std::vector<float>* importance, base::ThreadPool& pool) {
   const auto elements = static_cast<int64_t>(values.size());
@@ -104,10 +104,10 @@ std::string encoded(const GgufType& type, const std::vector<float>& values,
   return bytes;
 }
 
-/// Formats whose encoders read importance.
+/// Formats whose encoders use importance.
 bool searches_scales(std::string_view format) { return format.ends_with("_k") || format == "iq4_nl"; }
 
-/// What is looked up by small numbers, or decides more than it weighs, stays as it is.
+/// Tensors that stay in f32: small ones, position tables, and routers, whose effect exceeds their size.
 bool is_kept(const SourceTensor& t) {
   return t.dims.size() < 2 || !t.name.ends_with(".weight") ||
          t.name.find("ffn_gate_inp") != std::string::npos || t.name.starts_with("position_embd");
@@ -121,7 +121,7 @@ struct Choice {
 Choice choose(const SourceTensor& t, const GgufType& wanted) {
   if (is_kept(t)) return {&tensor::gguf_type("f32"), wanted.name == "f32" ? "" : "few weights"};
   const int64_t width = t.dims.back();
-  const bool is_small = wanted.bytes * 8 < 6 * wanted.elements;  // fewer than 6 bits a weight
+  const bool is_small = wanted.bytes * 8 < 6 * wanted.elements;  // fewer than 6 bits per weight
   const GgufType& six = tensor::gguf_type("q6_k");
   const bool is_head = t.name == "output.weight" || t.name == "token_embd.weight";
   if (t.name == "output.weight" && is_head && is_small && width % six.elements == 0)

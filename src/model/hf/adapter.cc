@@ -1,4 +1,4 @@
-// Adapters of low rank as PEFT writes them.
+// Low-rank adapters (LoRA) in the files that PEFT writes.
 #include "model/hf/adapter.h"
 
 #include <algorithm>
@@ -23,18 +23,18 @@ constexpr const char* kWeights = "adapter_model.safetensors";
 constexpr size_t kMostConfigBytes = size_t{1} << 20;
 constexpr int64_t kMostRank = 4096;
 
-/// Members that change nothing of what a trained adapter computes.
+/// Members that do not change what a trained adapter computes.
 const std::set<std::string_view> kWithoutEffect{
     "auto_mapping",        "base_model_name_or_path",
     "exclude_modules",
-    "fan_in_fan_out",  // of the base; factors do not change
+    "fan_in_fan_out",  // concerns the base; the factors are the same
     "inference_mode",      "layers_pattern",
-    "layers_to_transform",  // the file has the layers that there are
+    "layers_to_transform",  // the file only has the layers that exist
     "loftq_config",        "lora_dropout",
     "megatron_core",       "peft_version",
     "qalora_group_size",   "revision",
     "runtime_config",      "task_type"};
-/// Ways to begin that change the base's weights, too; others only choose the first factors.
+/// Initialisations that also change the base's weights; others only choose the first factors.
 constexpr std::string_view kChangesBase[] = {"pissa", "olora", "corda", "loftq"};
 
 bool is_nothing(const Json& value) {
@@ -42,7 +42,7 @@ bool is_nothing(const Json& value) {
          (value.is_array() && value.size() == 0) || (value.is_object() && value.size() == 0);
 }
 
-/// What adapter_config.json says.
+/// The content of adapter_config.json.
 struct Config {
   int64_t rank = 0;
   double alpha = 0;
@@ -59,13 +59,13 @@ struct Config {
   void read(std::string_view key, const Json& value);
 };
 
-/// Whether a module's name is `end`, or ends in it behind a dot.
+/// Whether a module's name equals `end`, or ends with "." and `end`.
 bool ends_in(std::string_view module, std::string_view end) {
   if (!module.ends_with(end)) return false;
   return module.size() == end.size() || module[module.size() - end.size() - 1] == '.';
 }
 
-/// The value for a module, or what holds for all.
+/// The value for a module, or the one for all modules.
 template <class T>
 T by_module(const std::map<std::string, T>& values, std::string_view module, T otherwise) {
   for (const auto& [end, value] : values) {
@@ -74,7 +74,7 @@ T by_module(const std::map<std::string, T>& values, std::string_view module, T o
   return otherwise;
 }
 
-/// Keys of PEFT's patterns are regular expressions; those that people write are names.
+/// Keys of PEFT's patterns are regular expressions; only those that are plain names are accepted.
 void check_pattern(const std::string& key) {
   const bool is_name = !key.empty() && std::all_of(key.begin(), key.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '.';
@@ -111,7 +111,7 @@ void Config::read(std::string_view key, const Json& value) {
   } else if (key == "bias") {
     if (value.as_string() != "none") base::fail_unsupported(kConfig, ": bias ", value.dump());
   } else if (key == "target_modules") {
-    if (!value.is_array()) return;  // a pattern: the file has the modules that it met
+    if (!value.is_array()) return;  // a pattern: the file only has the modules that matched
     for (const Json& name : value.as_array()) targets.push_back(name.as_string());
   } else if (key == "init_lora_weights") {
     const std::string how = value.is_string() ? value.as_string() : "";
@@ -153,12 +153,12 @@ Config read_config(const std::string& directory) {
       base::parse_json(base::read_file((fs::path(directory) / kConfig).string(), kMostConfigBytes)));
 }
 
-/// Both factors of one module of the checkpoint.
+/// The two factors of one module of the checkpoint.
 struct Factors {
   const Tensor *a = nullptr, *b = nullptr;
 };
 
-/// The file's factors by the names of the checkpoint's modules.
+/// The factors in the file, by the names of the checkpoint's modules.
 std::map<std::string, Factors> factors_of(const Safetensors& file) {
   constexpr std::string_view kFront = "base_model.model.", kA = ".lora_A.weight", kB = ".lora_B.weight";
   std::map<std::string, Factors> found;
@@ -181,7 +181,7 @@ std::map<std::string, Factors> factors_of(const Safetensors& file) {
   return found;
 }
 
-/// A module's name in our network, where a checkpoint of the body alone leaves out its front.
+/// A module's name in the network: a checkpoint of the body alone omits the front of the name.
 std::string known_name(const std::string& name, const ModuleSizes& modules) {
   if (modules.contains(name)) return name;
   for (const char* front : {"model.", "transformer.", "gpt_neox."}) {
@@ -200,7 +200,7 @@ void require_sizes(const AdapterPart& part, const ModuleSizes& modules) {
                 part.module, "', whose product takes rows of ", in, " to rows of ", out);
 }
 
-/// The parts that a module of the checkpoint is of ours: one, or those that the checkpoint joins.
+/// The modules of the network that one module of the checkpoint covers: one, or several that it joins.
 std::vector<AdapterPart> parts_of(const std::string& name, const Factors& factors, const WeightMap& map,
                                   const ModuleSizes& modules) {
   for (const Joined& j : map.joined) {

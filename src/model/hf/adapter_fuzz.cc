@@ -1,5 +1,5 @@
 // Fuzzes adapters: any adapter_config.json and weights fit the modules of a small network, or are refused.
-// The input holds the two one after the other, 0xff between them.
+// The input holds one after the other, separated by 0xff.
 #include <unistd.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Adapters as PEFT writes them: what is read, what is refused and by which name, and mutated files.
+// Tests adapters written by PEFT: what is read, what is refused with which name, and mutated files.
 #include "model/hf/adapter.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(Adapter, IsReadByModuleWithItsScale) {
 
 TEST(Adapter, TakesRanksScalesAndNamesAsPeftDoes) {
   const Scratch scratch("patterns");
-  // Saved from the body alone, of two ranks, in 16 bits.
+  // An adapter saved from the body alone, with two different ranks, in 16 bits.
   std::vector<tests::AdapterModuleFile> modules = kFile;
   for (auto& m : modules) m.name = m.name.substr(6);
   modules[1].rank = 2;

@@ -34,8 +34,8 @@ zoo::BertConfig read_config(const base::Json& json) {
   return c;
 }
 
-/// The head that the checkpoint was saved with. A sentence-transformers directory is an encoder whatever it
-/// says.
+/// The head with which the checkpoint was saved. A sentence-transformers directory is an encoder, whatever
+/// its config.json says.
 BertHead saved_head(const base::Json& json, const std::string& directory) {
   if (is_sentence_encoder(directory)) return BertHead::none;
   const std::string architecture = first_architecture(json);

@@ -1,5 +1,5 @@
-// The MiniLM encoder against Transformers (f64 reference of tools/oracles/minilm_embeddings.py), and broken
-// directories.
+// Compares the MiniLM encoder with Transformers (f64 reference of tools/oracles/minilm_embeddings.py), and
+// tests broken directories.
 #include "model/hf/bert.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ TEST(Bert, MiniLmAgreesWithTransformers) {
   const auto out = interpret(model.graph, {ids, mask});
   ASSERT_EQ(out[0].dims(), (tensor::Dims{ids.dims()[0], ids.dims()[1], 384}));
   ASSERT_EQ(out[1].dims(), embedding.dims());
-  // The first sentence stands first in [sentences, tokens, width].
+  // The first sentence comes first in [sentences, tokens, width].
   const auto first = out[0].data<float>().first(static_cast<size_t>(hidden.elements()));
   EXPECT_LT(largest_error(first, hidden.data<float>()), 1e-5);
   EXPECT_LT(largest_error(out[1].data<float>(), embedding.data<float>()), 1e-6);

@@ -1,4 +1,4 @@
-// The weights of a Hugging Face checkpoint under the names that our networks ask for.
+// Provides the weights of a Hugging Face checkpoint under the names that the networks ask for.
 #include "model/hf/checkpoint.h"
 
 #include <cstring>
@@ -25,7 +25,7 @@ using tensor::Tensor;
 
 constexpr const char* kWhole = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr int64_t kLeastKept = 4096;  // elements of a matrix worth keeping in 16 bits
+constexpr int64_t kLeastKept = 4096;  // fewest elements of a matrix that is kept in 16 bits
 
 /// `text` with the first `from` replaced; empty if there is none.
 std::string replaced(const std::string& text, std::string_view from, std::string_view to) {
@@ -34,7 +34,7 @@ std::string replaced(const std::string& text, std::string_view from, std::string
   return text.substr(0, at) + std::string(to) + text.substr(at + from.size());
 }
 
-/// Checkpoints converted from TensorFlow say gamma and beta.
+/// Checkpoints converted from TensorFlow use the names gamma and beta.
 std::string old_norm_name(const std::string& name) {
   if (name.ends_with("LayerNorm.weight")) return replaced(name, "LayerNorm.weight", "LayerNorm.gamma");
   if (name.ends_with("LayerNorm.bias")) return replaced(name, "LayerNorm.bias", "LayerNorm.beta");
@@ -43,7 +43,7 @@ std::string old_norm_name(const std::string& name) {
 
 int64_t rows_of(const Joined& j) { return std::accumulate(j.rows.begin(), j.rows.end(), int64_t{0}); }
 
-/// The checkpoint's name of a part of a woven weight, without what follows it; empty for another weight.
+/// The checkpoint's name for a part of a woven weight, without its ending; empty for another weight.
 struct WovenName {
   std::string stem;
   bool is_bias = false;
@@ -56,7 +56,7 @@ WovenName woven_name(const std::string& ours, const Woven& w, size_t part) {
   return {};
 }
 
-/// The joined weight of its parts.
+/// Joins the parts of a weight, head by head.
 Tensor join_parts(const std::vector<Tensor>& parts, const Joined& j) {
   std::vector<Tensor> rows;
   for (int64_t h = 0; h < j.heads; ++h) {
@@ -73,7 +73,7 @@ Tensor join_parts(const std::vector<Tensor>& parts, const Joined& j) {
 Tensor part_of(const Tensor& whole, const Joined& j, size_t i) {
   base::require(whole.rank() > 0 && whole.dims()[0] == rows_of(j), "tensor '", j.name, "' is ",
                 whole.type().to_string(), ", the config wants ", rows_of(j), " rows");
-  int64_t before = 0;  // rows of earlier parts, of one head
+  int64_t before = 0;  // rows of earlier parts, per head
   for (size_t p = 0; p < i; ++p) before += j.rows[p] / j.heads;
   const int64_t step = rows_of(j) / j.heads, own = j.rows[i] / j.heads;
   if (j.heads == 1) return whole.rows(before, before + own);
@@ -239,7 +239,7 @@ StoredParam CheckpointParams::stacked(const Numbered& n, const std::string& name
     }
     return first.defined() ? stack_rows(parts) : Tensor();
   };
-  // Zero points of some experts only: those of the others are the middle.
+  // If only some experts have zero points, those of the others are set to the middle of the codes.
   const bool has_zeros =
       std::any_of(each.begin(), each.end(), [](const StoredParam& p) { return p.zero.defined(); });
   for (StoredParam& p : each) {

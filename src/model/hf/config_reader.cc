@@ -1,4 +1,4 @@
-// Reads config.json strictly.
+// Reads config.json strictly: unknown members are refused.
 #include "model/hf/config_reader.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace trireme::model::hf {
 namespace {
 
-/// Members that say nothing of what the network computes from tokens: training, saving, generation, caching.
+/// Members that do not affect what the network computes: training, saving, generation, caching.
 constexpr std::array<std::string_view, 61> kWithoutEffect{{"architectures",
                                                            "attention_dropout",
                                                            "attn_pdrop",

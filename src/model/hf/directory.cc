@@ -1,4 +1,4 @@
-// Hugging Face directories: which architecture lies there, and loading and saving it.
+// Hugging Face directories: recognises the architecture, loads and saves models.
 #include "model/hf/directory.h"
 
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using tensor::Tensor;
 
-/// An architecture that Transformers has too.
+/// An architecture that Transformers knows too.
 struct Architecture {
   std::string_view type;
   Model (*load)(const std::string&, const LoadOptions&);
@@ -32,7 +32,7 @@ Model load_encoder(const std::string& directory, const LoadOptions& options) {
 constexpr Architecture kArchitectures[] = {
     {"bert", load_encoder}, {"gpt2", load_gpt2}, {"vit", load_vit}, {"resnet", load_resnet}};
 
-/// Files of a tokenizer and of sentence-transformers, as far as a directory has them.
+/// Files of a tokenizer and of sentence-transformers that are copied if the directory has them.
 constexpr const char* kCompanions[] = {"tokenizer.json",
                                        "tokenizer_config.json",
                                        "vocab.txt",
@@ -49,7 +49,7 @@ constexpr const char* kCompanions[] = {"tokenizer.json",
                                        "1_Pooling/config.json",
                                        "generation_config.json"};
 
-/// Splits a stacked weight into equal runs of rows under the names of Transformers; others stay whole.
+/// Splits a stacked weight into equal parts with the names of Transformers; other weights stay whole.
 void append_weight(NamedTensors& out, const std::string& name, const Tensor& t) {
   for (const Stacked& s : stacked_weights()) {
     const size_t at = name.find(s.name);
@@ -65,8 +65,8 @@ void append_weight(NamedTensors& out, const std::string& name, const Tensor& t) 
   out.emplace_back(name, t);
 }
 
-/// An encoder's pooler, which our graph of hidden states does not hold, stays as the model's checkpoint has
-/// it.
+/// An encoder's pooler, which the graph of hidden states does not contain, is copied from the model's
+/// original checkpoint.
 void keep_pooler(NamedTensors& out, const Model& model) {
   if (model.config.get_or("model_type", "") != "bert" || model.directory.empty()) return;
   if (first_architecture(model.config) != "BertModel" || !has_checkpoint(model.directory)) return;
@@ -76,7 +76,7 @@ void keep_pooler(NamedTensors& out, const Model& model) {
   }
 }
 
-/// Adds biases of zeros where Transformers wants them: zeros mean the same.
+/// Adds zero biases where Transformers requires them; they do not change the model.
 void add_zero_biases(NamedTensors& out, const base::Json& config) {
   if (config.get_or("model_type", "") != "gpt2") return;
   std::unordered_map<std::string, bool> have;
@@ -147,7 +147,7 @@ void save_directory(const Model& model, const std::string& directory, const Save
 }
 
 void copy_companions(const std::string& from, const std::string& to) {
-  std::error_code none;  // directories that do not exist are unequal
+  std::error_code none;  // fs::equivalent: false for directories that do not exist
   if (from.empty() || fs::equivalent(from, to, none)) return;
   for (const char* name : kCompanions) {
     const fs::path source = fs::path(from) / name, target = fs::path(to) / name;

@@ -1,5 +1,5 @@
-// Hugging Face directories: the tiny Llama against its reference, and every architecture written and read
-// back.
+// Tests Hugging Face directories: the tiny Llama against its reference, and every architecture written and
+// read back.
 #include "model/hf/directory.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using tensor::Tensor;
 
-/// A directory of its own that goes with the test.
+/// A temporary directory that is deleted with the test.
 class Scratch {
  public:
   explicit Scratch(const std::string& name) : path_(fs::temp_directory_path() / ("trireme_hf_" + name)) {

@@ -1,4 +1,4 @@
-// What a Hugging Face directory says about generating text.
+// Reads what a Hugging Face directory states about generating text.
 #include "model/hf/generation.h"
 
 #include "base/files/file.h"

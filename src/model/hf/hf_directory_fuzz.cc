@@ -1,5 +1,5 @@
-// Fuzzes Hugging Face directories: any config.json, index and weights load as a graph that holds together, or
-// are refused. The input holds the three one after another, 0xff between them.
+// Fuzzes Hugging Face directories: any config.json, index and weights load as a valid graph, or are refused.
+// The input holds the three one after another, separated by 0xff.
 #include <unistd.h>
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Directory {
   std::string path = "/tmp/trireme_fuzz_hf." + std::to_string(getpid());
   Directory() { std::filesystem::create_directories(path); }
   ~Directory() { std::filesystem::remove_all(path); }
-  /// Without content there is no file.
+  /// Empty content means that there is no file.
   void put(const std::string& name, std::string_view content) const {
     const std::string file = path + "/" + name;
     if (content.empty()) {
@@ -32,7 +32,7 @@ struct Directory {
   }
 };
 
-/// Cuts off what stands before the next 0xff.
+/// Returns the part before the next 0xff, and removes it from `rest`.
 std::string_view next_part(std::string_view& rest) {
   const size_t end = std::min(rest.find('\xff'), rest.size());
   const std::string_view part = rest.substr(0, end);

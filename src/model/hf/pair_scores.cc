@@ -1,4 +1,4 @@
-// Cross-encoders: classifiers of one label that score how two texts fit, and what becomes of their logit.
+// Cross-encoders: classifiers with one label that score how well two texts match.
 #include "model/hf/pair_scores.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ const Json* text_in(const Json& json, std::string_view key) {
   return found != nullptr && found->is_string() ? found : nullptr;
 }
 
-/// The name of the activation, empty for the usual one; `key` becomes where it stands.
+/// The name of the activation, empty for the default; sets `key` to the member that holds the name.
 std::string named_activation(const std::string& directory, std::string& key) {
   const Json config = read_config_json(directory);
   key = "config.json: sentence_transformers.activation_fn";
@@ -36,7 +36,7 @@ std::string named_activation(const std::string& directory, std::string& key) {
   return name == nullptr ? "" : name->as_string();
 }
 
-/// The operator of ours that is the activation.
+/// The op that implements the activation.
 const char* activation_of(const std::string& directory) {
   std::string key;
   const std::string name = named_activation(directory, key);
@@ -51,7 +51,7 @@ bool is_open(const Shape& shape) {
   return shape.has_rank() && shape.rank() == 2 && !shape[0].is_static() && !shape[1].is_static();
 }
 
-/// True where the inputs are tokens, their mask and perhaps their types.
+/// Whether the inputs are tokens, their mask and optionally their types.
 bool takes_tokens(const ir::Graph& graph) {
   constexpr std::array<std::string_view, 3> kNames = {"input_ids", "attention_mask", "token_type_ids"};
   std::array<bool, 3> found{};
@@ -64,7 +64,7 @@ bool takes_tokens(const ir::Graph& graph) {
   return found[0] && found[1];
 }
 
-/// The output `logits` [batch, 1]; kNoValue: there is none.
+/// The output `logits` [batch, 1]; kNoValue if there is none.
 ir::ValueId logits_of(const ir::Graph& graph) {
   const auto& names = graph.output_names();
   const auto at = std::find(names.begin(), names.end(), kPairLogits);

@@ -1,4 +1,4 @@
-// Which directories are cross-encoders, and what becomes of their logit.
+// Tests which directories are cross-encoders, and which function is applied to the logit.
 #include "model/hf/pair_scores.h"
 
 #include <gtest/gtest.h>
@@ -30,12 +30,12 @@ class PairScores : public ::testing::Test {
   void write(const std::string& name, const std::string& text) {
     base::write_file_atomic((dir_ / name).string(), text);
   }
-  /// A config.json with these further members.
+  /// Writes a config.json with these additional members.
   void config(const std::string& more, const std::string& architecture = "BertForSequenceClassification") {
     write("config.json",
           R"({"architectures": [")" + architecture + R"("], "id2label": {"0": "LABEL_0"})" + more + "}");
   }
-  /// A network of one label that lies in the directory, for all it says.
+  /// A network of one label that claims to come from the directory.
   Model network(int64_t classes = 1) const {
     zoo::BertConfig c{.vocabulary = 20, .positions = 16, .width = 8, .layers = 1, .heads = 2};
     c.head = zoo::BertHead::classification;
@@ -47,7 +47,7 @@ class PairScores : public ::testing::Test {
     model.directory = dir_.string();
     return model;
   }
-  /// Logit and score of one text.
+  /// The logit and the score of one text.
   std::vector<float> outputs() const {
     Model model = network();
     EXPECT_TRUE(add_pair_score(model));

@@ -1,4 +1,4 @@
-// How sentence-transformers models make one vector of a sentence: modules.json and 1_Pooling/config.json.
+// How sentence-transformers models form one vector per sentence: modules.json and 1_Pooling/config.json.
 #include "model/hf/pooling.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ ValueId pool(Builder& b, ValueId hidden, ValueId mask, const Pooling& pooling) {
     const ValueId zero = b.graph().add_constant(tensor::Tensor::scalar<int64_t>(0));
     y = b.op("gather", {hidden, zero}, {{"axis", int64_t{1}}});
   } else {
-    // Padding may not win the maximum: it gets a number below all others.
+    // Padding must not win the maximum, so it is set to a number below all others.
     const ValueId kept =
         b.op("cast", {b.op("unsqueeze", {mask, b.ints({2})})}, {{"to", int64_t{9}}});  // 9: boolean
     const ValueId masked = b.op("where", {kept, hidden, b.scalar(-3.4e38f)});

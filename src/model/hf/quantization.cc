@@ -1,4 +1,4 @@
-// Which way of storing matrices in few bits a config.json names.
+// Reads from config.json in which way matrices are stored in few bits.
 #include "model/hf/quantization.h"
 
 #include <array>
@@ -9,14 +9,14 @@
 namespace trireme::model::hf {
 namespace {
 
-/// Whose prefix messages have.
+/// The prefix of keys in messages.
 constexpr const char* kKey = "quantization_config.";
 
 [[noreturn]] void refuse(std::string_view key, const std::string& value, std::string_view known) {
   base::fail_unsupported("config.json: ", kKey, key, " is '", value.substr(0, 60), "'; known: ", known);
 }
 
-/// A word that must be one of a few; absent: the first.
+/// A word that must be one of a few; the first of them if it is absent.
 std::string one_of(ConfigReader& in, std::string_view key, std::initializer_list<const char*> known) {
   const std::string value = in.text(key, *known.begin());
   std::string all;
@@ -33,7 +33,7 @@ Quantization read_awq(ConfigReader& in) {
   const int64_t bits = in.positive("bits", in.positive("w_bit", 4));
   if (bits != 4) refuse("bits", std::to_string(bits), "4");
   if (!in.flag("zero_point", true)) refuse("zero_point", "false", "true");
-  // The lists are what the checkpoint's tensors say; fused modules and kernels are other programs' ways.
+  // Groups and exceptions are evident from the tensors; fused modules and kernels concern other programs.
   in.ignore({"group_size", "q_group_size", "modules_to_not_convert", "backend", "do_fuse", "fuse_max_seq_len",
              "modules_to_fuse", "exllama_config"});
   return q;
@@ -47,8 +47,8 @@ Quantization read_gptq(ConfigReader& in) {
   q.lacks_one = one_of(in, key, {"gptq", "gptq_v2"}) == "gptq";
   in.ignore({"format"});
   one_of(in, "pack_dtype", {"int32"});
-  // How the weights were found, and which kernels other programs take; groups, symmetry, order and what is
-  // `dynamic` by layer show in tensors.
+  // These tell how weights were found and which kernels other programs use. Groups, symmetry, order and the
+  // exceptions in `dynamic` are evident from the tensors.
   in.ignore({"group_size",
              "dynamic",
              "desc_act",
@@ -84,7 +84,7 @@ Quantization read_gptq(ConfigReader& in) {
   return q;
 }
 
-/// One group of layers of compressed-tensors.
+/// Reads one group of layers of compressed-tensors.
 void read_group(const base::Json& json, const std::string& where, Quantization& q) {
   ConfigReader group(json, where);
   group.ignore({"targets", "input_activations", "format"});
@@ -158,7 +158,7 @@ Quantization read_float8(ConfigReader& in) {
   return q;
 }
 
-/// The matrices of gpt-oss's experts: WeightMap::woven says where they lie.
+/// The matrices of gpt-oss's experts; WeightMap::woven lists them.
 Quantization read_mxfp4(ConfigReader& in) {
   in.only("dequantize", false);
   in.ignore({"modules_to_not_convert"});

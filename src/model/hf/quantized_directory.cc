@@ -1,4 +1,4 @@
-// Writing decoders as Hugging Face directories with matrices in few bits.
+// Writes decoders as Hugging Face directories with matrices in few bits.
 #include "model/hf/quantized_directory.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr int64_t kFileBytes = int64_t{5} << 30;
 std::string stem_of(const std::string& name) { return name.substr(0, name.size() - kWeight.size()); }
 std::string last_part(const std::string& stem) { return stem.substr(stem.find_last_of('.') + 1); }
 
-/// The description of a directory, and its files.
+/// A directory's configuration, its form, and its files.
 struct Opened {
   base::Json config;
   Form form;
@@ -48,13 +48,13 @@ Opened open(const std::string& directory) {
 
 bool is_floats(DType type) { return type == DType::f32 || type == DType::f16 || type == DType::bf16; }
 
-/// Weights by groups; whole rows where nothing else is asked for.
+/// The number of weights in a group; by default whole rows, except for int4.
 int64_t group_of(const DirectoryOptions& options, int64_t depth) {
   if (options.group > 0) return options.group;
   return options.to == DirectoryForm::int4 ? 128 : depth;
 }
 
-/// Why a linear layer stays, or nothing.
+/// Why a linear layer is not quantized; empty if it is.
 std::string why_left(const std::string& stem, const Tensor& t, const Form& form, const DirectoryOptions& o) {
   const zoo::DecoderNames& names = form.decoder.names;
   if (last_part(stem) == last_part(names.head)) return "the head";
@@ -65,7 +65,7 @@ std::string why_left(const std::string& stem, const Tensor& t, const Form& form,
   return {};
 }
 
-/// Names in the graph of the parts of one of the checkpoint's weights.
+/// The names in the graph of the parts of one weight of the checkpoint.
 std::vector<std::string> network_names(const std::string& name, const Form& form) {
   const auto with_prefix = [&](const std::string& n) {
     return n.starts_with(form.prefix) || n.starts_with(form.decoder.names.head) ? n : form.prefix + n;
@@ -112,7 +112,7 @@ Sorted sort_layers(const Opened& o, const DirectoryOptions& options) {
   return sorted;
 }
 
-/// Words of 32 bits along the rows, lowest codes first.
+/// Packs codes into words of 32 bits along the rows, the first code in the lowest bits.
 Tensor words_of(const std::vector<uint8_t>& codes, int64_t rows, int64_t columns, int bits) {
   const int64_t each = 32 / bits, words = (columns + each - 1) / each;
   Tensor out = Tensor::zeros(DType::i32, {rows, words});
@@ -138,12 +138,12 @@ Tensor scales_in(const std::vector<float>& scale, tensor::Dims dims, DType type)
   return out;
 }
 
-/// Whether codes stand in words: of int8 only where tokens' rows stay floats.
+/// Whether codes are packed into words: always for int4; for int8 only if activations stay floats.
 bool is_packed(const DirectoryOptions& o) {
   return o.to == DirectoryForm::int4 || (o.to == DirectoryForm::int8 && (o.group > 0 || o.has_zeros));
 }
 
-/// The tensors of a rounded matrix, as compressed-tensors names them.
+/// Appends the tensors of a rounded matrix with the names of compressed-tensors.
 void append(NamedTensors& out, const LayerMatrix& layer, const RoundedMatrix& m, const RoundedForm& form,
             const DirectoryOptions& options) {
   const std::string stem = stem_of(layer.name);
@@ -159,7 +159,7 @@ void append(NamedTensors& out, const LayerMatrix& layer, const RoundedMatrix& m,
   }
   out.emplace_back(stem + ".weight_scale", scales_in(m.scale, {n, groups}, form.scale_type));
   if (!form.has_zeros) return;
-  // Words down the rows.
+  // Packed down the rows: a word holds the zero points of adjacent rows.
   const int64_t each = 32 / form.bits, words = (n + each - 1) / each;
   Tensor zeros = Tensor::zeros(DType::i32, {words, groups});
   int32_t* to = zeros.mutable_data<int32_t>().data();
@@ -173,7 +173,7 @@ void append(NamedTensors& out, const LayerMatrix& layer, const RoundedMatrix& m,
   out.emplace_back(stem + ".weight_zero_point", std::move(zeros));
 }
 
-/// `head`: named among those that stay even where it shares the embedding's weights and has none.
+/// `head` is listed among the layers not quantized even if it shares the embedding's weights.
 base::Json quantization_config(const DirectoryOptions& o, const Sorted& sorted, const std::string& head) {
   using base::Json;
   const bool is_float = o.to == DirectoryForm::fp8, is_row = o.to != DirectoryForm::int4 && o.group == 0;
@@ -206,7 +206,7 @@ base::Json quantization_config(const DirectoryOptions& o, const Sorted& sorted, 
                        {"kv_cache_scheme", Json()}});
 }
 
-/// One file, or several with an index.
+/// Writes one file, or several with an index.
 void write_files(const NamedTensors& tensors, const std::string& directory) {
   std::vector<NamedTensors> files(1);
   int64_t bytes = 0, all = 0;

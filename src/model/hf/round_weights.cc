@@ -1,4 +1,4 @@
-// Rounding matrices to a few bits.
+// Rounds matrices to a few bits, with feedback of the errors (GPTQ, Frantar et al. 2022).
 #include "model/hf/round_weights.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ float in_type(float v, DType type) {
   return v;
 }
 
-/// One group's scale and zero point.
+/// The scale and zero point of one group.
 struct Step {
   float scale = 1;
   int zero = 0;
@@ -38,8 +38,8 @@ float value_of(uint8_t code, const Step& s, const RoundedForm& form) {
   return static_cast<float>(code - s.zero) * s.scale;
 }
 
-/// The step by which a group's weights, shrunk by `part`, fill the range. Scales that the type rounds to
-/// nothing become 1.
+/// The step with which a group's range, multiplied by `part`, fills the range of codes. Scales that the type
+/// rounds to zero become 1.
 Step step_of(float low, float high, float part, const RoundedForm& form) {
   const int middle = form.is_float ? 0 : 1 << (form.bits - 1);
   const float most = std::max(std::abs(low), std::abs(high)) * part;
@@ -58,7 +58,7 @@ Step step_of(float low, float high, float part, const RoundedForm& form) {
   return s;
 }
 
-/// The step that loses least of a group by its channels' squares; of 8 bits the one of the whole range.
+/// The step with the least error in a group, weighted by `squares`; with 8 bits, the step for the full range.
 Step best_step(const float* w, const float* squares, int64_t count, const RoundedForm& form) {
   const auto [least, most] = std::minmax_element(w, w + count);
   const float low = std::min(*least, 0.0f), high = std::max(*most, 0.0f);
@@ -78,7 +78,7 @@ Step best_step(const float* w, const float* squares, int64_t count, const Rounde
   return best;
 }
 
-/// Sum of products; in eight chains, so that compilers may take vectors.
+/// Dot product, in eight independent sums so that the compiler can vectorise it.
 template <class T>
 T dot(const T* a, const T* b, int64_t n) {
   T sums[8] = {};
@@ -90,19 +90,19 @@ T dot(const T* a, const T* b, int64_t n) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-/// Which column is rounded i-th, and by how much of the errors before it each is moved.
+/// The order in which columns are rounded, and how much of earlier errors is added to each column.
 struct Feedback {
   std::vector<int64_t> order;
-  std::vector<float> weights;  // [k, k]: row i has those of the i columns before the i-th
+  std::vector<float> weights;  // [k, k]: row i holds the weights of the i columns rounded before it
 };
 
-/// H = R R' with R upper triangular, in place of the upper triangle of h [k, k], from the last column to the
-/// first, some columns at a time. False where it is not positive.
+/// Cholesky factorisation H = R R', R upper triangular, in place of the upper triangle of h [k, k], from the
+/// last column to the first in blocks of columns. Returns false if H is not positive definite.
 bool factor(std::vector<double>& h, int64_t k, base::ThreadPool& pool) {
   constexpr int64_t kColumns = 64;
   for (int64_t end = k; end > 0; end -= std::min(end, kColumns)) {
     const int64_t begin = std::max<int64_t>(0, end - kColumns);
-    // What the columns behind the block take away.
+    // Subtracts the contribution of the columns after the block.
     pool.for_range(end, 8, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         double* row = h.data() + i * k;
@@ -144,7 +144,7 @@ Feedback feedback_of(std::span<const float> moments, int64_t k, base::ThreadPool
   for (int64_t i = 0; i < k; ++i) mean += at(i, i) / static_cast<double>(k);
   base::require(std::isfinite(mean), "the inputs of a product are not finite");
   std::vector<double> h(static_cast<size_t>(k * k));
-  // Channels that the texts never use, or always together, leave H singular: a share of the mean is added.
+  // Channels that are never used, or always used together, make H singular, so a part of its mean is added.
   for (double share = 0.01; share < 100; share *= 10) {
     for (int64_t i = 0; i < k; ++i) {
       for (int64_t j = i; j < k; ++j)
@@ -165,7 +165,7 @@ Feedback feedback_of(std::span<const float> moments, int64_t k, base::ThreadPool
   return f;
 }
 
-/// Sum of e H e' over some rows [n, k], evenly spaced.
+/// The sum of e H e' over some rows e of [n, k], evenly spaced.
 double norm_by(std::span<const float> rows, int64_t k, std::span<const float> moments,
                base::ThreadPool& pool) {
   constexpr int64_t kMost = 256;
@@ -200,7 +200,7 @@ class Rounding {
     out_.codes.resize(w_.size());
     out_.scale.resize(count);
     out_.zero.resize(count);
-    constexpr int64_t kRows = 16;  // that meet a row of feedback together
+    constexpr int64_t kRows = 16;  // rows that use one row of feedback together
     pool_.run((n_ + kRows - 1) / kRows, [&](int64_t task) {
       const int64_t first = task * kRows, last = std::min(n_, first + kRows);
       for (int64_t row = first; row < last; ++row) choose_steps(row);
@@ -242,7 +242,7 @@ class Rounding {
     }
   }
 
-  /// Rounds `value` in place of a weight; returns what it is then.
+  /// Rounds `value` as the code of a weight; returns the rounded value.
   float put(int64_t row, int64_t column, float value) {
     const Step s = step(row, column);
     uint8_t& code = out_.codes[static_cast<size_t>(row * k_ + column)];
@@ -273,7 +273,7 @@ class Rounding {
   int64_t k_, n_;
   const RoundedForm& form_;
   base::ThreadPool& pool_;
-  std::vector<float> squares_;  // of each channel; empty: not known
+  std::vector<float> squares_;  // by channel: diagonal of the moments; empty: unknown
   Feedback feedback_;
   RoundedMatrix out_;
 };

@@ -1,5 +1,5 @@
-// Rounding of matrices: the nearest codes without texts; with them what GPTQ's own description gives, and
-// products that come out nearer.
+// Tests rounding of matrices: without texts, the nearest codes; with texts, the codes of GPTQ's own
+// description, and more accurate products.
 #include "model/hf/round_weights.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ std::vector<float> normal(size_t n, uint64_t seed) {
   return v;
 }
 
-/// Sums of x x' over rows whose channels go together and differ in size.
+/// Sums of x x' over rows whose channels are correlated and differ in size.
 std::vector<float> moments(int64_t k, uint64_t seed) {
   const int64_t rows = 3 * k, few = k / 4;
   const std::vector<float> common = normal(static_cast<size_t>(rows * few), seed);
@@ -71,7 +71,7 @@ double of_products(const std::vector<float>& w, const RoundedMatrix& m, const Ro
   return std::sqrt(lost / all);
 }
 
-/// Frantar et al. 2022, by the inverse of H itself: after each column what is left of the inverse.
+/// GPTQ as Frantar et al. 2022 describe it, with the inverse of H, updated after each column.
 std::vector<uint8_t> by_inverse(const std::vector<float>& w, int64_t k, const RoundedMatrix& steps,
                                 const RoundedForm& form, const std::vector<float>& h) {
   const auto at = [k](int64_t i, int64_t j) { return static_cast<size_t>(i * k + j); };
@@ -79,7 +79,7 @@ std::vector<uint8_t> by_inverse(const std::vector<float>& w, int64_t k, const Ro
   for (int64_t i = 0; i < k; ++i) mean += double(h[at(i, i)]) / double(k);
   std::vector<double> a(h.begin(), h.end()), inverse(h.size());
   for (int64_t i = 0; i < k; ++i) a[at(i, i)] += 0.01 * mean, inverse[at(i, i)] = 1;
-  for (int64_t p = 0; p < k; ++p) {  // Gauss and Jordan
+  for (int64_t p = 0; p < k; ++p) {  // Gauss-Jordan elimination
     const double pivot = a[at(p, p)];
     for (int64_t j = 0; j < k; ++j) a[at(p, j)] /= pivot, inverse[at(p, j)] /= pivot;
     for (int64_t i = 0; i < k; ++i) {
@@ -129,7 +129,7 @@ TEST(RoundWeights, TheNearestCodesWithoutTexts) {
     for (size_t i = 0; i < w.size(); ++i) {
       const float own = value(m, form, 96, i), missed = std::abs(w[i] - own);
       largest = std::max(largest, double(missed));
-      // No other code of the group is nearer.
+      // No neighbouring code of the group is nearer.
       RoundedMatrix other = m;
       for (const int by : {-1, 1}) {
         const int code = m.codes[i] + by;
@@ -151,7 +151,7 @@ TEST(RoundWeights, AsGptqDescribesItself) {
     if (form.is_float) continue;
     const RoundedMatrix m = round_weights(w, kDepth, form, h, pool);
     const std::vector<uint8_t> want = by_inverse(w, kDepth, m, form, h);
-    // One weight on the border between two codes moves all behind it in its row.
+    // A weight on the border between two codes may change all later codes in its row.
     size_t rows = 0;
     for (size_t row = 0; row < 40; ++row)
       rows += std::equal(want.begin() + int64_t(row) * kDepth, want.begin() + int64_t(row + 1) * kDepth,

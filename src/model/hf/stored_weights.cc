@@ -1,4 +1,4 @@
-// Matrices of quantized checkpoints as products read them.
+// Converts matrices of quantized checkpoints to the layout that products read.
 #include "model/hf/stored_weights.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using tensor::Tensor;
 
 constexpr int64_t kWordBits = 32;
 
-/// A tensor that must be there, of one of two types and these extents.
+/// A tensor that must exist, with one of the given types and exactly these extents.
 const Tensor& need(const FindTensor& find, const std::string& name, const Dims& dims,
                    std::initializer_list<DType> types) {
   const Tensor* t = find(name);
@@ -31,14 +31,14 @@ const Tensor& need(const FindTensor& find, const std::string& name, const Dims& 
   return *t;
 }
 
-/// Codes of a matrix [n, k] with their zero points, both from 0 on, and scales, by groups of neighbours.
+/// The codes and zero points of a matrix [n, k], both unsigned, and scales, by groups of adjacent columns.
 struct Codes {
   int64_t n = 0, k = 0, groups = 1;
   int bits = 4;
   std::vector<float> scales;   // [n, groups]
-  std::vector<int> zeros;      // [n, groups]; empty: the middle
-  std::vector<int32_t> order;  // [k]: where column j is stored; empty: in its place
-  /// The codes of `count` rows from `first` on to [count, k]; one call a task.
+  std::vector<int> zeros;      // [n, groups]; empty: the middle of the codes
+  std::vector<int32_t> order;  // [k]: where column j is stored; empty: at j
+  /// Writes the codes of `count` rows from `first` on to [count, k]; called once per task.
   std::function<void(int64_t first, int64_t count, uint8_t* to)> open;
   int64_t rows_at_once = 16;
 
@@ -46,7 +46,7 @@ struct Codes {
   int middle() const { return 1 << (bits - 1); }
 };
 
-/// The groups that products take: the longest that a group of the file is whole numbers of.
+/// The group length that products use: the largest supported one that divides the file's group length.
 int64_t group_of_products(int64_t group) {
   for (const int64_t length : {128, 64, 32}) {
     if (group % length == 0) return length;
@@ -54,7 +54,7 @@ int64_t group_of_products(int64_t group) {
   return group;
 }
 
-/// [n, groups] with each repeated for the shorter groups of products.
+/// [n, groups], with each value repeated for the shorter groups that products use.
 template <class To, class From>
 Tensor spread(const std::vector<From>& values, int64_t n, int64_t groups, int64_t times, From less) {
   Tensor out = Tensor::empty(tensor::dtype_of<To>(), {n, groups * times});
@@ -65,7 +65,7 @@ Tensor spread(const std::vector<From>& values, int64_t n, int64_t groups, int64_
   return out;
 }
 
-/// 4 bits: blocks of 32 weights in 16 bytes; 8 bits: less 128.
+/// 4 bits: blocks of 32 weights in 16 bytes. 8 bits: codes less 128.
 void put_codes(const uint8_t* codes, int64_t k, int bits, uint8_t* to) {
   if (bits == 8) {
     for (int64_t i = 0; i < k; ++i) to[i] = static_cast<uint8_t>(codes[i] ^ 0x80);
@@ -130,7 +130,7 @@ std::string text_of(const char* method, const Codes& c) {
   return text;
 }
 
-/// Scales [groups, n] to [n, groups].
+/// Transposes scales from [groups, n] to [n, groups].
 std::vector<float> transposed_scales(const Tensor& t) {
   const Tensor wide = to_f32(t);
   const int64_t groups = t.dims()[0], n = t.dims()[1];
@@ -153,14 +153,14 @@ uint32_t word_at(const Tensor& t, int64_t i) {
   return word;
 }
 
-/// Extents of scales [groups, n] whose groups divide rows of k.
+/// The number of groups in scales, whose groups must divide rows of k.
 int64_t groups_of(const Tensor& scales, size_t dim, const std::string& name, int64_t k) {
   base::require(scales.rank() == 2 && scales.dims()[dim] > 0 && k % scales.dims()[dim] == 0, "tensor '", name,
                 "' is ", scales.type().to_string(), " for rows of ", k);
   return scales.dims()[dim];
 }
 
-/// Column j of a word's eight is its nibble of this number.
+/// Column j of the eight in a word is stored in nibble kAwqPlace[j].
 constexpr int kAwqPlace[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 StoredParam awq_weight(const FindTensor& find, const std::string& stem, int64_t k) {
@@ -175,7 +175,7 @@ StoredParam awq_weight(const FindTensor& find, const std::string& stem, int64_t 
     for (int64_t g = 0; g < c.groups; ++g)
       c.zeros.push_back(static_cast<int>(word_at(zeros, g * words + row / 8) >> 4 * kAwqPlace[row % 8] & 15));
   }
-  c.rows_at_once = 128;  // 16 words, a cache line of each row of the file
+  c.rows_at_once = 128;  // 16 words: a cache line in each row of the file
   c.open = [&q, k, words](int64_t first, int64_t count, uint8_t* to) {
     for (int64_t i = 0; i < k; ++i) {
       for (int64_t r = 0; r < count; r += 8) {
@@ -188,7 +188,7 @@ StoredParam awq_weight(const FindTensor& find, const std::string& stem, int64_t 
   return finished(c, text_of("awq", c));
 }
 
-/// Columns sorted by their group. Empty where they are already.
+/// The position of each column after sorting by group. Empty if the columns are sorted already.
 std::vector<int32_t> order_of(const Tensor& of_column, const Codes& c, const std::string& stem) {
   const std::vector<int64_t> group = of_column.to_ints();
   if (std::all_of(group.begin(), group.end(), [](int64_t g) { return g < 0; })) return {};
@@ -242,7 +242,7 @@ StoredParam gptq_weight(const FindTensor& find, const Quantization& how, const s
   return finished(c, text_of("gptq", c));
 }
 
-/// Zero points of compressed-tensors: signed bytes [n, groups], or words with rows side by side, from 0 on.
+/// Zero points of compressed-tensors: signed bytes [n, groups], or unsigned, packed in words along n.
 std::vector<int> compressed_zeros(const FindTensor& find, const std::string& name, const Codes& c) {
   const Tensor* t = find(name);
   if (t == nullptr) return {};
@@ -264,7 +264,7 @@ std::vector<int> compressed_zeros(const FindTensor& find, const std::string& nam
   return zeros;
 }
 
-/// Scales of n rows: one, one a row, or one a group.
+/// The scales of n rows: one for all, one per row, or one per group.
 std::vector<float> row_scales(const Tensor& t, const std::string& name, Codes& c) {
   std::vector<float> scales = scales_of(t);
   if (t.elements() == 1) {
@@ -279,7 +279,7 @@ std::vector<float> row_scales(const Tensor& t, const std::string& name, Codes& c
   return scales;
 }
 
-/// compressed-tensors: codes in words along the rows.
+/// compressed-tensors: codes packed in words along the rows.
 StoredParam word_weight(const FindTensor& find, const std::string& stem, int64_t k) {
   const Tensor& q = *find(stem + ".weight_packed");
   const Tensor* scales = find(stem + ".weight_scale");
@@ -307,7 +307,7 @@ StoredParam word_weight(const FindTensor& find, const std::string& stem, int64_t
   return finished(c, text_of("compressed-tensors", c));
 }
 
-/// Signed bytes [n, k], which stay where they are.
+/// Signed bytes [n, k], used in place.
 StoredParam byte_weight(const FindTensor& find, const std::string& stem, const Tensor& w) {
   const Tensor* scales = find(stem + ".weight_scale");
   base::require(scales != nullptr, "layer '", stem, "' in 8 bits has no weight_scale");
@@ -323,7 +323,7 @@ StoredParam byte_weight(const FindTensor& find, const std::string& stem, const T
   return stored;
 }
 
-/// 8-bit floats [n, k], which stay where they are, with scales of the matrix, its rows or its blocks.
+/// 8-bit floats [n, k], used in place, with scales for the matrix, its rows or its blocks.
 StoredParam float8_weight(const FindTensor& find, const Quantization& how, const std::string& stem,
                           const Tensor& w) {
   const Tensor* scales = find(stem + ".weight_scale_inv");

@@ -1,4 +1,4 @@
-// GPT-2, decoders of all forms, ViT and ResNet classifiers, from Hugging Face directories.
+// Loads GPT-2, decoders of all forms, ViT and ResNet classifiers from Hugging Face directories.
 #include "model/hf/transformers.h"
 
 #include "model/hf/checkpoint.h"
@@ -12,7 +12,7 @@
 namespace trireme::model::hf {
 namespace {
 
-/// Refuses an option of config.json that is set to anything but what our network does.
+/// Refuses an option of config.json that is set to a value that the network here does not implement.
 template <class T>
 void need_default(const base::Json& json, std::string_view key, T only) {
   if (json.get_or(key, only) != only) base::fail_unsupported("config.json: ", key, " is not ", only);
@@ -90,7 +90,7 @@ Model load_resnet(const std::string& directory, const LoadOptions& options) {
   c.channels = positive_or(json, "num_channels", 3);
   c.size = positive_or(json, "image_size", 224);
   c.classes = class_count(json);
-  // The depth is what has these blocks; all else must be as that network has it.
+  // Finds the depth that has these blocks; everything else must match the network of that depth.
   for (const int64_t depth : {18, 34, 50, 101, 152}) {
     c.depth = depth;
     const base::Json want = zoo::resnet_json(c);

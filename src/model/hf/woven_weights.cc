@@ -1,4 +1,4 @@
-// Matrices of experts that a checkpoint holds turned, those of several projections column by column in turn.
+// Expert matrices that a checkpoint stores transposed, the columns of several projections alternating.
 #include "model/hf/woven_weights.h"
 
 #include <cstring>
@@ -15,7 +15,7 @@ using tensor::Tensor;
 
 constexpr int64_t kBlock = 32;  // weights that share a scale
 
-/// Bytes of one block, neighbours in one byte -> a scale, then weights i and i + 16 in one byte.
+/// Repacks a block from neighbours in one byte to a scale followed by weights i and i + 16 in one byte.
 void move_block(const uint8_t* codes, uint8_t scale, uint8_t* to) {
   to[0] = scale;
   for (int64_t i = 0; i < kBlock / 2; ++i) {

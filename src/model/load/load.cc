@@ -1,4 +1,4 @@
-// Chooses the reader of a model by what lies at its path.
+// Chooses the reader of a model by the content of its path.
 #include "model/load/load.h"
 
 #include <filesystem>

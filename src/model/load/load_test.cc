@@ -1,4 +1,4 @@
-// Choosing the reader of a model, and the pooling description of sentence models.
+// Tests the choice of a model's reader, and the pooling description of sentence models.
 #include "model/load/load.h"
 
 #include <gtest/gtest.h>

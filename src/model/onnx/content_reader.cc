@@ -1,4 +1,4 @@
-// Tensors and attributes of an ONNX file, as the nodes of a graph take them.
+// Reads tensors and attributes of an ONNX file in the form that graph nodes take.
 #include "model/onnx/content_reader.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// ONNX operators that have no op of their own, spelt out in others: one table row each.
+// ONNX operators without an op of their own, expressed by other operators: one table row each.
 #include <cmath>
 
 #include "model/onnx/emitter.h"
@@ -25,7 +25,7 @@ int64_t static_dim(Emitter& e, ValueId id, size_t axis, std::string_view what) {
   return shape[axis].value();
 }
 
-/// A depthwise convolution over the past k - 1 columns and the new ones: input [batch, channels, length].
+/// A depthwise convolution over the k - 1 previous columns and the new ones: input [batch, channels, length].
 Results causal_conv(Emitter& e, PendingNode& n) {
   const int64_t channels = static_dim(e, n.input(1), 0, "the channel count");
   const int64_t k = static_dim(e, n.input(1), 2, "the kernel length");
@@ -47,7 +47,7 @@ ValueId cast(Emitter& e, ValueId x, DType to) {
   return e.emit("Cast", {x}, {{"to", int64_t{dtype_to_onnx(to)}}});
 }
 
-/// x [batch, time, heads * d] -> [time, batch, groups..., d] in f32: a scan runs over axis 0.
+/// x [batch, time, heads * d] -> [time, batch, groups..., d] in f32, because a scan runs over axis 0.
 ValueId by_time(Emitter& e, ValueId x, const std::vector<int64_t>& split) {
   const ValueId parts = e.emit("Reshape", {cast(e, x, DType::f32), e.ints(split)});
   std::vector<int64_t> perm{1, 0};
@@ -79,7 +79,7 @@ ir::GraphPtr recurrence_body(const Recurrence& r, const std::string& from) {
                 key_column = e.emit("Unsqueeze", {k, e.ints({3})});
   ValueId value_row = e.emit("Unsqueeze", {v, e.ints({2})});  // [batch, heads, 1, dv]
   if (r.has_beta) {
-    // The state already answers something for this key: only the difference is written.
+    // The state already returns a value for this key, so only the difference is added.
     const ValueId beta = e.emit("Unsqueeze", {input("beta", 3), e.ints({3})});
     const ValueId known = e.emit("MatMul", {key_row, state});
     value_row = e.emit("Mul", {beta, e.emit("Sub", {value_row, known})});
@@ -92,7 +92,7 @@ ir::GraphPtr recurrence_body(const Recurrence& r, const std::string& from) {
   return g;
 }
 
-/// Linear attention as the recurrence that defines it, one Scan over time.
+/// Linear attention, as the recurrence that defines it: one Scan over time.
 Results linear_attention(Emitter& e, PendingNode& n) {
   const int64_t q_heads = n.attrs.need_int("q_num_heads"), heads = n.attrs.need_int("kv_num_heads");
   base::require(heads > 0 && q_heads > 0 && q_heads % heads == 0, "q_num_heads ", q_heads,
@@ -130,7 +130,7 @@ Results linear_attention(Emitter& e, PendingNode& n) {
   return {cast(e, y, e.type(n.input(0)).dtype), cast(e, out[0], state_type)};
 }
 
-/// Writes `update` into `cache` along `axis` from the batch's write index on: a scatter with counted indices.
+/// Writes `update` to `cache` along `axis` from the batch's write index on: a scatter with computed indices.
 Results tensor_scatter(Emitter& e, PendingNode& n) {
   const ValueId cache = n.input(0), update = n.input(1);
   const size_t rank = e.rank(cache), axis = ir::normal_axis(n.attrs.get_int("axis", -2), rank);
@@ -141,7 +141,7 @@ Results tensor_scatter(Emitter& e, PendingNode& n) {
     const ValueId dim = e.emit("Shape", {x}, {{"start", at}, {"end", at + 1}});
     return e.emit("Squeeze", {dim, scalar_axes});
   };
-  // Places [1, …, length, …, 1], then one start per batch member in front.
+  // Positions [1, …, length, …, 1], plus one start per batch member along the first axis.
   ValueId places = e.emit("Range", {e.int_scalar(0), extent(update), e.int_scalar(1)});
   std::vector<int64_t> around, behind;
   for (size_t d = 0; d < rank; ++d) {
@@ -160,7 +160,7 @@ Results tensor_scatter(Emitter& e, PendingNode& n) {
   return {e.emit("ScatterElements", {cache, places, update}, {{"axis", at}})};
 }
 
-/// A tensor always has an element; an absent operand has none.
+/// A tensor always has an element, and an absent operand never.
 Results optional_has_element(Emitter& e, PendingNode& n) {
   return {e.constant(tensor::Tensor::scalar<bool>(n.has_input(0)))};
 }

@@ -1,4 +1,4 @@
-// Adds nodes to a graph by ONNX operator name; finds the op that an ONNX name stands for.
+// Adds nodes to a graph by ONNX operator name; finds the op for an ONNX name.
 #include "model/onnx/emitter.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ const OpsByName& ops_by_onnx_name() {
   return all;
 }
 
-/// Letters that two names do not share, counted with their multiplicity: cheap, and good enough for a hint.
+/// The number of letters that two names do not share, with multiplicity: cheap, and sufficient for a hint.
 size_t difference(std::string_view a, std::string_view b) {
   std::array<int, 256> count{};
   for (char c : a) ++count[static_cast<uint8_t>(c)];

@@ -1,4 +1,4 @@
-// Graphs as ONNX files: names, nodes, initializers and subgraphs written field by field.
+// Writes graphs as ONNX files: names, nodes, initializers and subgraphs, field by field.
 #include "model/onnx/export.h"
 
 #include <algorithm>
@@ -16,20 +16,20 @@ using ir::ValueId;
 using protozero::pbf_writer;
 
 constexpr int64_t kLimitBytes =
-    (int64_t{1} << 31) - (1 << 20);  // protobuf's limit, less room for the structure
+    (int64_t{1} << 31) - (1 << 20);  // protobuf's limit, minus room for the structure
 
 struct Introduced {
   std::string_view op;
   int64_t opset;
 };
-// Operators younger than the default opset.
+// Operators that are newer than the default opset.
 constexpr Introduced kYoung[] = {
     {"Attention", 23},           {"RMSNormalization", 23}, {"RotaryEmbedding", 23}, {"Swish", 24},
     {"TensorScatter", 24},       {"CumProd", 26},          {"BitCast", 26},         {"LinearAttention", 27},
     {"CausalConvWithState", 27}, {"SwiGLU", 28},
 };
 
-/// Rewrites ops without an ONNX operator until none is left.
+/// Rewrites ops that have no ONNX operator, until none is left.
 void expand_all(ir::Graph& g) {
   constexpr int kRounds = 8;  // an expansion may use ops that expand again
   for (int round = 0; round < kRounds; ++round) {
@@ -38,7 +38,7 @@ void expand_all(ir::Graph& g) {
     for (size_t i = 0; i < count; ++i) {
       const auto id = ir::NodeId(static_cast<uint32_t>(i));
       if (g.node(id).op == nullptr || !g.node(id).op->schema.onnx.empty()) continue;
-      const ir::Node node = g.node(id);  // a copy: expanding appends to the vector it lives in
+      const ir::Node node = g.node(id);  // a copy, because expanding appends to the vector that holds it
       if (!node.op->schema.expand) base::fail_unsupported("op '", node.op_name(), "' has no ONNX operator");
       const std::vector<ValueId> results = node.op->schema.expand(g, node);
       for (size_t r = 0; r < node.out.size() && r < results.size(); ++r) {
@@ -72,8 +72,8 @@ void write_tensor(pbf_writer& w, const tensor::Tensor& t, const std::string& nam
   w.add_bytes(9, reinterpret_cast<const char*>(t.raw()), static_cast<size_t>(t.bytes()));
 }
 
-/// Appends the initializer so that its data starts at a multiple of 64 from the start of the graph message: a
-/// reader that maps the file can use it in place. The room before it is a doc string of blanks.
+/// Appends the initializer so that its data starts at a multiple of 64 from the start of the graph message; a
+/// reader that maps the file can then use it in place. A doc string of blanks fills the space before it.
 void append_aligned_initializer(std::string& graph, const tensor::Tensor& t, const std::string& name) {
   constexpr size_t kAlignment = 64;
   const auto encode = [&](size_t blanks) {
@@ -100,7 +100,7 @@ void append_aligned_initializer(std::string& graph, const tensor::Tensor& t, con
   }
 }
 
-/// An empty message is written all the same: it is a scalar's shape, or a dimension that is not known.
+/// Empty messages are written too: they stand for the shape of a scalar, or for an unknown dimension.
 std::string encode_shape(const tensor::Shape& shape) {
   std::string bytes;
   pbf_writer w(bytes);
@@ -129,7 +129,7 @@ void write_value_info(pbf_writer& w, const std::string& name, const tensor::Tens
   write_type(type_writer, type);
 }
 
-/// Names of one graph's values, unique among themselves and with those of the graphs around.
+/// Names for the values of one graph, unique among themselves and among the surrounding graphs.
 class Names {
  public:
   Names(const ir::Graph& g, std::set<std::string>& taken) : names_(g.values().size()), taken_(taken) {
@@ -137,7 +137,7 @@ class Names {
     for (size_t i = 0; i < g.outputs().size(); ++i) claim(g.outputs()[i], g.output_names()[i]);
   }
 
-  /// Uses the name of a value of an outer graph, which is visible inside.
+  /// Uses the name of a value of an outer graph, which is visible inside the body.
   void borrow(ValueId id, const std::string& outer) { names_[index(id)] = outer; }
 
   const std::string& of(const ir::Graph& g, ValueId id) {
@@ -161,8 +161,8 @@ class Names {
 
 class Exporter {
  public:
-  /// `borrowed`: outer names of the last inputs of a body, which are not declared but captured.
-  /// `top`: the buffer of the outermost graph, which aligns its weights.
+  /// `borrowed`: outer names of a body's last inputs, which are captured instead of declared.
+  /// `top`: the buffer of the outermost graph, in which the weights are aligned.
   void write_graph(pbf_writer& w, const ir::Graph& g, const std::vector<std::string>& borrowed,
                    std::string* top = nullptr) {
     Names names(g, taken_);
@@ -205,8 +205,8 @@ class Exporter {
   }
 
  private:
-  /// Initializers of floats are weights to those who train; constants are not (tables of angles, for
-  /// example).
+  /// Training programs take float initializers for weights, so float constants (tables of angles, for
+  /// example) are written as Constant nodes.
   static bool is_constant_node(const ir::Value& v) {
     return v.kind == ir::ValueKind::constant && tensor::is_float(v.type.dtype) && v.data.rank() > 0;
   }
@@ -234,7 +234,7 @@ class Exporter {
     w.add_string(3, base::concat(node.op_name(), "_", ++node_count_));
     w.add_string(4, node.op->schema.onnx);
     for (const auto& [name, value] : node.attrs.items()) {
-      // Ours alone: what a body captures, and the row that an embedding does not train.
+      // Not in ONNX: the number of captures of a body, and the embedding row that is not trained.
       if ((is_control && name == "captures") || name == "padding_idx") continue;
       pbf_writer attr(w, 5);
       attr.add_string(1, name);
@@ -277,7 +277,7 @@ class Exporter {
   int64_t written_bytes_ = 0;
 };
 
-/// The IR version that came with an opset.
+/// The IR version that was released with an opset.
 int64_t ir_version_of(int64_t opset) { return opset <= 22 ? 10 : opset <= 24 ? 11 : opset == 25 ? 12 : 13; }
 
 }  // namespace
@@ -299,7 +299,7 @@ std::string export_onnx(const ir::Graph& graph, const ExportOptions& options) {
     opset_writer.add_string(1, "");
     opset_writer.add_int64(2, opset);
   }
-  // A doc string of blanks puts the graph message at a multiple of 64 too.
+  // A doc string of blanks also aligns the graph message to a multiple of 64.
   const size_t before =
       bytes.size() + 2 + 1 + static_cast<size_t>(protozero::length_of_varint(graph_bytes.size()));
   model.add_string(6, std::string((64 - before % 64) % 64, ' '));

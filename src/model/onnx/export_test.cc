@@ -1,5 +1,5 @@
-// ONNX export: what comes back from the importer is the same graph, also with bodies, unknown sizes and
-// expansions.
+// Tests ONNX export: importing the exported file gives the same graph, also with bodies, unknown sizes and
+// expansions of ops.
 #include "model/onnx/export.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(OnnxExport, ExpandsWhatOnnxLacks) {
 }
 
 TEST(OnnxExport, KeepsBodiesAndTheirCaptures) {
-  // if (c) x + k else x: the branches capture x, and one brings a constant of its own.
+  // if (c) x + k else -x: the branches capture x, and one has a constant of its own.
   const auto branch = [](bool adds) {
     auto body = std::make_shared<ir::Graph>();
     Builder b(*body);

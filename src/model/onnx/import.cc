@@ -1,5 +1,5 @@
-// ONNX files as models: names resolved, functions inlined, subgraph captures explicit, old operator forms
-// upgraded.
+// ONNX files as models: resolves names, inlines functions, makes captures of subgraphs explicit, and upgrades
+// old forms of operators.
 #include "model/onnx/import.h"
 
 #include <filesystem>

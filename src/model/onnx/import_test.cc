@@ -1,5 +1,5 @@
-// ONNX import: real files keep their meaning, broken bytes become clear errors, functions and bodies are
-// bounded.
+// Tests ONNX import: real files keep their meaning, broken bytes give clear errors, and the work for
+// functions and bodies is bounded.
 #include "model/onnx/import.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 using protozero::pbf_writer;
 
-/// Encodes messages field by field; the importer's field numbers are checked against real files elsewhere.
+/// Encodes messages field by field; other tests check the importer's field numbers against real files.
 std::string message(const std::function<void(pbf_writer&)>& fill) {
   std::string bytes;
   pbf_writer w(bytes);
@@ -154,7 +154,7 @@ TEST(OnnxImport, CastsAtTheBorderBecomeTheCallers) {
   ASSERT_EQ(m.string_outputs.size(), 1u);
   EXPECT_EQ(m.string_outputs[0].form, StringPort::Form::number);
   EXPECT_EQ(m.graph.type(m.graph.outputs()[0]).to_string(), "i32[2]");
-  refusal(parts, base::ErrorCode::unsupported);  // whoever cannot convert does not get the model
+  refusal(parts, base::ErrorCode::unsupported);  // without string conversion, the model is refused
 }
 
 TEST(OnnxImport, MovedStringsAreHandles) {
@@ -187,7 +187,7 @@ TEST(OnnxImport, RefusesWhatLooksIntoStrings) {
 
 TEST(OnnxImport, RefusesBrokenGraphs) {
   using enum base::ErrorCode;
-  // A cycle is a node that reads what comes later.
+  // A cycle is detected as a node that reads a later value.
   EXPECT_NE(
       refusal({.nodes = {node("Identity", {"y"}, {"h"}), node("Identity", {"h"}, {"y"})}}, invalid_argument)
           .find("'y' is read before"),
@@ -231,7 +231,7 @@ TEST(OnnxImport, BoundsFunctionGrowth) {
   EXPECT_NE(refusal(bomb, invalid_argument).find("nodes"), std::string::npos);
 }
 
-/// Imports mutated copies of `good`; returns how many were refused. Only clear errors may come out.
+/// Imports mutated copies of `good`; returns how many were refused. Every refusal must be a clear error.
 int import_mutated(const std::string& good, int rounds, uint32_t seed) {
   std::mt19937 random(seed);
   int refused = 0;
@@ -271,8 +271,8 @@ TEST(OnnxImport, ReadsTheSeeds) {
   }
 }
 
-// Tensors that share a file's bytes would make a small file swell, where they are copied: they are one
-// tensor, or do not overlap.
+// Tensors that share bytes of a file would let a small file expand when they are copied: they must be the
+// same tensor, or not overlap.
 TEST(OnnxImport, ExternalTensorsOfOneFileDoNotOverlap) {
   const auto dir = std::filesystem::temp_directory_path() / "trireme_external_overlap";
   std::filesystem::create_directories(dir);
@@ -309,7 +309,7 @@ TEST(OnnxImport, SparseTensorsAreAsDenseAsTheirValuesPayFor) {
   EXPECT_EQ(dense(4).to_doubles(), (std::vector<double>{0, 0, 1, 0}));
   EXPECT_EQ(dense(1 << 20).elements(), 1 << 20);
   EXPECT_THROW(dense(1 << 26), base::Error);
-  int made = 0;  // many small ones are as large together as one may be
+  int made = 0;  // many small tensors together share one limit
   try {
     for (; made < 1000; ++made) dense(1 << 20);
   } catch (const base::Error& e) {

@@ -1,4 +1,4 @@
-// The main walk of an ONNX import: inputs, initializers, nodes, functions, outputs.
+// The main pass of an ONNX import: inputs, initializers, nodes, functions, outputs.
 #include "model/onnx/importer.h"
 
 #include <algorithm>
@@ -16,10 +16,10 @@ using tensor::TensorType;
 
 namespace {
 
-constexpr int kMaxDepth = 32;  // functions that call functions, bodies in bodies
+constexpr int kMaxDepth = 32;  // nesting of function calls and of bodies
 constexpr int64_t kMaxNodes =
-    1 << 20;                     // functions that call each other twice grow as 2^depth without a bound
-constexpr size_t kMaxRank = 64;  // as in NumPy: rules may be quadratic in the rank
+    1 << 20;                     // functions that call each other twice would otherwise grow as 2^depth
+constexpr size_t kMaxRank = 64;  // as in NumPy; shape rules may take quadratic time
 constexpr std::string_view kDefaultDomain = "ai.onnx";
 
 std::string_view normal_domain(std::string_view domain) { return domain == kDefaultDomain ? "" : domain; }
@@ -28,7 +28,7 @@ std::string function_key(std::string_view domain, std::string_view name, std::st
   return base::concat(normal_domain(domain), "\n", name, "\n", overload);
 }
 
-/// A name cut to a length that fits a message, whatever the file holds.
+/// A name, shortened to a length that fits a message.
 std::string_view shown(std::string_view name) { return name.substr(0, 120); }
 
 std::string node_label(const NodeProto& node, const Scope& scope) {
@@ -72,14 +72,14 @@ tensor::TensorType type_from(const ValueInfoProto& info) {
     }
   }
   out.shape = Shape(std::move(dims));
-  if (out.shape.is_static()) tensor::element_count(out.shape.to_dims());  // refuses overflow
+  if (out.shape.is_static()) tensor::element_count(out.shape.to_dims());  // throws if the count overflows
   return out;
 }
 
 Importer::Importer(const ModelProto& proto, TensorSource source, bool takes_strings)
     : proto_(proto), contents_(std::move(source)), strings_(proto.graph, takes_strings) {
   opsets_ = read_opsets(proto.opset_import);
-  // Files older than IR version 3 have no opset list; they mean opset 1.
+  // Files older than IR version 3 have no list of opsets; they use opset 1.
   if (proto.ir_version < 3) opsets_.emplace("", 1);
   for (const FunctionProto& f : proto.functions) {
     functions_.emplace(function_key(f.domain, f.name, f.overload), &f);
@@ -157,7 +157,7 @@ void Importer::add_initializers(const GraphProto& graph, Scope& scope) {
 
 void Importer::add_inputs(const GraphProto& graph, Scope& scope) {
   for (const ValueInfoProto& info : graph.input) {
-    // Files before IR version 4 list every initializer among the inputs.
+    // Before IR version 4, files listed every initializer among the inputs.
     if (scope.values.contains(info.name)) continue;
     const bool is_text = strings_.is_input(info);
     const TensorType type = type_from(is_text ? strings_.add_input(info) : info);
@@ -173,7 +173,7 @@ void Importer::add_outputs(const GraphProto& graph, Scope& scope) {
     ValueId id = scope.lookup(info.name);
     base::require(id != ir::kNoValue, "an output has no name");
     const bool is_taken = !taken.insert(ir::index(id)).second;
-    // Outputs are computed values, each of its own.
+    // Every output must be a computed value that is no other output.
     if (scope.graph.value(id).kind != ir::ValueKind::computed || is_taken) {
       id = Emitter(scope.graph, base::concat("output ", shown(info.name))).emit("Identity", {id});
     }
@@ -261,7 +261,7 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
     return *results;
   }
   const ir::OpDef& op = need_onnx_op(pending.op_type);
-  // Kernels write every result the op must have, also those that the file does not name.
+  // Kernels write every result that the op must have, even if the file does not name it.
   const size_t made = std::max(pending.out_count, op.schema.min_out);
   std::vector<ValueId> results =
       scope.graph.add(op, std::move(pending.in), std::move(pending.attrs), made, pending.from);
@@ -271,7 +271,7 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
 
 void Importer::inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope) {
   base::require(++depth_ <= kMaxDepth, "functions call each other deeper than ", kMaxDepth);
-  // A call costs what its signature costs, even if its body is empty.
+  // A call costs at least its signature, even if its body is empty.
   node_count_ += static_cast<int64_t>(function.input.size() + function.attribute_proto.size());
   const Opsets opsets = function.opset_import.empty() ? scope.opsets : read_opsets(function.opset_import);
   CallAttrs attrs;

@@ -1,4 +1,4 @@
-// Bodies of If, Loop and Scan: each becomes a graph whose captured outer values are explicit trailing inputs.
+// Bodies of If, Loop and Scan: each becomes a graph that takes captured outer values as explicit last inputs.
 #include <unordered_set>
 
 #include "model/onnx/importer.h"
@@ -14,8 +14,8 @@ namespace {
 
 using Names = std::unordered_set<std::string_view>;
 
-/// Adds to `out` what `graph` reads from outside, in order of first use, without what `hidden` already
-/// defines.
+/// Appends to `out` the names that `graph` reads from outside, in the order of first use, and adds them to
+/// `seen`; skips those that are in `seen` already.
 void collect_free(const GraphProto& graph, std::vector<std::string_view>& out, Names& seen) {
   Names defined;
   for (const ValueInfoProto& info : graph.input) defined.insert(info.name);
@@ -38,7 +38,7 @@ void collect_free(const GraphProto& graph, std::vector<std::string_view>& out, N
   for (const ValueInfoProto& info : graph.output) read(info.name);
 }
 
-/// A scanned operand without its scan axis.
+/// The shape of a scanned operand without its scan axis.
 Shape without_axis(const Shape& shape, int64_t axis) {
   if (!shape.has_rank() || shape.rank() == 0) return shape;
   std::vector<tensor::Dim> dims = shape.dims();
@@ -58,8 +58,8 @@ std::vector<std::string_view> free_names(const GraphProto& graph) {
 std::vector<Importer::BodyInput> Importer::body_inputs(const GraphProto& body, const PendingNode& pending,
                                                        const ir::Graph& outer) {
   const bool is_scan = pending.op_type == "Scan", is_loop = pending.op_type == "Loop";
-  // Scan 8 has sequence_lens before its operands and a batch dimension; the rewrite of it is not worth its
-  // code.
+  // Scan of opset 8 has sequence_lens before its operands and a batch dimension; rewriting it is not worth
+  // the code.
   if (is_scan && pending.opset < 9)
     base::fail_unsupported("Scan of opset 8 is not supported, export with opset 9");
   const int64_t scans = is_scan ? pending.attrs.need_int("num_scan_inputs") : 0;
@@ -69,8 +69,8 @@ std::vector<Importer::BodyInput> Importer::body_inputs(const GraphProto& body, c
   std::vector<BodyInput> inputs;
   for (size_t i = 0; i < body.input.size(); ++i) {
     BodyInput input{&body.input[i], {}};
-    // Operands of the node stand in the order of the body's inputs; Loop's first two are trip count and
-    // condition.
+    // Operands of the node are in the order of the body's inputs, but Loop's first two inputs are iteration
+    // number and condition.
     const ValueId operand = pending.input(i);
     if (is_loop && i < 2) {
       input.type = {i == 0 ? DType::i64 : DType::boolean, Shape{}};
@@ -107,7 +107,7 @@ ir::GraphPtr Importer::import_body(const GraphProto& body, const std::vector<Bod
   for (std::string_view name : captures) {
     const ValueId id = outer.lookup(name);
     const tensor::Tensor* known = outer.graph.known(id);
-    // Weights and constants are shared with the body instead of being passed.
+    // Weights and constants are shared with the body instead of passed as inputs.
     scope.bind(name, known != nullptr ? graph->add_constant(*known)
                                       : graph->add_input(std::string(name), outer.graph.type(id)));
   }
@@ -142,7 +142,7 @@ void Importer::add_bodies(const NodeProto& node, PendingNode& pending, Scope& sc
     const auto inputs = body_inputs(*body, pending, scope.graph);
     pending.attrs.set(name, import_body(*body, inputs, captures, scope));
   }
-  // Optional operands of Loop keep their places before the captures.
+  // Loop's absent optional operands are kept as placeholders before the captures.
   if (pending.op_type == "Loop" && pending.in.size() < 2) pending.in.resize(2, ir::kNoValue);
   pending.attrs.set("captures", static_cast<int64_t>(passed.size()));
   pending.in.insert(pending.in.end(), passed.begin(), passed.end());

@@ -1,5 +1,5 @@
-// FlexAttention of the preview domain: attention whose score and probability graphs are inlined between its
-// steps.
+// FlexAttention of the preview domain: attention with the graphs that modify scores and probabilities inlined
+// between its steps.
 #include <cmath>
 
 #include "model/onnx/importer.h"
@@ -9,7 +9,7 @@ namespace trireme::model::onnx {
 using ir::ValueId;
 using tensor::DType;
 
-/// Adds the nodes of `body` to the graph around it: one argument, one result.
+/// Adds the nodes of `body`, which has one argument and one result, to the surrounding graph.
 ValueId Importer::inline_graph(const GraphProto& body, ValueId argument, Scope& outer) {
   base::require(++depth_ <= 32, "bodies and functions are nested deeper than 32");
   base::require(body.input.size() == 1 && body.output.size() == 1,
@@ -40,7 +40,7 @@ std::vector<ValueId> Importer::add_flex_attention(const NodeProto& node, const P
                 "FlexAttention of query ", q_shape.to_string(), " and key ", k_shape.to_string());
   const int64_t heads = q_shape[1].value(), group = heads / k_shape[1].value();
   const double width = static_cast<double>(q_shape[3].value());
-  /// Each key head serves `group` query heads in a row: [batch, kv, seq, d] -> [batch, heads, seq, d].
+  /// Each key head serves `group` adjacent query heads: [batch, kv, seq, d] -> [batch, heads, seq, d].
   const auto repeat = [&](ValueId x) {
     if (group == 1) return x;
     const ValueId shape = e.emit("Concat",

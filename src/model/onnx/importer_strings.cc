@@ -1,4 +1,4 @@
-// Strings of an ONNX model: numbers or handles take their place, so that the engine never meets one.
+// Strings in ONNX models: numbers or handles replace them, so that the engine never sees a string.
 #include "model/onnx/importer_strings.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ using ir::ValueId;
 
 namespace {
 
-/// Operators that move elements without looking at them, and which of their operands are moved.
+/// Operators that move elements without reading them, and the range of operands that they move.
 struct Mover {
   std::string_view op;
   size_t first, last;
@@ -33,7 +33,7 @@ std::optional<int64_t> cast_target(const NodeProto& node) {
   return std::nullopt;
 }
 
-/// The one type that all readers of the value cast it to; nothing if some of them do not cast it.
+/// The one type to which all readers of the value cast it; nothing if some reader does not cast it.
 std::optional<int64_t> parsed_type(const GraphProto& graph, std::string_view name) {
   std::optional<int64_t> type;
   const auto reads = [name](std::string_view in) { return in == name; };
@@ -112,7 +112,7 @@ bool StringValues::moves(const PendingNode& pending, const ir::Graph& graph) con
     ++strings;
     const bool is_handle = forms_.at(ir::index(pending.in[i])) == StringPort::Form::handle;
     if (is_moved && is_handle) continue;
-    // Shape and Size do not look at the elements either, and give numbers.
+    // Shape and Size do not read the elements either, and return numbers.
     if (pending.op_type == "Shape" || pending.op_type == "Size") return false;
     base::fail_unsupported("operator ", pending.op_type, " on strings",
                            is_moved ? " that a Cast made: only the model's output may be those" : "");

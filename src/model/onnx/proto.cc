@@ -1,4 +1,4 @@
-// Reads ONNX messages by field number with protozero; field numbers are those of onnx.proto.
+// Reads ONNX messages with protozero, by the field numbers of onnx.proto.
 #include "model/onnx/proto.h"
 
 #include <protozero/pbf_reader.hpp>
@@ -11,10 +11,10 @@ namespace {
 using protozero::pbf_reader;
 using protozero::pbf_wire_type;
 
-constexpr int kMaxDepth = 32;              // graphs inside attributes inside graphs
-constexpr int64_t kMaxMessages = 4 << 20;  // nodes, attributes, tensors of one file: bounds memory to ~2 GiB
+constexpr int kMaxDepth = 32;              // nesting of graphs in attributes
+constexpr int64_t kMaxMessages = 4 << 20;  // nodes, attributes, tensors of a file: bounds memory to ~2 GiB
 
-/// Counts what was read so that a hostile file cannot make us allocate hundreds of times its size.
+/// Counts messages, so that a hostile file cannot cause allocations of hundreds of times its size.
 struct Budget {
   int64_t messages = 0;
   int depth = 0;
@@ -23,7 +23,7 @@ struct Budget {
   }
 };
 
-/// protozero asserts the wire type; a file may lie, so it is checked before each read.
+/// protozero only asserts the wire type, which a file may state wrongly, so it is checked before each read.
 void want(pbf_reader& r, pbf_wire_type type) {
   base::require(r.wire_type() == type, "field ", r.tag(), " has wire type ", static_cast<int>(r.wire_type()),
                 ", not ", static_cast<int>(type));
@@ -52,7 +52,7 @@ int32_t small_integer(pbf_reader& r) {
   return static_cast<int32_t>(v);
 }
 
-/// A repeated int64: packed into one field or one field each.
+/// A repeated int64, either packed into one field or in one field per value.
 void integers(pbf_reader& r, std::vector<int64_t>& out) {
   if (r.wire_type() == pbf_wire_type::varint) {
     out.push_back(r.get_int64());
@@ -195,7 +195,7 @@ ValueInfoProto read_value_info(pbf_reader r, Budget& budget) {
 
 GraphProto read_graph(pbf_reader r, Budget& budget);
 
-/// The kind of an attribute written before the `type` field existed: the one field that is present.
+/// Infers the kind of an attribute written before the `type` field existed from the only field present.
 void infer_kind(AttributeProto& a, AttrKind seen) {
   if (a.kind == AttrKind::undefined) a.kind = seen;
 }
@@ -310,7 +310,7 @@ ModelProto read_model(pbf_reader r, Budget& budget) {
   return m;
 }
 
-/// Runs a reader; protozero's exceptions (truncated field, over-long varint, unknown wire type) become ours.
+/// Runs a reader and converts protozero's exceptions (truncated field, over-long varint, unknown wire type).
 template <class Read>
 auto guarded(std::string_view what, const Read& read) {
   try {

@@ -1,4 +1,4 @@
-// ONNX tensors as tensors: element type codes, zero-copy raw data, typed fields, external files.
+// Converts ONNX tensors: element type codes, raw data without a copy, typed fields, external files.
 #include "model/onnx/tensor_proto.h"
 
 #include <array>
@@ -24,7 +24,7 @@ struct TypeRow {
   DType dtype;
 };
 
-// TensorProto.DataType beside our element types.
+// The codes of TensorProto.DataType and their element types.
 constexpr std::array<TypeRow, tensor::kDTypeCount> kTypes{{
     {1, DType::f32},         {2, DType::u8},        {3, DType::i8},          {4, DType::u16},
     {5, DType::i16},         {6, DType::i32},       {7, DType::i64},         {9, DType::boolean},
@@ -34,7 +34,7 @@ constexpr std::array<TypeRow, tensor::kDTypeCount> kTypes{{
     {24, DType::f8e8m0},     {25, DType::u2},       {26, DType::i2},
 }};
 
-/// Field of TensorProto that holds the values of an element type when raw_data does not.
+/// The field of TensorProto that holds the values of an element type if raw_data does not.
 enum class Field : uint32_t {
   float_data = 4,
   int32_data = 5,
@@ -54,7 +54,7 @@ Field field_of(DType dtype) {
   }
 }
 
-/// Appends typed values to the tensor's bytes, never past their end.
+/// Appends typed values to the tensor's bytes, but never beyond their end.
 class Filler {
  public:
   explicit Filler(Tensor& t) : at_(t.mutable_raw()), left_(t.bytes()) {}
@@ -94,7 +94,7 @@ void fill_fixed(pbf_reader& r, Filler& out, size_t size) {
   if (view.size() > 0) out.put(view.data(), view.size());
 }
 
-/// Fewest encoded bytes that `elements` values can take: refuses huge shapes before memory is asked for.
+/// The fewest encoded bytes of `elements` values, in order to refuse huge shapes before allocating memory.
 int64_t least_encoded_bytes(DType dtype, int64_t elements) {
   const Field field = field_of(dtype);
   if (field == Field::float_data || field == Field::double_data) return bytes_of(dtype, elements);
@@ -108,7 +108,7 @@ Tensor from_typed_fields(const TensorProto& proto, DType dtype) {
   Tensor t = Tensor::empty(dtype, proto.dims);
   Filler out(t);
   const Field field = field_of(dtype);
-  // Sub-byte types carry one byte (two or four elements) per int32 value.
+  // For sub-byte types, each int32 value holds one byte (two or four elements).
   const size_t size = static_cast<size_t>(std::max(1, tensor::bits_of(dtype) / 8));
   pbf_reader r(proto.message.data(), proto.message.size());
   while (r.next()) {
@@ -124,7 +124,7 @@ Tensor from_typed_fields(const TensorProto& proto, DType dtype) {
   return t;
 }
 
-/// Any byte that is not 0 counts as true; C++ bools must hold 0 or 1.
+/// Any nonzero byte counts as true, but C++ bools must hold 0 or 1.
 Tensor normal_bools(Tensor t) {
   bool is_clean = true;
   for (int64_t i = 0; i < t.bytes(); ++i) is_clean = is_clean && static_cast<uint8_t>(t.raw()[i]) <= 1;
@@ -157,7 +157,7 @@ uint64_t parse_number(std::string_view text, std::string_view key) {
   return value;
 }
 
-/// Opens each external file once, and only inside the model's directory.
+/// Opens each external file once; files must be inside the model's directory.
 const base::MappedFile& open_external(TensorSource& source, std::string_view location) {
   base::require(!source.directory.empty(), "external data '", location, "' needs a model on disk");
   auto at = source.files.find(location);
@@ -244,7 +244,7 @@ Tensor make_dense(const SparseTensorProto& proto, TensorSource& source) {
   const Tensor values = make_tensor(proto.values, source);
   const Tensor indices = make_tensor(proto.indices, source);
   base::require(indices.dtype() == DType::i64, "sparse tensor indices must be i64");
-  // A few bytes of file may ask for any dense size, so a byte of it pays for so many.
+  // A few bytes of a file may demand any dense size, so each byte allows this many bytes of dense size.
   constexpr int64_t kDensePerByte = 4096;
   source.dense_left += (values.bytes() + indices.bytes()) * kDensePerByte;
   const int64_t elements = tensor::element_count(proto.dims);
@@ -255,7 +255,7 @@ Tensor make_dense(const SparseTensorProto& proto, TensorSource& source) {
   source.dense_left -= elements * size;
   const int64_t count = values.elements();
   const int64_t rank = static_cast<int64_t>(proto.dims.size());
-  const bool is_linear = indices.rank() == 1;  // one flat index each, else one row of coordinates each
+  const bool is_linear = indices.rank() == 1;  // one flat index per value, else one row of coordinates
   base::require(indices.elements() == (is_linear ? count : count * rank), "sparse tensor has ", count,
                 " values and ", indices.elements(), " indices");
   Tensor dense = Tensor::zeros(values.dtype(), proto.dims);

@@ -1,5 +1,5 @@
-// Old forms of ONNX operators rewritten to the newest: one table row for each operator and the opset that
-// changed it.
+// Rewrites old forms of ONNX operators to the newest form: one table row per operator and opset that changed
+// it.
 #include <algorithm>
 #include <array>
 
@@ -12,14 +12,14 @@ using ir::ValueId;
 using tensor::DType;
 using Results = std::optional<std::vector<ValueId>>;
 
-/// Moves an integer-list attribute to operand `at`, where newer opsets expect it.
+/// Moves an attribute that is a list of integers to operand `at`, where newer opsets expect it.
 void ints_to_operand(Emitter& e, PendingNode& n, std::string_view attr, size_t at) {
   if (!n.attrs.has(attr)) return;
   if (!n.has_input(at)) n.set_input(at, e.ints(n.attrs.get_ints(attr)));
   n.attrs.erase(attr);
 }
 
-/// Moves a number attribute to a scalar operand of the element type of operand 0.
+/// Moves a number attribute to a scalar operand that has the element type of operand 0.
 void number_to_operand(Emitter& e, PendingNode& n, std::string_view attr, size_t at) {
   if (!n.attrs.has(attr)) return;
   if (!n.has_input(at)) n.set_input(at, e.scalar_of(e.type(n.in[0]).dtype, n.attrs.get_float(attr, 0)));
@@ -60,21 +60,21 @@ Results dropout_1(Emitter& e, PendingNode& n) {
   n.attrs.erase("is_test");
   n.attrs.erase("consumed_inputs");
   if (n.opset >= 10 || n.out_count < 2) return std::nullopt;
-  // Before opset 10 the mask had the type of the data.
+  // Before opset 10, the mask had the element type of the data.
   auto results = e.emit_many("Dropout", n.in, n.attrs, 2);
   results[1] = e.emit("Cast", {results[1]}, {{"to", int64_t{1}}});
   return results;
 }
 
-/// TensorProto.DataType of a value, for Cast.
+/// Before opset 10, k was an attribute.
 Results topk_1(Emitter& e, PendingNode& n) {
   if (n.attrs.has("k")) n.set_input(1, e.ints({n.attrs.need_int("k")}));
   n.attrs.erase("k");
   return std::nullopt;
 }
 
-/// Before opset 13 the axes from `axis` (default 1) on counted as one: flatten, apply to rows, restore the
-/// shape.
+/// Before opset 13, all axes from `axis` (default 1) on counted as one: flatten, apply the op to rows, and
+/// restore the shape.
 Results softmax_1(Emitter& e, PendingNode& n) {
   const int64_t axis = n.attrs.get_int("axis", 1);
   const auto& shape = e.type(n.in[0]).shape;
@@ -100,7 +100,7 @@ Results split_1(Emitter& e, PendingNode& n) {
   return std::nullopt;
 }
 
-/// Upsample was Resize with fixed rules: asymmetric coordinates, rounding down.
+/// Upsample is Resize with fixed rules: asymmetric coordinates, rounding down.
 Results upsample(Emitter& e, PendingNode& n) {
   if (n.attrs.has("scales")) {
     const auto scales = n.attrs.get_floats("scales");
@@ -123,7 +123,7 @@ Results upsample(Emitter& e, PendingNode& n) {
 
 Results resize_10(Emitter& e, PendingNode& n) { return upsample(e, n); }
 
-/// Empty roi and scales stood for absent ones while they were required operands.
+/// While roi and scales were required operands, empty ones stood for absent ones.
 Results resize_11(Emitter& e, PendingNode& n) {
   for (size_t i = 1; i < n.in.size(); ++i) {
     const tensor::Tensor* known = e.graph().known(n.in[i]);
@@ -149,7 +149,7 @@ Results grid_sample_16(Emitter&, PendingNode& n) {
   return std::nullopt;
 }
 
-/// Scale and bias were per group; now they are per channel: repeat each for the channels of its group.
+/// Scale and bias were per group and are now per channel: repeats each for all channels of its group.
 Results group_norm_18(Emitter& e, PendingNode& n) {
   const int64_t groups = n.attrs.need_int("num_groups");
   const tensor::Shape& shape = e.type(n.in[0]).shape;
@@ -170,7 +170,7 @@ Results dft_17(Emitter& e, PendingNode& n) {
   return std::nullopt;
 }
 
-/// Opsets below 7: operand 1 is aligned at `axis` of operand 0 if `broadcast` is set.
+/// Before opset 7: if `broadcast` is set, operand 1 is aligned at `axis` of operand 0.
 Results broadcast_1(Emitter& e, PendingNode& n) {
   const bool is_on = n.attrs.get_int("broadcast", 0) != 0;
   const bool has_axis = n.attrs.has("axis");
@@ -186,7 +186,7 @@ Results broadcast_1(Emitter& e, PendingNode& n) {
   return std::nullopt;
 }
 
-/// Before opset 7 the slope was one number per channel.
+/// Before opset 7, the slope had one number per channel.
 Results prelu_1(Emitter& e, PendingNode& n) {
   n.attrs.erase("consumed_inputs");
   const size_t rank = e.rank(n.in[0]), slope = e.rank(n.input(1));
@@ -218,7 +218,7 @@ Results gemm_1(Emitter&, PendingNode& n) {
   return std::nullopt;
 }
 
-/// Cast named its target type before opset 6.
+/// Before opset 6, Cast gave its target type by name.
 Results cast_1(Emitter&, PendingNode& n) {
   static constexpr std::array<std::string_view, 17> kNames{
       "UNDEFINED", "FLOAT",   "UINT8",  "INT8",   "UINT16", "INT16",     "INT32",      "INT64",   "STRING",
@@ -230,7 +230,7 @@ Results cast_1(Emitter&, PendingNode& n) {
   return std::nullopt;
 }
 
-/// The order column-row-depth of opset 28 is the other permutation of the same six-way split.
+/// The mode CRD (column-row-depth) of opset 28 is another permutation of the same six axes.
 Results space_to_depth(Emitter& e, PendingNode& n) {
   if (n.attrs.get_string("mode", "DCR") != "CRD") {
     n.attrs.erase("mode");
@@ -254,7 +254,7 @@ struct Row {
   Results (*rewrite)(Emitter&, PendingNode&);
 };
 
-// Oldest change first: a node passes through every row that applies to it.
+// The oldest change comes first, because a node passes through every row that applies to it.
 constexpr Row kRows[] = {
     {"Add", 7, broadcast_1},
     {"Sub", 7, broadcast_1},

@@ -1,4 +1,4 @@
-// BERT: embeddings, blocks of attention and a feed-forward layer with a norm after each, a head.
+// BERT: embeddings, blocks of attention and a feed-forward layer with a norm after each, and a head.
 #include "model/zoo/bert.h"
 
 #include "model/net.h"
@@ -19,7 +19,7 @@ class Bert {
     return x;
   }
 
-  /// x [batch, seq, width] -> logits [batch, seq, vocabulary], by the weights of the embedding.
+  /// x [batch, seq, width] -> logits [batch, seq, vocabulary], with the weights of the embedding.
   ValueId masked_lm(const Net& net, ValueId x) const {
     const Net at = net.in("cls.predictions"), change = at.in("transform");
     x = linear(change.in("dense"), x, c_.width, c_.width);
@@ -44,7 +44,7 @@ class Bert {
     return at.linear(x, {.in = in, .out = out, .init = weight_});
   }
 
-  /// Word, position and type vectors added and normalised -> [batch, seq, width].
+  /// The normalised sum of word, position and type vectors -> [batch, seq, width].
   ValueId embed(const Net& at, ValueId ids, ValueId types) {
     Builder b = at.builder();
     words_ = at.in("word_embeddings").param("weight", {c_.vocabulary, c_.width}, weight_);
@@ -60,7 +60,7 @@ class Bert {
     return at.dropout(norm(at.in("LayerNorm"), b.op("add", {x, place})), c_.dropout);
   }
 
-  /// layer_norm(x + y): the end of both halves of a block.
+  /// layer_norm(x + y), which ends both halves of a block.
   ValueId add_norm(const Net& at, ValueId x, ValueId y) const {
     const ValueId scale = at.param("weight", {c_.width}, Init::ones());
     const ValueId shift = at.param("bias", {c_.width}, Init::zeros());
@@ -151,7 +151,7 @@ base::Json bert_json(const BertConfig& c) {
                           {"torch_dtype", "float32"}});
   if (c.head == BertHead::classification) {
     base::Json names = base::Json::object(),
-               ids = base::Json::object();  // Transformers counts classes by names
+               ids = base::Json::object();  // Transformers derives the number of classes from these names
     for (int64_t i = 0; i < c.classes; ++i) {
       names.set(std::to_string(i), base::concat("LABEL_", i));
       ids.set(base::concat("LABEL_", i), i);

@@ -1,4 +1,4 @@
-// Decoders: embedding, blocks of attention and feed-forward layers as the description says, norm, head.
+// Decoders: embedding, blocks of attention and feed-forward layers as described by the config, norm, head.
 #include "model/zoo/decoder.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using ir::ValueId;
 
 constexpr double kDeviation = 0.02;
 
-/// Cosines and sines of one kind of rotary positions: [positions, rotated / 2].
+/// The cosines and sines of one kind of rotary positions: [positions, rotated / 2].
 struct Rotation {
   ValueId cosine, sine;
 };
@@ -22,7 +22,7 @@ struct Rotation {
 class Decoder {
  public:
   explicit Decoder(const DecoderConfig& config) : c_(config), n_(config.names) {
-    // Each of the 2 layers branches adds to the residual stream; this keeps its variance at 1 at the start.
+    // Two branches per layer add to the residual stream; this deviation keeps its initial variance near 1.
     branch_ = Init::normal(kDeviation / std::sqrt(2.0 * static_cast<double>(c_.layers.size())));
   }
 
@@ -76,7 +76,7 @@ class Decoder {
 
   int64_t rotated() const { return c_.rotated == 0 ? c_.head_dim : c_.rotated; }
 
-  /// Cosines and sines of every position, and the position of every token.
+  /// Creates the cosines and sines of every position, and the position of every token.
   void make_rotations(const Net& at, ValueId ids) {
     Builder b = at.in("rotary_emb").builder();
     for (size_t i = 0; i < c_.rotary.size(); ++i) {
@@ -92,7 +92,7 @@ class Decoder {
     positions_ = b.op("expand", {line, b.op("shape", {ids})});  // [batch, seq]
   }
 
-  /// x [batch, seq, heads * head_dim] -> the same, pairs of channels turned by their position.
+  /// x [batch, seq, heads * head_dim] -> the same; pairs of channels are rotated according to their position.
   ValueId rotate(const Net& at, ValueId x, int64_t heads, const DecoderLayer& layer) const {
     if (rotations_.empty()) return x;
     const Rotation& r = rotations_[layer.rotary];

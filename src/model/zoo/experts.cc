@@ -1,4 +1,4 @@
-// Mixtures of experts: the router chooses, products over experts compute what it chose.
+// Mixtures of experts: the router chooses experts, and products over experts compute the chosen ones.
 #include "model/zoo/experts.h"
 
 namespace trireme::model::zoo {
@@ -6,7 +6,7 @@ namespace {
 
 using ir::ValueId;
 
-/// What the router says of each token.
+/// The router's result for each token.
 struct Routing {
   ValueId chosen;  ///< i64 [batch, seq, chosen], the likeliest first
   ValueId shares;  ///< [batch, seq, chosen]
@@ -25,7 +25,7 @@ Routing routing(const Net& at, ValueId x, const MixtureSpec& s) {
   return {top[1], at.op("div", {top[0], sum})};
 }
 
-/// gate [..], up [..] -> what goes into the last product.
+/// gate [..], up [..] -> the operand of the last product.
 ValueId gated(const Net& at, ValueId gate, ValueId up, const MixtureSpec& s) {
   if (s.experts.clamp == 0) return at.op("mul", {at.activation(gate, s.activation), up});
   // gpt-oss: min(g, c) sigmoid(a min(g, c)) (clamp(u, -c, c) + 1).
@@ -38,7 +38,7 @@ ValueId gated(const Net& at, ValueId gate, ValueId up, const MixtureSpec& s) {
   return at.op("mul", {at.op("mul", {gate, slope}), at.op("add", {up, scalar(1)})});
 }
 
-/// sigmoid(gate(x)) down(act(gate(x)) * up(x)) of the expert that all tokens share.
+/// sigmoid(gate(x)) down(act(gate(x)) * up(x)) of the expert that all tokens use.
 ValueId shared_expert(const Net& at, ValueId x, const MixtureSpec& s) {
   const Net place = at.in(s.names.shared_expert);
   const LinearSpec wide{.in = s.width, .out = s.experts.shared_inner, .init = s.weight, .has_bias = false};
@@ -58,7 +58,7 @@ ir::ValueId mixture(const Net& at, ir::ValueId x, const MixtureSpec& s) {
                 count, " experts");
   const Routing r = routing(at, x, s);
   const Net experts = at.in(s.names.experts);
-  /// x [batch, seq, (chosen,) in] -> [batch, seq, chosen, out], or with shares their sum [batch, seq, out].
+  /// x [batch, seq, (chosen,) in] -> [batch, seq, chosen, out]; with shares, their sum [batch, seq, out].
   const auto product = [&](const std::string& name, ValueId rows, const LinearSpec& spec, ValueId shares) {
     const Net place = experts.in(name);
     const ValueId weight = place.param("weight", {count, spec.out, spec.in}, spec.init);

@@ -11,7 +11,7 @@ using ir::ValueId;
 class Gpt2 {
  public:
   explicit Gpt2(const Gpt2Config& config) : c_(config) {
-    // Each of the 2 layers branches adds to the residual stream; this keeps its variance at 1 at the start.
+    // Two branches per layer add to the residual stream; this deviation keeps its initial variance near 1.
     branch_ = Init::normal(kDeviation / std::sqrt(2.0 * static_cast<double>(c_.layers)));
   }
 
@@ -34,7 +34,7 @@ class Gpt2 {
 
   ValueId norm(const Net& at, ValueId x) const { return at.layer_norm(x, c_.width, c_.epsilon, c_.has_bias); }
 
-  /// x [..., in] -> [..., out]. GPT-2 keeps its matrices as [in, out].
+  /// x [..., in] -> [..., out]. GPT-2 stores its matrices as [in, out].
   ValueId project(const Net& at, ValueId x, int64_t in, int64_t out, const Init& init) const {
     std::vector<ValueId> operands{x, at.param("weight", {in, out}, init)};
     if (c_.has_bias) operands.push_back(at.param("bias", {out}, Init::zeros()));

@@ -1,4 +1,4 @@
-// Llama: a decoder of RMS norms before its branches, rotary positions and gated feed-forward layers.
+// Llama: a decoder with RMS norms before the branches, rotary positions and gated feed-forward layers.
 #include "model/zoo/llama.h"
 
 #include "model/zoo/decoder.h"
@@ -6,7 +6,7 @@
 namespace trireme::model::zoo {
 namespace {
 
-/// Llama as a decoder.
+/// Describes Llama as a decoder.
 DecoderConfig decoder_of(const LlamaConfig& c) {
   DecoderConfig d{.name = "llama",
                   .vocabulary = c.vocabulary,

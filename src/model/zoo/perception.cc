@@ -1,4 +1,4 @@
-// Perception from two sensors: a convolutional stem, a layer for points, fusion by attention, two heads.
+// Perception from two sensors: a convolutional stem, a layer for points, fusion by attention, and two heads.
 #include "model/zoo/perception.h"
 
 #include "model/net.h"
@@ -26,11 +26,11 @@ class Perception {
   ValueId norm(const Net& at, ValueId x) const { return at.layer_norm(x, c_.width, c_.epsilon); }
 
   ValueId linear(const Net& at, ValueId x, int64_t in, int64_t out) const {
-    // Variance 1 / in: a result of the size of the normalised operand.
+    // Variance 1 / in keeps the result at the scale of the normalised operand.
     return at.linear(x, {.in = in, .out = out, .init = Init::normal(1 / std::sqrt(static_cast<double>(in)))});
   }
 
-  /// Three convolutions of stride 2 with batch norms, then one vector for each cell, with its place added.
+  /// Three convolutions of stride 2 with batch norms, then one vector per cell, plus that of its position.
   ValueId camera(const Net& at, ValueId image) const {
     const int64_t widths[] = {c_.channels, c_.stem_width, 2 * c_.stem_width, c_.width};
     ValueId x = image;
@@ -54,14 +54,14 @@ class Perception {
                  {{"epsilon", c_.epsilon}, {"momentum", 0.9}});
   }
 
-  /// points [batch, points, point_features] -> [batch, points, width]; each point by itself.
+  /// points [batch, points, point_features] -> [batch, points, width]; points do not interact.
   ValueId point_encoder(const Net& at, ValueId points) const {
     const LinearSpec first{.in = c_.point_features, .out = c_.width, .init = Init::he(c_.point_features)};
     const ValueId x = at.op("relu", {at.in("fc1").linear(points, first)});
     return norm(at.in("norm"), linear(at.in("fc2"), x, c_.width, c_.width));
   }
 
-  /// Cells attend to points, then to each other, then a feed-forward layer; norms before each branch.
+  /// Cells attend to points, then to each other, then a feed-forward layer; each branch begins with a norm.
   ValueId block(const Net& at, ValueId x, ValueId points, ValueId mask) const {
     ValueId y = norm(at.in("cross_norm"), x);
     x = at.op("add", {x, at.dropout(attention(at.in("cross"), y, points, mask), c_.dropout)});
@@ -72,7 +72,7 @@ class Perception {
     return at.op("add", {x, at.dropout(y, c_.dropout)});
   }
 
-  /// Queries of x [batch, cells, width], keys and values of `from` [batch, n, width] -> like x.
+  /// Queries from x [batch, cells, width], keys and values from `from` [batch, n, width] -> like x.
   ValueId attention(const Net& at, ValueId x, ValueId from, ValueId mask) const {
     const ValueId q = linear(at.in("query"), x, c_.width, c_.width);
     const ValueId k = linear(at.in("key"), from, c_.width, c_.width);

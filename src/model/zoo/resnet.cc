@@ -1,4 +1,4 @@
-// Residual networks from plain ops: stem, stages of basic or bottleneck blocks, head.
+// Residual networks from plain ops: stem, stages of basic or bottleneck blocks, and a head.
 #include "model/zoo/resnet.h"
 
 #include <array>
@@ -21,14 +21,14 @@ constexpr std::array<Layout, 5> kLayouts{{{18, {2, 2, 2, 2}, false},
                                           {101, {3, 4, 23, 3}, true},
                                           {152, {3, 8, 36, 3}, true}}};
 
-/// The layout of a depth, or null.
+/// The layout for a depth, or null.
 const Layout* find_layout(int64_t depth) {
   const auto* at =
       std::find_if(kLayouts.begin(), kLayouts.end(), [&](const Layout& l) { return l.depth == depth; });
   return at == kLayouts.end() ? nullptr : at;
 }
 
-/// One stage: `blocks` blocks of `width` channels (4 times as many between bottleneck blocks).
+/// One stage: `blocks` blocks with `width` channels (4 times as many between bottleneck blocks).
 struct Stage {
   int64_t blocks, width, stride;
 };
@@ -74,7 +74,7 @@ class ResidualNet {
     int64_t in, width, out, stride;
   };
 
-  /// relu(branch(x) + x); a projection takes the place of x where the shape changes.
+  /// relu(branch(x) + x); where the shape changes, a projection replaces x.
   ValueId block(const Net& at, ValueId x, const BlockSpec& s) const {
     const double last = o_.zero_init_residual ? 0 : o_.residual_gain;  // gain of the branch's last norm
     const auto conv = [&](ValueId in, int64_t number, const ConvSpec& spec, double gain) {
@@ -97,7 +97,7 @@ class ResidualNet {
 
   /// Convolution without bias, then batch normalisation with scale `gain`.
   ValueId conv_norm(const Net& at, ValueId x, const ConvSpec& spec, double gain = 1) const {
-    // As torchvision: the fan of the backward pass.
+    // As in torchvision: the fan of the backward pass.
     x = at.in("convolution").conv(x, spec, Init::he(spec.out * spec.kernel * spec.kernel), false);
     const Net norm = at.in("normalization");
     const auto channels = [&](const char* what, double mean) {

@@ -1,5 +1,5 @@
-// ResNet from the builder: shapes, parameter counts of the paper, finite activations, the same net through
-// ONNX.
+// Tests ResNet from the builder: shapes, the paper's parameter counts, finite activations, and the same
+// network through ONNX.
 #include "model/zoo/resnet.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using tensor::Tensor;
 
-/// Weights that are trained: all params but the running statistics.
+/// Weights that are trained: all parameters except the running statistics.
 int64_t trained_weights(const ir::Graph& g) {
   int64_t count = 0;
   for (const ir::Value& v : g.values()) {
@@ -27,7 +27,7 @@ int64_t trained_weights(const ir::Graph& g) {
 }
 
 TEST(Resnet, HasTheKnownParameterCounts) {
-  // As torchvision counts them.
+  // The counts that torchvision gives.
   EXPECT_EQ(trained_weights(random_resnet(18).graph), 11689512);
   EXPECT_EQ(trained_weights(random_resnet(50).graph), 25557032);
   EXPECT_THROW(random_resnet(51), base::Error);

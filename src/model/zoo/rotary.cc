@@ -1,4 +1,4 @@
-// Rotary positions: wavelengths and tables.
+// Rotary positions: wavelengths, and tables of cosines and sines.
 #include "model/zoo/rotary.h"
 
 #include <algorithm>
@@ -11,14 +11,14 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-/// The channel pair that makes `turns` turns in the first length.
+/// The (fractional) channel pair that makes `turns` turns within the original length.
 double pair_of(const RotarySpec& s, double turns, int64_t channels) {
   const double length = static_cast<double>(s.original);
   return static_cast<double>(channels) * std::log(length / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(s.theta));
 }
 
-/// How much of pair i keeps its wavelength, 0 to 1.
+/// The share of pair i that keeps its wavelength, 0 to 1 (YaRN, Peng et al. 2023).
 double kept_by_channel(const RotarySpec& s, int64_t i, int64_t channels) {
   double low = pair_of(s, s.fast, channels), high = pair_of(s, s.slow, channels);
   if (s.is_rounded) low = std::floor(low), high = std::ceil(high);

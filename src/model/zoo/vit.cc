@@ -1,4 +1,4 @@
-// Vision transformer: patch embedding, blocks of attention and a feed-forward layer, a head on the class
+// Vision transformer: patch embedding, blocks of attention and a feed-forward layer, and a head on the class
 // token.
 #include "model/zoo/vit.h"
 
@@ -17,7 +17,7 @@ class Vit {
     const Net body = net.in("vit");
     ValueId x = embed(body.in("embeddings"), image);  // [batch, 1 + patches, width]
     for (int64_t i = 0; i < c_.layers; ++i) x = block(body.in("encoder.layer").in(i), x);
-    // Only the class token is read: what comes after the last block works on one row of each image.
+    // Only the class token is read: after the last block, the layers work on one row per image.
     Builder b = body.builder();
     x = b.reshape(b.op("slice", {x, b.ints({0}), b.ints({1}), b.ints({1})}), {0, c_.width});
     return linear(net.in("classifier"), norm(body.in("layernorm"), x), c_.width, c_.classes);
@@ -30,7 +30,7 @@ class Vit {
     return at.linear(x, {.in = in, .out = out, .init = weight_});
   }
 
-  /// Each patch one product with the same matrix, a class token before them, positions added.
+  /// One product per patch with the same matrix, a class token in front, and added positions.
   ValueId embed(const Net& at, ValueId image) const {
     Builder b = at.builder();
     const ConvSpec spec{
@@ -79,7 +79,7 @@ VitConfig VitConfig::tiny() {
   c.layers = 4;
   c.heads = 4;
   c.classes = 10;
-  c.deviation = 0.1;  // about 1 / sqrt(width): 0.02 is for widths near 1000 and would pass on too little
+  c.deviation = 0.1;  // about 1 / sqrt(width): 0.02 suits widths near 1000 and would pass on too little
   return c;
 }
 
@@ -112,7 +112,7 @@ Model vit(const VitConfig& c, ParamSource& params) {
 }
 
 base::Json vit_json(const VitConfig& c) {
-  base::Json names = base::Json::object();  // Transformers counts classes by their names
+  base::Json names = base::Json::object();  // Transformers derives the number of classes from these names
   for (int64_t i = 0; i < c.classes; ++i) names.set(std::to_string(i), base::concat("LABEL_", i));
   return base::Json::object({{"architectures", base::Json::array({"ViTForImageClassification"})},
                              {"model_type", "vit"},

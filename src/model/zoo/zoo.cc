@@ -17,11 +17,11 @@
 namespace trireme::model::zoo {
 namespace {
 
-/// What a caller wants from a network: to be built, or only its options to be read.
+/// A caller's request to a network: to build it, or only to read its options.
 struct Request {
   std::span<const std::string> assignments;
   Model* model = nullptr;         // receives the network
-  ParamSource* params = nullptr;  // of its weights; null: as the options say
+  ParamSource* params = nullptr;  // its weights; null: as the options say
   base::Json* options = nullptr;  // receives the options
   std::string* markdown = nullptr;
 };
@@ -33,7 +33,7 @@ struct Row {
 
 enum class Weights { drawn, repeated };
 
-/// Every network's options and, before them, where its weights come from.
+/// The options of a network, preceded by those that say where its weights come from.
 template <class Config>
 struct Seeded {
   Config config;

@@ -10,7 +10,7 @@
 namespace trireme::model::zoo {
 namespace {
 
-/// Weights nobody reads: memory that is never touched costs nothing.
+/// Weights that are never read: untouched memory costs nothing.
 class EmptyParams : public ParamSource {
  public:
   tensor::Tensor get(const std::string&, const tensor::Dims& dims, const Init&) override {
@@ -37,16 +37,16 @@ std::string error_of(std::string_view name, const std::vector<std::string>& assi
 
 TEST(Zoo, HasTheKnownParameterCounts) {
   EmptyParams empty;
-  EXPECT_EQ(weights(gpt2(Gpt2Config{}, empty)), 124439808);  // as Transformers counts "gpt2"
+  EXPECT_EQ(weights(gpt2(Gpt2Config{}, empty)), 124439808);  // the count of Transformers for "gpt2"
   EXPECT_EQ(weights(cnn(CnnConfig{}, empty)), 1199882);      // PyTorch's MNIST example
-  // nanoGPT prints 0.80M for its small character model, positions left out.
+  // nanoGPT prints 0.80M for its small character model, without positions.
   EXPECT_EQ(weights(gpt2(Gpt2Config::nano(), empty)), 795904 + 64 * 128);
 }
 
 TEST(Zoo, EveryNetworkBuildsAndVerifies) {
   for (const Entry& entry : entries()) {
     SCOPED_TRACE(entry.name);
-    std::vector<std::string> small;  // whatever makes it small, of what the network has
+    std::vector<std::string> small;  // the options that make a network small, of those it has
     const base::Json options = options_of(entry.name);
     for (const std::string text : {"layers=1", "vocabulary=11", "positions=8", "width=16", "heads=2",
                                    "size=32", "classes=3", "inner=8"}) {
@@ -78,7 +78,7 @@ TEST(Zoo, WeightsDependOnSeedAndNameOnly) {
     squares += double{v} * v;
   }
   EXPECT_NEAR(sum / 256, 0, 0.1);
-  EXPECT_NEAR(squares / 256, 2.0 / 16, 0.03);  // He: 2 / fan in
+  EXPECT_NEAR(squares / 256, 2.0 / 16, 0.03);  // He et al. 2015: 2 / fan in
 }
 
 TEST(Zoo, NamesTheNearest) {

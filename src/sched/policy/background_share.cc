@@ -1,4 +1,4 @@
-// Means of arrivals and answers, and what follows from them for work that may wait.
+// Averages of arrivals and answers, and when background work may run according to them.
 #include "sched/policy/background_share.h"
 
 #include <algorithm>
@@ -6,12 +6,12 @@
 namespace trireme::sched {
 namespace {
 
-constexpr double kNewShare = 1.0 / 16;      // of a new value in a mean: some dozen decide
-constexpr double kLatencyShare = 1.0 / 16;  // of an answer's time that a batch may take at once
-constexpr int64_t kRest = 64;               // times what the last batch took
-constexpr double kSilence = 5;              // gaps
-constexpr double kMostGrowth = 4;           // one pause of a client does not make it a rare one
-constexpr double kFirstGapNs = 20e6;        // after one request alone
+constexpr double kNewShare = 1.0 / 16;      // weight of a new value in a mean: a few dozen values decide
+constexpr double kLatencyShare = 1.0 / 16;  // share of an answer's time that one batch may take
+constexpr int64_t kRest = 64;               // rest after a batch, in multiples of its duration
+constexpr double kSilence = 5;              // silence before full use, in mean gaps between requests
+constexpr double kMostGrowth = 4;           // limits a gap: one pause does not make a client a rare one
+constexpr double kFirstGapNs = 20e6;        // assumed gap after the very first request
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// How long a batch will take.
+// Predicts how long a batch will take.
 #include "sched/policy/batch_cost.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace trireme::sched {
 namespace {
 
-/// Shapes are the clients' to choose, so what is remembered of them is bounded.
+/// Clients choose shapes, so the number of remembered ones is bounded.
 constexpr size_t kMostCosts = 512;
 
 }  // namespace
@@ -22,8 +22,8 @@ void BatchCost::observe(uint64_t group, int64_t rows, int64_t ns) {
     if (costs_.size() > kMostCosts) forget_oldest();
     return;
   }
-  // A quarter of the new value: follows a change of load within a few batches, shrugs off one outlier. An
-  // outlier far above counts as twice the mean, else a single stall would have the next second refused.
+  // A new value has a weight of 1/4: the mean follows a change of load within a few batches, but resists an
+  // outlier. High outliers are capped near twice the mean, or one stall would cause a second of refusals.
   const double seen = std::min(value, 2 * cost.mean_ns + 1e6);
   cost.spread_ns += (std::abs(seen - cost.mean_ns) - cost.spread_ns) / 8;
   cost.mean_ns += (seen - cost.mean_ns) / 4;

@@ -1,4 +1,4 @@
-// Predictions of batch times: what ran, what lies between, what is unknown, and how much is remembered.
+// Tests predictions of batch times: for known sizes, sizes in between, unknown groups, and bounded memory.
 #include "sched/policy/batch_cost.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ TEST(BatchCost, PredictsWhatRanAndWhatLiesBetween) {
   cost.observe(1, 8, 4000);
   EXPECT_EQ(cost.predict(1, 2), 1000);
   EXPECT_EQ(cost.predict(1, 5), 2500);
-  EXPECT_EQ(cost.predict(1, 1), 1000);   // no smaller one is known
+  EXPECT_EQ(cost.predict(1, 1), 1000);   // no smaller size is known
   EXPECT_EQ(cost.predict(1, 16), 8000);  // nor a larger one
   EXPECT_EQ(cost.predict(2, 2), 0);      // another group
 }

@@ -1,4 +1,4 @@
-// Which waiting requests form the next batch, or how long to wait for more.
+// Decides which waiting requests form the next batch, or how long to wait for more.
 #include "sched/policy/batch_policy.h"
 
 #include <algorithm>
@@ -10,9 +10,9 @@ namespace trireme::sched {
 namespace {
 
 constexpr int64_t kNever = INT64_MAX;
-/// So many other groups are looked at for a full batch.
+/// At most this many other groups are examined for a full batch.
 constexpr size_t kMostGroups = 8;
-/// A request without a due time is due so long after it came: it cannot be overtaken for ever.
+/// A request without a due time counts as due this long after arrival: it cannot be overtaken for ever.
 constexpr int64_t kPatienceNs = 30'000'000'000;
 
 class Forming {
@@ -39,7 +39,7 @@ class Forming {
   const Waiting& head() const { return queue_[head_]; }
   bool is_ripe() const { return is_full_ || is_preferred_ || !gains_by_waiting_; }
 
-  /// Refusals aside; the others in the order they should go.
+  /// Separates requests to refuse, and sorts the others in the order in which they should run.
   void sort_out() {
     std::vector<bool> is_late(queue_.size(), false);
     for (size_t i = 0; i < queue_.size(); ++i) {
@@ -66,7 +66,7 @@ class Forming {
     });
   }
 
-  /// The batch of the group of `head`.
+  /// Forms the batch of the group of `head`.
   void form(size_t head) {
     head_ = head;
     batch_.clear();
@@ -78,8 +78,8 @@ class Forming {
     cut_to_worth();
   }
 
-  /// While the first one's batch waits for more: that of another group of its priority which need not. Not
-  /// where somebody in the first is due, whom it could make late.
+  /// While the first request's batch waits for more, chooses a batch of another group of the same priority
+  /// that need not wait; not if the first batch contains a request with a due time, which could become late.
   bool form_other() {
     const size_t first = head_;
     const auto is_due = [&](size_t i) { return queue_[i].finish_ns != 0; };
@@ -97,13 +97,13 @@ class Forming {
     return false;
   }
 
-  /// All of the first one's group that fit, in order.
+  /// Collects the requests of the first one's group that fit, in order.
   void gather() {
     for (size_t i : order_) {
       if (queue_[i].group != head().group) continue;
       if (!batch_.empty() && rows_ + queue_[i].rows > limits_.max_rows) {
         is_full_ = true;
-        break;  // no overtaking: a later small one must not starve this one
+        break;  // no overtaking: a later small request must not starve this one
       }
       batch_.push_back(i);
       rows_ += queue_[i].rows;
@@ -111,8 +111,8 @@ class Forming {
     is_full_ = is_full_ || rows_ >= limits_.max_rows;
   }
 
-  /// The largest preferred size that the batch reaches on its way ends it; without one it ends before it
-  /// passes the largest.
+  /// Ends the batch at the largest preferred size that it reaches exactly; if it reaches none, before it
+  /// exceeds the largest.
   void cut_to_preferred() {
     if (limits_.preferred.empty()) return;
     const auto& sizes = limits_.preferred;
@@ -124,14 +124,14 @@ class Forming {
       if (std::find(sizes.begin(), sizes.end(), rows) != sizes.end()) exact = k + 1;
       if (k == 0 || rows <= most) below = k + 1;
     }
-    if (exact == 0 && (rows < most || window_end() <= now_ns_)) return;  // who has waited long goes with all
+    if (exact == 0 && (rows < most || window_end() <= now_ns_)) return;  // after a long wait, all go
     is_preferred_ = true;
     batch_.resize(exact > 0 ? exact : below);
     rows_ = 0;
     for (size_t i : batch_) rows_ += queue_[i].rows;
   }
 
-  /// Rows that would cost as much in a batch of their own are left to one.
+  /// Leaves rows to the next batch if they would cost no more there.
   void cut_to_worth() {
     if (!limits_.worth || !limits_.preferred.empty()) return;
     const BatchWorth worth = limits_.worth(head().group, rows_);
@@ -150,7 +150,7 @@ class Forming {
     return oldest_ns + limits_.window_ns;
   }
 
-  /// When the batch must go so that nobody in it is late.
+  /// The latest start of the batch at which none of its requests is late.
   int64_t latest_start() const {
     const int64_t batch_ns = cost(head().group, rows_);
     int64_t latest = kNever;
@@ -161,7 +161,7 @@ class Forming {
     return latest;
   }
 
-  /// Shrinks the batch to one that keeps its promises, or to the one that keeps most of them.
+  /// Shrinks the batch so that all due times are met, or else as many as possible.
   void meet_due_times() {
     const bool is_due =
         std::any_of(batch_.begin(), batch_.end(), [&](size_t i) { return queue_[i].finish_ns != 0; });
@@ -171,7 +171,7 @@ class Forming {
     take_best_rate();
   }
 
-  /// The longest beginning of the batch that is done before any of it is due; at least the first.
+  /// The longest prefix of the batch that ends before any request in it is due; at least the first request.
   size_t longest_in_time() const {
     size_t best = 1;
     int64_t rows = 0, due_ns = kNever;
@@ -184,7 +184,7 @@ class Forming {
     return best;
   }
 
-  /// Whether all that wait are in time if the first `prefix` of the batch go now and full batches follow.
+  /// Whether all that wait are in time if the first `prefix` requests go now and full batches follow.
   bool leaves_rest_in_time(size_t prefix) const {
     std::vector<bool> is_gone(queue_.size(), false);
     int64_t rows = 0;
@@ -207,7 +207,7 @@ class Forming {
     return true;
   }
 
-  /// Of all sizes the one with the most rows in time per second, with those who can still make it.
+  /// Chooses the size with the most rows in time per second, from the requests that can still be in time.
   void take_best_rate() {
     std::vector<size_t> members, best;
     for (size_t i : order_) {
@@ -276,11 +276,11 @@ bool admits(std::span<const Waiting> queue, const Waiting& request, int64_t free
     if (key(w) <= key(request)) {
       rows_ahead += w.rows;
     } else if (w.finish_ns != 0 && w.tenant == request.tenant) {
-      // Another tenant that has had its share cannot keep this one from its own.
+      // A tenant that has used its share cannot keep this one from its own.
       behind.push_back(&w);
     }
   }
-  // Urgent ones make batches smaller than full, and times vary: an eighth in hand.
+  // Urgent requests make batches less than full, and times vary: keeps a reserve of an eighth.
   const auto is_late = [&](const Waiting& w) {
     const int64_t end_ns = done_ns(rows_ahead, w);
     return end_ns + (end_ns - request.enqueued_ns) / 8 > w.finish_ns;

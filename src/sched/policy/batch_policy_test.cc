@@ -47,7 +47,7 @@ TEST(BatchPolicy, ExpiredRequestsAreRefusedNotRun) {
   EXPECT_EQ(d.take, (Indices{1}));
 }
 
-/// 100 ns a batch and 50 ns a row.
+/// 100 ns per batch plus 50 ns per row.
 int64_t cost(uint64_t, int64_t rows) { return 100 + 50 * rows; }
 
 TEST(BatchPolicy, StartsEarlyEnoughForTheDeadline) {
@@ -59,7 +59,7 @@ TEST(BatchPolicy, StartsEarlyEnoughForTheDeadline) {
 }
 
 TEST(BatchPolicy, TheMostUrgentGoesFirstAndShrinksTheBatch) {
-  // Together 300 ns, late for the second; alone 150 ns, and the others follow in time.
+  // Together they take 300 ns, late for the second; alone it takes 150 ns, and the others are still in time.
   const std::vector<Waiting> queue{{.finish_ns = 1000}, {.finish_ns = 190}, {.finish_ns = 1000}, {}};
   EXPECT_EQ(decide(queue, 0, {.max_rows = 8}, cost).take, (Indices{1}));
   EXPECT_EQ(decide(queue, 0, {.max_rows = 8}, [](uint64_t, int64_t) { return 50; }).take,
@@ -67,7 +67,7 @@ TEST(BatchPolicy, TheMostUrgentGoesFirstAndShrinksTheBatch) {
 }
 
 TEST(BatchPolicy, GivesUpOneWhereAllCannotBeInTime) {
-  // Alone the first is in time, but then the seven others (450 ns from 150 on) are not.
+  // If the first runs alone it is in time, but then the seven others (450 ns from 150 on) are not.
   std::vector<Waiting> queue(8, {.finish_ns = 520});
   queue[0].finish_ns = 160;
   EXPECT_EQ(decide(queue, 0, {.max_rows = 8}, cost).take.size(), 7u);
@@ -79,7 +79,7 @@ TEST(BatchPolicy, CutsAtTheLargestPreferredSize) {
   EXPECT_EQ(decide(queue, 1000, {.max_rows = 8, .window_ns = 1000, .preferred = {16}}).take.size(), 7u);
 }
 
-// Triton's cases: what cannot reach a preferred size any more need not wait for one.
+// As in Triton: a batch that can no longer reach a preferred size does not wait for one.
 TEST(BatchPolicy, PastTheLargestPreferredSizeNobodyWaits) {
   const BatchLimits limits{.max_rows = 8, .window_ns = 1000, .preferred = {2, 6}};
   EXPECT_EQ(decide(std::vector<Waiting>{{.rows = 7}}, 1, limits).take, (Indices{0}));
@@ -101,18 +101,18 @@ TEST(BatchPolicy, AnotherGroupEndsTheWaitWhereItIsToldTo) {
   EXPECT_TRUE(decide(std::vector<Waiting>{queue[1]}, 10, limits).take.empty());
 }
 
-// An instance is not idle while a batch is full: the first one goes on waiting for its own kind.
+// An instance does not idle while another batch is full; the first request keeps waiting for its group.
 TEST(BatchPolicy, AFullBatchOfAnotherGroupDoesNotWaitForTheFirst) {
   std::vector<Waiting> queue{{.rows = 1, .group = 1}, {.rows = 2, .group = 2}, {.rows = 2, .group = 2}};
   const BatchLimits limits{.max_rows = 4, .window_ns = 1000};
   EXPECT_EQ(decide(queue, 1, limits).take, (Indices{1, 2}));
-  EXPECT_EQ(decide(queue, 1000, limits).take, (Indices{0}));  // its time has come
+  EXPECT_EQ(decide(queue, 1000, limits).take, (Indices{0}));  // its window has ended
   queue[0].priority = 1;
   for (size_t i : {1, 2}) queue[i].priority = 2;
-  EXPECT_TRUE(decide(queue, 1, limits).take.empty());  // never before a higher level
+  EXPECT_TRUE(decide(queue, 1, limits).take.empty());  // never before a higher priority
   queue[0] = {.group = 1, .finish_ns = 900};
   queue[1].priority = queue[2].priority = 0;
-  EXPECT_TRUE(decide(queue, 1, limits).take.empty());  // nor before one that is due
+  EXPECT_TRUE(decide(queue, 1, limits).take.empty());  // nor before a request that is due
 }
 
 TEST(BatchPolicy, DelayedRequestsRunBehindTheOthers) {
@@ -128,13 +128,13 @@ TEST(BatchPolicy, AdmitsWhatCanBeInTimeAndMakesNobodyLate) {
     return admits(queue, {.finish_ns = finish_ns}, 0, limits, cost);
   };
   EXPECT_TRUE(admitted({}, 200));
-  EXPECT_FALSE(admitted({}, 150));                                           // an eighth is kept in hand
+  EXPECT_FALSE(admitted({}, 150));                                           // an eighth is kept in reserve
   EXPECT_FALSE(admitted(std::vector<Waiting>(8, {.finish_ns = 700}), 700));  // behind a full batch of 500
   EXPECT_TRUE(admitted(std::vector<Waiting>(8, {.finish_ns = 700}), 800));
-  EXPECT_FALSE(admitted(std::vector<Waiting>(16, {.finish_ns = 1130}), 200));  // would push the last one out
+  EXPECT_FALSE(admitted(std::vector<Waiting>(16, {.finish_ns = 1130}), 200));  // the last would be late
   EXPECT_TRUE(admitted(std::vector<Waiting>(16, {.finish_ns = 1300}), 200));
   EXPECT_TRUE(admitted(std::vector<Waiting>(16, {.finish_ns = 0}), 200));
-  EXPECT_TRUE(admits(std::vector<Waiting>(99), {}, 0, limits, cost));  // due never
+  EXPECT_TRUE(admits(std::vector<Waiting>(99), {}, 0, limits, cost));  // no due time
 }
 
 TEST(BatchPolicy, ARequestLargerThanTheLimitRunsAlone) {

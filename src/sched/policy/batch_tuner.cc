@@ -1,4 +1,4 @@
-// Finds window, largest batch and number of instances for a latency goal.
+// Finds the window, largest batch and number of instances for a latency goal.
 #include "sched/policy/batch_tuner.h"
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 namespace trireme::sched {
 namespace {
 
-/// The trace that settings are judged by: so many arrivals, and no older than this if there are a few newer.
+/// Settings are judged by a trace of at most this many arrivals; old ones count only if few are newer.
 constexpr size_t kMostArrivals = 1024, kFewArrivals = 48;
 constexpr int64_t kRecentNs = 5'000'000'000;
 constexpr int64_t kPlanNs = 1'000'000'000;
 constexpr int64_t kForgetNs = 300'000'000'000;
-/// Settings whose price differs less are alike; so much less price or latency is worth a change.
+/// Prices within kAlike count as equal; a change needs a price or latency that is lower by these factors.
 constexpr double kAlike = 1.02, kCheaper = 0.95, kFaster = 0.7;
 
 /// The q-th quantile; reorders the list.
@@ -35,13 +35,13 @@ void ConcurrentCost::observe(int busy, int64_t rows, int64_t ns, int64_t now_ns)
     cost = {.mean_ns = value, .spread_ns = 0, .seen_ns = now_ns};
     return;
   }
-  const double seen = std::min(value, 2 * cost.mean_ns + 1e6);  // one stall says little
+  const double seen = std::min(value, 2 * cost.mean_ns + 1e6);  // one stall means little
   cost.spread_ns += (std::abs(seen - cost.mean_ns) - cost.spread_ns) / 16;
   cost.mean_ns += (seen - cost.mean_ns) / 8;
   cost.seen_ns = now_ns;
 }
 
-/// Mean ratio over the sizes that both have; 1 where there is none.
+/// The mean ratio over the sizes that both have; 1 if there are none.
 double ConcurrentCost::scale(const Sizes& wanted, const Sizes& known) const {
   double sum = 0;
   int count = 0;
@@ -58,7 +58,7 @@ double ConcurrentCost::lookup(int busy, int64_t rows, bool with_spread) const {
   const auto own = costs_.find(busy);
   static const Sizes kNone;
   const Sizes& wanted = own == costs_.end() ? kNone : own->second;
-  // All sizes as seen from this number of instances: its own, and the others' where it lacks them.
+  // All sizes as seen by this number of instances: its own, and scaled ones of others where it has none.
   std::map<int64_t, double> sizes;
   std::vector<std::pair<int, const Sizes*>> by_distance;
   for (const auto& [k, list] : costs_) by_distance.emplace_back(std::abs(k - busy), &list);
@@ -71,7 +71,7 @@ double ConcurrentCost::lookup(int busy, int64_t rows, bool with_spread) const {
   if (sizes.empty()) return 0;
   const auto above = sizes.lower_bound(rows);
   if (above != sizes.end() && above->first == rows) return above->second;
-  if (above == sizes.begin()) return above->second;  // nothing smaller is known
+  if (above == sizes.begin()) return above->second;  // no smaller size is known
   const auto below = std::prev(above);
   const auto low_rows = static_cast<double>(below->first), wanted_rows = static_cast<double>(rows);
   if (above != sizes.end()) {
@@ -79,7 +79,7 @@ double ConcurrentCost::lookup(int busy, int64_t rows, bool with_spread) const {
     return below->second + share * (above->second - below->second);
   }
   if (below == sizes.begin()) return below->second * wanted_rows / low_rows;
-  const auto before = std::prev(below);  // beyond all that ran: along the last two
+  const auto before = std::prev(below);  // beyond all known sizes: extrapolates the last two
   const double slope =
       std::max(0.0, below->second - before->second) / (low_rows - static_cast<double>(before->first));
   return below->second + slope * (wanted_rows - low_rows);
@@ -104,7 +104,7 @@ void ConcurrentCost::forget_before(int64_t ns) {
 Outlook replay(const BatchSetting& setting, const std::vector<Arrival>& arrivals, const ConcurrentCost& cost,
                const std::vector<int64_t>& row_buckets) {
   std::vector<int64_t> latencies, free_ns(static_cast<size_t>(setting.instances), arrivals[0].at_ns);
-  // Looked up once for each size: the table is slow.
+  // Cached for each size, because lookups in the table are slow.
   std::map<std::pair<int, int64_t>, std::pair<double, double>> known;
   const auto time_of = [&](int busy, int64_t rows) {
     const auto [at, is_new] = known.try_emplace({busy, rows});
@@ -120,7 +120,7 @@ Outlook replay(const BatchSetting& setting, const std::vector<Arrival>& arrivals
     size_t next = head;
     for (; next < arrivals.size() && arrivals[next].at_ns <= go_ns; ++next) {
       if (rows > 0 && rows + arrivals[next].rows > setting.max_rows) {
-        go_ns = std::max(ready_ns, arrivals[next].at_ns);  // the first that does not fit ends the wait
+        go_ns = std::max(ready_ns, arrivals[next].at_ns);  // the first that does not fit ends the window
         break;
       }
       rows += arrivals[next].rows;
@@ -144,8 +144,8 @@ Outlook replay(const BatchSetting& setting, const std::vector<Arrival>& arrivals
           .rows_per_s = rows * 1e9 / static_cast<double>(last_ns - arrivals[0].at_ns)};
 }
 
-/// Compares each of the last stretches with what came before it. A count that is four deviations off, of
-/// arrivals that come as by chance and in bursts, is another load.
+/// Compares each of the most recent stretches with the time before it. If the count differs by four standard
+/// deviations, which allow for random and bursty arrivals, the load has changed.
 RecentLoad recent_load(std::vector<Arrival> arrivals, int64_t now_ns) {
   constexpr double kDeviations = 4;
   constexpr std::array<int64_t, 5> kStretchesNs{2'000'000'000, 1'400'000'000, 1'000'000'000, 500'000'000,
@@ -153,7 +153,7 @@ RecentLoad recent_load(std::vector<Arrival> arrivals, int64_t now_ns) {
   RecentLoad load{.arrivals = std::move(arrivals)};
   if (load.arrivals.size() < kFewArrivals) return load;
   const int64_t first_ns = load.arrivals.front().at_ns;
-  double most = kDeviations, slower = 1;  // old rate over new
+  double most = kDeviations, slower = 1;  // slower: old rate over new
   size_t cut = 0;
   for (const int64_t stretch_ns : kStretchesNs) {
     const int64_t at_ns = now_ns - stretch_ns;
@@ -181,7 +181,7 @@ RecentLoad recent_load(std::vector<Arrival> arrivals, int64_t now_ns) {
 }
 
 BatchTuner::BatchTuner(TunerOptions options) : options_(std::move(options)) {
-  // Until something is known: no wait, and all that is allowed.
+  // Until costs are known: no window, and everything that is allowed.
   setting_ = {.window_ns = 0, .max_rows = options_.max_rows, .instances = options_.instances};
 }
 
@@ -252,7 +252,7 @@ std::optional<BatchTuner::Choice> BatchTuner::plan(int64_t now_ns) const {
   for (const BatchSetting& setting : candidates()) add(setting);
   const Choice current = choices[0];
   if (any_meets) std::erase_if(choices, [](const Choice& c) { return !c.meets_goal; });
-  // What a row costs; where the goal is out of reach, the time between rows that are done.
+  // The cost of a row; if the goal cannot be met, the mean time between finished rows.
   const auto price = [any_meets](const Choice& c) {
     return any_meets ? c.outlook.row_ns : 1e9 / c.outlook.rows_per_s;
   };
@@ -274,17 +274,17 @@ void BatchTuner::adopt(const Choice& choice, int64_t now_ns) {
   const bool is_kept = choice.setting == setting_;
   setting_ = choice.setting;
   planned_ns_ = now_ns;
-  if (choice.is_after_change) {  // what came before has been understood
+  if (choice.is_after_change) {  // arrivals before the change are dropped
     const RecentLoad load = recent_load(recent(now_ns), now_ns);
     arrivals_.assign(load.arrivals.begin(), load.arrivals.end());
   }
   cost_.forget_before(now_ns - kForgetNs);
-  // Latencies of one setting and load only, and enough of them that their 99th is more than the worst one.
+  // Only latencies of one setting and load, and enough that the 99th percentile is not just the worst.
   if (!is_kept || choice.is_after_change) return latencies_.clear();
   if (latencies_.size() < 200) return;
   const double share = quantile(latencies_, 0.99) / static_cast<double>(options_.p99_ns);
   latencies_.clear();
-  if (!choice.meets_goal) return;  // overload: aiming lower would not help
+  if (!choice.meets_goal) return;  // overload: a lower target would not help
   if (share > 1) margin_ = std::max(0.3, margin_ * 0.85);
   if (share < 0.85) margin_ = std::min(0.9, margin_ + 0.02);
 }

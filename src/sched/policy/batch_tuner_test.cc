@@ -1,4 +1,4 @@
-// The tuner under a fake clock, against the best of all static settings, for several cost curves and loads.
+// Compares the tuner, under a fake clock, with the best static setting, for several cost curves and loads.
 #include "sched/policy/batch_tuner.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 using base::kNsPerMs;
 using base::kNsPerSecond;
 
-/// Milliseconds of a batch of so many rows while so many instances run.
+/// Milliseconds of a batch of `rows` rows while `busy` instances run.
 using CostMs = std::function<double(int64_t rows, int busy)>;
 
 struct Machine {
@@ -42,8 +42,8 @@ struct Result {
 
 constexpr size_t kMaxQueue = 200;
 
-/// One queue, real decisions, batches of the true cost with noise. With a tuner its settings are used, else
-/// `fixed`. What counts is the last `counted_s` seconds.
+/// One queue, real decisions, and batches of the true cost with noise. Uses the settings of a tuner, or
+/// `fixed` ones. Only the last `counted_s` seconds count.
 class Simulation {
  public:
   Simulation(const Machine& machine, std::vector<Phase> phases, int64_t counted_s)
@@ -57,7 +57,7 @@ class Simulation {
                       .max_rows = machine_.max_rows,
                       .row_buckets = machine_.buckets,
                       .instances = machine_.instances});
-    // Sizes are measured once before the model is ready, with all instances at it.
+    // Each size is measured once before the model is ready, with all instances running.
     for (int64_t b : machine_.buckets)
       tuner.ran(machine_.instances, b, ns_of(machine_.cost_ms(b, machine_.instances)), 0);
     std::vector<int64_t> free_ns(static_cast<size_t>(machine_.instances), 0);
@@ -141,7 +141,7 @@ class Simulation {
   std::vector<Waiting> queue_;
 };
 
-/// The cheapest static setting that meets the goal, or else the one with most rows a second.
+/// The cheapest static setting that meets the goal; if there is none, the one with the most rows per second.
 Result best_static(const Machine& machine, double rate) {
   Result best;
   bool best_meets = false;
@@ -185,19 +185,19 @@ void expect_near_best(const char* name, const Machine& machine, double rate) {
   EXPECT_LE(own.changes, 6) << name;
 }
 
-/// Fixed cost and cost of a row: 32 rows take 18 ms.
+/// A fixed cost plus a cost per row: 32 rows take 18 ms.
 double affine(int64_t rows, int) { return 2 + 0.5 * static_cast<double>(rows); }
-/// A device that is idle below 16 rows.
+/// A device that is not fully used below 16 rows.
 double flat(int64_t rows, int) { return rows <= 16 ? 8 : 0.5 * static_cast<double>(rows); }
-/// Nothing is gained by batches.
+/// Batches gain nothing.
 double linear(int64_t rows, int) { return 1.5 * static_cast<double>(rows); }
-/// Falls out of the cache above 8 rows.
+/// Exceeds the cache above 8 rows.
 double cliff(int64_t rows, int) {
   return rows <= 8 ? 3 + 0.4 * static_cast<double>(rows) : 1.6 * static_cast<double>(rows);
 }
-/// MiniLM of 32 tokens on two cores.
+/// MiniLM with 32 tokens on two cores.
 double encoder(int64_t rows, int) { return 2.2 + 1.68 * static_cast<double>(rows); }
-/// Instances have the memory's bandwidth in common: two run at 0.8 of the speed, four at 0.5.
+/// Instances share the memory bandwidth: two run at 0.8 of the speed, four at 0.5.
 double shared(int64_t rows, int busy) { return affine(rows, 1) * (busy <= 1 ? 1 : busy == 2 ? 1.25 : 2.0); }
 
 TEST(BatchTuner, IsNearTheBestStaticSetting) {
@@ -221,7 +221,7 @@ TEST(BatchTuner, DoesItsBestWhereTheGoalIsOutOfReach) {
 
 TEST(BatchTuner, FollowsTheLoad) {
   const Machine machine{.cost_ms = affine};
-  // Three quarters of the capacity after almost nothing, and back.
+  // From almost no load to three quarters of the capacity, and back.
   const Result up = Simulation(machine, {{50, 30}, {1200, 30}}, 20).run(nullptr);
   const Result steady_up = Simulation(machine, {{1200, 60}}, 20).run(nullptr);
   EXPECT_LE(up.p99_ms, 50);
@@ -233,7 +233,7 @@ TEST(BatchTuner, FollowsTheLoad) {
 }
 
 TEST(BatchTuner, LeavesTheSettingOfAnOverloadInTwoSeconds) {
-  // Twice the capacity, which takes the largest batches, then less than half of it.
+  // Twice the capacity, which needs the largest batches, then less than half of it.
   struct Case {
     CostMs cost_ms;
     double high, low;
@@ -282,11 +282,11 @@ TEST(RecentLoad, SeesAStepAndDrawsOutWhatCameBefore) {
   add(100, 8 * kNsPerSecond);
   add(100, 9 * kNsPerSecond);
   std::erase_if(list, [](const Arrival& a) { return a.at_ns < 4 * kNsPerSecond; });
-  EXPECT_EQ(recent_load(list, now).changed_ns, 0);  // and then it is the usual one
+  EXPECT_EQ(recent_load(list, now).changed_ns, 0);  // from then on it is the usual load
 }
 
 TEST(BatchTuner, AloneClientIsNotMadeToWait) {
-  // A closed loop: the next request comes when the last is answered, so waiting brings nobody.
+  // A closed loop: the next request comes after the last answer, so waiting brings no more requests.
   ConcurrentCost cost;
   for (int64_t b : {1, 2, 4, 8}) cost.observe(1, b, static_cast<int64_t>(affine(b, 1) * kNsPerMs), 0);
   BatchTuner tuner({.p99_ns = 50 * kNsPerMs, .max_rows = 8, .row_buckets = {1, 2, 4, 8}});
@@ -301,12 +301,12 @@ TEST(ConcurrentCost, FillsInFromOtherNumbersOfInstances) {
   ConcurrentCost cost;
   EXPECT_EQ(cost.predict(1, 4), 0);
   for (int64_t b : {1, 2, 4, 8}) cost.observe(4, b, 1000 * b, 0);
-  EXPECT_EQ(cost.predict(1, 4), 4000);  // nothing better is known
+  EXPECT_EQ(cost.predict(1, 4), 4000);  // no better estimate
   cost.observe(1, 2, 1000, 0);          // alone it is twice as fast
   EXPECT_EQ(cost.predict(1, 2), 1000);
   EXPECT_EQ(cost.predict(1, 8), 4000);
   EXPECT_EQ(cost.predict(4, 8), 8000);
-  EXPECT_EQ(cost.predict(4, 16), 16000);  // beyond: along the last two
+  EXPECT_EQ(cost.predict(4, 16), 16000);  // extrapolates the last two
   EXPECT_EQ(cost.predict(4, 3), 3000);
 }
 

@@ -9,7 +9,7 @@
 namespace trireme::sched {
 namespace {
 
-/// Names are the clients' to choose, so what is remembered is bounded.
+/// Clients choose names, so the number of remembered ones is bounded.
 constexpr size_t kMostTenants = 4096;
 
 double share_of(const Waiting& w) { return w.cost_ns / std::max(1e-9, w.weight); }

@@ -1,4 +1,4 @@
-// What a row costs in batches of each size, and how many of the waiting rows to run at once.
+// The price of a row in batches of each size, and how many of the waiting rows to run at once.
 #include "sched/policy/row_prices.h"
 
 #include <algorithm>
@@ -7,20 +7,20 @@
 namespace trireme::sched {
 namespace {
 
-/// Prices that differ by less are alike.
+/// Prices that differ by less count as equal.
 constexpr double kAlike = 1.03;
-/// A size is tried where its neighbour costs no more than this over the lowest price.
+/// A size is tried if the price of its neighbour is at most this multiple of the lowest.
 constexpr double kHope = 1.25;
-/// A batch also costs its hand-over to the instance and back, which is not in its time.
+/// A batch also costs the hand-over to the instance and back, which its time does not include.
 constexpr int64_t kHandOverNs = 10'000;
 constexpr size_t kSamples = 15;
-/// Of batches that follow one another faster, one in so long is enough.
+/// Batches in quick succession are sampled at this interval only.
 constexpr int64_t kSampleNs = 500'000;
-/// A size unseen for so long is looked at again. A dear one later, so that looks cost a quarter percent of
-/// the time: it may have run only while the machine was slow, and would else stay dear for ever.
+/// A size not seen for this long is tried again; an expensive one later, so that trials cost 1/400 of the
+/// time. Without trials, a size seen only while the machine was slow would seem expensive for ever.
 constexpr int64_t kOutdatedNs = 5'000'000'000, kLongOutdatedNs = 60'000'000'000;
 constexpr double kLookShare = 1.0 / 400;
-/// Shapes are the clients' to choose, so what is remembered of them is bounded.
+/// Clients choose shapes, so the number of remembered ones is bounded.
 constexpr size_t kMostGroups = 128;
 
 }  // namespace
@@ -29,7 +29,7 @@ RowPrices::RowPrices(std::vector<int64_t> row_buckets, int64_t max_rows)
     : buckets_(std::move(row_buckets)), max_rows_(max_rows) {}
 
 void RowPrices::Cost::add(int64_t taken_ns, int64_t now_ns) {
-  // What a pause has changed much is learnt anew: it is unknown until it has run twice more.
+  // After a pause in which the time changed much, it is learned anew: unknown until two more runs.
   size_t kept = kSamples - 1;
   if (is_known() && seen_ns < now_ns - kOutdatedNs) {
     const double change = static_cast<double>(taken_ns) / median_ns;
@@ -44,7 +44,7 @@ void RowPrices::Cost::add(int64_t taken_ns, int64_t now_ns) {
   seen_ns = now_ns;
 }
 
-/// Without buckets sizes up to each power of two count as that one.
+/// Without buckets, a size counts as the next power of two.
 int64_t RowPrices::size_of(int64_t rows) const {
   if (!buckets_.empty()) return bucket_of(buckets_, rows);
   return std::max(std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows))), max_rows_),
@@ -84,8 +84,8 @@ double RowPrices::full_price(const Sizes& sizes, int64_t size) {
   return at->second.median_ns / static_cast<double>(size);
 }
 
-/// A size that is worth finding out about, or 0: all that waits, where the next smaller size is among the
-/// cheapest; or a smaller one under one that is.
+/// A size worth trying, or 0: all waiting rows if the next smaller size is among the cheapest, or a smaller
+/// size next to one that is.
 int64_t RowPrices::untried(const Sizes& sizes, int64_t rows, double lowest) const {
   const int64_t whole = size_of(rows);
   if (full_price(sizes, whole) == 0) {
@@ -99,8 +99,8 @@ int64_t RowPrices::untried(const Sizes& sizes, int64_t rows, double lowest) cons
   return 0;
 }
 
-/// The fewest rows whose price is near the lowest of all that can be had with so many; of a batch that is
-/// filled up only real rows share the price.
+/// The fewest rows whose price is near the lowest available for at most `rows`. In a padded batch, only the
+/// real rows share the price.
 int64_t RowPrices::cheapest(const Sizes& sizes, int64_t rows) const {
   const int64_t whole = size_of(rows);
   const double share = buckets_.empty() ? 1.0 : static_cast<double>(whole) / static_cast<double>(rows);
@@ -118,8 +118,8 @@ int64_t RowPrices::cheapest(const Sizes& sizes, int64_t rows) const {
   return chosen;
 }
 
-/// A size that was not seen for long, or 0: the machine may have changed. Of larger ones only the next: a
-/// look at them makes somebody wait.
+/// A size that was not seen for long, or 0, because the machine may have changed. Of larger sizes only the
+/// next one, because trying it makes requests wait.
 int64_t RowPrices::outdated(const Sizes& sizes, const Choice& choice, int64_t rows, int64_t now_ns) const {
   const int64_t most = std::min(next_above(size_of(choice.rows)), rows);
   for (const auto& [size, cost] : sizes) {
@@ -144,7 +144,7 @@ BatchWorth RowPrices::worth(uint64_t group, int64_t rows, int64_t now_ns) const 
   BatchWorth worth{.rows = cheapest(sizes, rows)};
   if (const int64_t size = outdated(sizes, {worth.rows, lowest}, rows, now_ns); size > 0)
     return {.rows = size};
-  // Waiting for more pays only where more are known to be cheaper, or nobody knows.
+  // Waiting for more rows pays only if larger batches are known to be cheaper, or are unknown.
   const int64_t size = size_of(worth.rows);
   const double own = full_price(sizes, size) * static_cast<double>(size) / static_cast<double>(worth.rows);
   const bool knows_more = size >= max_rows_ || full_price(sizes, next_above(size)) > 0;

@@ -1,4 +1,4 @@
-// Which sizes of batches the measured prices of rows lead to, under a fake clock and for several cost curves.
+// Tests which batch sizes the measured row prices lead to, under a fake clock and for several cost curves.
 #include "sched/policy/row_prices.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 using base::kNsPerMs;
 using base::kNsPerSecond;
 
-/// Milliseconds of a batch filled up to so many rows.
+/// Milliseconds of a batch padded to `rows` rows.
 using CostMs = std::function<double(int64_t rows)>;
 
 struct Machine {
@@ -25,10 +25,10 @@ struct Machine {
   std::vector<int64_t> buckets{1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
   double noise = 0.05;
   bool uses_prices = true;
-  double slow_from_s = 0, slow_to_s = 0;  // all batches take five times as long
+  double slow_from_s = 0, slow_to_s = 0;  // all batches take five times as long then
 };
 
-/// Requests a second, or `clients` that each send again once they are answered.
+/// Requests per second, or `clients` that each send again as soon as they are answered.
 struct Load {
   double rate = 0;
   int clients = 0;
@@ -39,7 +39,7 @@ struct Result {
   int batches = 0;
 };
 
-/// One queue and one instance, real decisions and prices, batches of the true cost with noise; the first
+/// One queue and one instance, real decisions and prices, batches of the true cost with noise. The first
 /// seconds do not count.
 Result simulate(const Machine& machine, const Load& load, int64_t seconds = 125) {
   RowPrices prices(machine.buckets, 32);
@@ -95,13 +95,13 @@ Result simulate(const Machine& machine, const Load& load, int64_t seconds = 125)
   return result;
 }
 
-/// MiniLM of 32 tokens on two cores: 3.9 ms for one, 56 ms for 32.
+/// MiniLM with 32 tokens on two cores: 3.9 ms for one row, 56 ms for 32.
 double encoder(int64_t rows) { return 2.2 + 1.68 * static_cast<double>(rows); }
-/// Work that a batch makes no cheaper.
+/// Batches do not reduce the cost.
 double linear(int64_t rows) { return 1.5 * static_cast<double>(rows); }
-/// Gathering costs more than the model: a single is used where it lies.
+/// Gathering costs more than the model: the input of a single request is used in place.
 double gathering(int64_t rows) { return rows == 1 ? 0.05 : 0.5 * static_cast<double>(rows); }
-/// A device that is idle below 16 rows.
+/// A device that is not fully used below 16 rows.
 double flat(int64_t rows) { return rows <= 16 ? 8 : 0.5 * static_cast<double>(rows); }
 
 TEST(RowPrices, AtFourFifthsOfTheCapacityLatencyIsThatOfSmallBatches) {
@@ -123,7 +123,7 @@ TEST(RowPrices, AtFourFifthsOfTheCapacityLatencyIsThatOfSmallBatches) {
   EXPECT_LE(coarse_is.p99_ms, 0.7 * was.p99_ms);
 }
 
-// What was measured while the machine was slow is looked at again, however dear it seems.
+// Prices measured while the machine was slow are measured again, however expensive they seem.
 TEST(RowPrices, ASlowPhaseIsForgotten) {
   for (const int clients : {4, 16, 64}) {
     for (const double from_s : {0.0, 0.02, 0.1, 20.0}) {
@@ -151,7 +151,7 @@ TEST(RowPrices, WhereBatchesGainMuchTheyStayLarge) {
   EXPECT_GE(device.per_second, 0.97 * 16 / 8e-3);
 }
 
-/// Three runs of a size make it known.
+/// Three runs make a size known.
 void learn(RowPrices& prices, int64_t rows, double ms, int64_t now_ns = 0) {
   for (int i = 0; i < 3; ++i) prices.observe(7, rows, static_cast<int64_t>(ms * kNsPerMs), now_ns);
 }
@@ -163,7 +163,7 @@ TEST(RowPrices, TriesWhatIsUnknownWhereThereIsHope) {
   EXPECT_EQ(prices.worth(7, 8, 0).rows, 4);
   learn(prices, 4, 8);
   EXPECT_EQ(prices.worth(7, 8, 0).rows, 2);
-  learn(prices, 2, 6);  // half as dear again: no hope for singles
+  learn(prices, 2, 6);  // half as much again per row: no hope for single rows
   EXPECT_EQ(prices.worth(7, 8, 0).rows, 4);
   EXPECT_EQ(prices.worth(7, 7, 0).rows, 4);
   EXPECT_EQ(prices.worth(9, 8, 0).rows, 8);  // other shapes
@@ -176,8 +176,8 @@ TEST(RowPrices, OfAFilledUpBatchOnlyRealRowsShareThePrice) {
   learn(prices, 2, 3.5);
   learn(prices, 1, 2.5);
   EXPECT_EQ(prices.worth(7, 8, 0).rows, 8);
-  EXPECT_EQ(prices.worth(7, 7, 0).rows, 7);  // 1.14 a row
-  EXPECT_EQ(prices.worth(7, 5, 0).rows, 4);  // 1.25 instead of 1.6
+  EXPECT_EQ(prices.worth(7, 7, 0).rows, 7);  // 1.14 per row
+  EXPECT_EQ(prices.worth(7, 5, 0).rows, 4);  // 1.25 per row, not 1.6
 }
 
 TEST(RowPrices, WaitingGainsWhereMoreAreCheaperOrUnknown) {
@@ -195,7 +195,7 @@ TEST(RowPrices, LooksAgainAtNeighboursAfterFiveSeconds) {
   RowPrices prices({1, 2, 4, 8}, 8);
   for (int64_t rows : {1, 2, 4, 8}) learn(prices, rows, static_cast<double>(2 * rows));
   EXPECT_EQ(prices.worth(7, 8, kNsPerSecond).rows, 1);
-  // Now a batch of 2 costs what one row does: a look, two more at once, and it is the usual one.
+  // Now a batch of 2 costs as much as one row: one trial, two more at once, and it becomes the usual size.
   const int64_t now = 6 * kNsPerSecond;
   prices.observe(7, 1, 2 * kNsPerMs, now);
   for (int look = 0; look < 3; ++look) {

@@ -1,4 +1,4 @@
-// Which callers may use which routes.
+// Decides which callers may use which routes.
 #include "serve/access/access.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
 }
 
-/// The words between commas; empty ones are left out.
+/// The words between commas, without empty ones.
 std::vector<std::string> words_of(std::string_view list) {
   std::vector<std::string> words;
   for (size_t at = 0; at <= list.size();) {
@@ -46,7 +46,7 @@ std::vector<std::string> words_of(std::string_view list) {
   return words;
 }
 
-/// What follows the model's name (and version) in a path below /v2/models/.
+/// The part after the model's name (and version) in a path below /v2/models/.
 std::string_view action_of(std::string_view rest) {
   constexpr std::string_view kVersions = "/versions/";
   rest.remove_prefix(std::min(rest.find('/'), rest.size()));
@@ -106,7 +106,7 @@ AccessRules::AccessRules(const std::vector<std::string>& rules, const ApiKeys* k
   }
 }
 
-/// Reads one rule into its categories, or into the rest.
+/// Adds one rule to its categories, or to `rest` if it names all.
 void AccessRules::add(const std::string& text, Rules& rest) {
   const size_t colon = std::min(text.find(':'), text.size());
   const std::string_view subject = std::string_view(text).substr(0, colon);
@@ -148,7 +148,7 @@ Access AccessRules::verdict(Category category, const Rules& rules, const std::ve
   return is_shown ? Access::allowed : Access::needs_key;
 }
 
-/// By the file of keys. `model` empty: any of them.
+/// Judges by the file of keys. An empty `model` means any model.
 Access AccessRules::judge_key(std::string_view model, const Caller& caller) const {
   const std::shared_ptr<const ApiKey> key = keys_->find(caller.header("authorization"));
   if (key == nullptr || !(model.empty() || key->may_use(model))) return Access::needs_key;
@@ -198,7 +198,7 @@ std::string AccessRules::refusal(Category category, Access why) {
 std::string_view AccessRules::name(Category category) { return kNames[static_cast<size_t>(category)]; }
 
 Category category_of_path(std::string_view path) {
-  // As the router: what it serves under a path must not be open under another spelling of it.
+  // Normalises as the router does: a route must not be open under another spelling of its path.
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   constexpr std::string_view kModels = "/v2/models/";
   if (path == "/health" || path == "/ping") return Category::health;

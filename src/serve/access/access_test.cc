@@ -1,4 +1,4 @@
-// Rules of access: what they name, what is open, and which category every route has.
+// Tests access rules: what they name, what is open, and that every route has the right category.
 #include "serve/access/access.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(AccessRules, AsksForTheSecretOfTheCategory) {
   EXPECT_FALSE(allows(rules, Category::inference, with("authorization", "Bearer a=")));
   EXPECT_FALSE(allows(rules, Category::inference, with("authorization", "Bearer a=bc")));
   EXPECT_FALSE(allows(rules, Category::statistics, with("authorization", "Bearer a=b")));
-  EXPECT_TRUE(allows(rules, Category::statistics, with("x-key", "2")));  // any of its secrets
+  EXPECT_TRUE(allows(rules, Category::statistics, with("x-key", "2")));  // either of its secrets is accepted
 }
 
 TEST(AccessRules, AllIsTheRest) {
@@ -45,8 +45,8 @@ TEST(AccessRules, AllIsTheRest) {
   }
 }
 
-/// Anyone who reaches the port may ask; what changes the server for all takes a key or a place on the
-/// machine.
+/// Anyone who can reach the port may send requests, but changes that affect the whole server need a key or a
+/// caller on the same machine.
 TEST(AccessRules, ControlCallsFromElsewhereNeedAKey) {
   const Caller far = with("", "", false), near = with("", "");
   const AccessRules none({});
@@ -58,7 +58,7 @@ TEST(AccessRules, ControlCallsFromElsewhereNeedAKey) {
   }
   const AccessRules rules({"logging:k=1", "trace:anyone"});
   EXPECT_EQ(rules.judge(Category::logging, "", with("k", "1", false)), Access::allowed);
-  EXPECT_EQ(rules.judge(Category::logging, "", near), Access::needs_key);  // a rule is for everybody
+  EXPECT_EQ(rules.judge(Category::logging, "", near), Access::needs_key);  // a rule applies to everybody
   EXPECT_EQ(rules.judge(Category::trace, "", far), Access::allowed);
   EXPECT_EQ(rules.judge(Category::model_repository, "", far), Access::only_here);
   const AccessRules open({"all:anyone", "logging:k=1"});
@@ -75,7 +75,7 @@ TEST(AccessRules, AModelsRulesStandInThePlaceOfTheOthers) {
   };
   EXPECT_TRUE(on("bronze", "all") && on("gold", "own") && on("silver-2", "own") && on("golden", "all"));
   EXPECT_FALSE(on("bronze", "own") || on("gold", "all") || on("silver", "all") || on("golden", "own"));
-  EXPECT_TRUE(on("bronze", "", Category::model_config));  // open but for those models
+  EXPECT_TRUE(on("bronze", "", Category::model_config));  // open except for those two models
   EXPECT_FALSE(on("gold", "", Category::model_config));
   EXPECT_TRUE(on("secret", "s") && on("secret", "s", Category::statistics) &&
               on("gold", "", Category::statistics));
@@ -104,7 +104,7 @@ TEST(AccessRules, SecretsComeFromAFileAndTheEnvironment) {
   const std::string file = testing::TempDir() + "rules";
   std::ofstream(file)
       << "# who may ask\n\n  inference:authorization=Bearer ${TRIREME_TEST_KEY} \r\nlogging:k=1";
-  EXPECT_THROW(AccessRules(access_rules({}, file)), base::Error);  // the variable is not set
+  EXPECT_THROW(AccessRules(access_rules({}, file)), base::Error);  // the variable is unset
   setenv("TRIREME_TEST_KEY", "s}1", 1);
   const AccessRules rules(access_rules({"health:k=2"}, file));
   unsetenv("TRIREME_TEST_KEY");
@@ -122,7 +122,7 @@ TEST(AccessRules, OtherSpellingsOfAPathStayInTheirCategory) {
   EXPECT_EQ(category_of_path("/v2/trace/setting/"), Category::trace);
   EXPECT_EQ(category_of_path("/v2/logging//"), Category::logging);
   EXPECT_EQ(category_of_path("/v2/models/m/versions/3/infer/"), Category::inference);
-  EXPECT_EQ(category_of_path("/v2/models/infer"), Category::metadata);  // a model of that name
+  EXPECT_EQ(category_of_path("/v2/models/infer"), Category::metadata);  // a model named infer
   EXPECT_EQ(category_of_path("/v2/models/stats/config"), Category::model_config);
 }
 

@@ -1,4 +1,4 @@
-// Who may ask for inference, by keys in a file.
+// Controls access to inference by the keys in a file.
 #include "serve/access/api_keys.h"
 
 #include <sys/stat.h>
@@ -16,10 +16,10 @@ namespace trireme::serve {
 namespace {
 
 constexpr size_t kMostBytes = size_t{8} << 20;
-constexpr size_t kShortest = 8;  // characters of a key
+constexpr size_t kShortest = 8;  // least length of a key in characters
 constexpr int64_t kMostOfQuota = int64_t{1} << 40;
 
-/// What tells one state of a file from another.
+/// Identifies the state of a file, in order to detect changes.
 std::string fingerprint_of(const std::string& path) {
   struct stat s {};
   if (::stat(path.c_str(), &s) != 0) return "none";
@@ -77,7 +77,7 @@ bool same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
-/// Secrets are never in a message: logs are read by more people than secrets.
+/// Secrets must never appear in a message, because more people read logs than know secrets.
 std::string with_environment(std::string_view text, std::string_view where) {
   std::string out;
   while (!text.empty()) {
@@ -133,7 +133,7 @@ std::shared_ptr<const ApiKey> ApiKeys::find(std::string_view authorization) cons
   return at->second.key;
 }
 
-/// The account that the tenant has, or a new one.
+/// The account of the tenant, created if there is none.
 std::shared_ptr<QuotaAccount> ApiKeys::account_of(const std::string& tenant, const Quota& quota) {
   std::shared_ptr<QuotaAccount>& account = accounts_.by_tenant[tenant];
   if (account != nullptr) {
@@ -171,7 +171,7 @@ ApiKeys::Table ApiKeys::read() {
     }
   }
   base::require(!entries.empty(), "'", file_, "' has no key");
-  // All is well: only now the accounts change.
+  // The whole file is valid: accounts are changed only now.
   Table table;
   for (Entry& e : entries) {
     const Hash hash = hash_of(e.secret);

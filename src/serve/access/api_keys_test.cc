@@ -1,4 +1,4 @@
-// Keys in a file: who they are, what they may use, and files that change or are wrong.
+// Tests keys in a file: whom they identify, what they permit, and files that change or are invalid.
 #include "serve/access/api_keys.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class ApiKeysTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove(path_); }
   void write(const std::string& text) const {
-    // Under another name first, as editors do it: the file is never half there.
+    // Written under another name and then renamed, as editors do, so the file is never incomplete.
     const std::string part = path_.string() + ".part";
     std::ofstream(part) << text;
     std::filesystem::rename(part, path_);

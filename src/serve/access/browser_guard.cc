@@ -1,4 +1,4 @@
-// Keeps web pages from using a server that their reader can reach.
+// Prevents foreign web pages from using a server that the browser can reach.
 #include "serve/access/browser_guard.h"
 
 #include <arpa/inet.h>
@@ -29,7 +29,7 @@ bool is_port(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() && port <= 65535;
 }
 
-/// A Host field without its port and without a name's last dot; empty: it is malformed.
+/// A Host field without its port and without the final dot of a name; empty if it is malformed.
 std::string host_without_port(std::string_view field) {
   std::string_view host = field;
   if (!field.empty() && field.front() == '[') {
@@ -52,7 +52,7 @@ bool is_address(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), bytes.data()) == 1;
 }
 
-/// What follows the scheme of an origin: `https://a.example:8443` -> `a.example:8443`.
+/// The part of an origin after its scheme: `https://a.example:8443` -> `a.example:8443`.
 std::string_view authority_of(std::string_view origin) {
   const size_t at = origin.find("://");
   return at == std::string_view::npos ? std::string_view() : origin.substr(at + 3);
@@ -83,7 +83,7 @@ BrowserGuard::BrowserGuard(std::vector<std::string> names) : names_(std::move(na
 bool BrowserGuard::is_own_name(std::string_view field) const {
   const std::string host = host_without_port(field);
   if (host.empty()) return false;
-  // Nobody can register a name without a dot, or one below localhost, and give it this machine's address.
+  // Nobody can register a name without a dot, or below localhost, and point it to this machine's address.
   if (host.find('.') == std::string::npos || is_address(host) || ends_with(host, ".localhost")) return true;
   return std::any_of(names_.begin(), names_.end(), [&](const std::string& name) {
     return name == "*" || name == host || (name.rfind("*.", 0) == 0 && ends_with(host, name.substr(1)));
@@ -91,8 +91,8 @@ bool BrowserGuard::is_own_name(std::string_view field) const {
 }
 
 std::optional<http::Response> BrowserGuard::refusal(const http::Request& request, Category category) const {
-  // A page of rebound.example, whose name now has this machine's address, is no foreign origin to its
-  // browser.
+  // DNS rebinding: a page of rebound.example, whose name now resolves to this machine, has no foreign origin
+  // in the browser's view.
   const std::string_view host = request.header("Host");
   if (category != Category::health && !host.empty() && !is_own_name(host))
     return refuse(403, base::concat("this server has no name '", host.substr(0, 200), "': see --host-name"));
@@ -101,7 +101,7 @@ std::optional<http::Response> BrowserGuard::refusal(const http::Request& request
   const bool is_foreign = (request.has_header("Origin") && lower(authority_of(origin)) != lower(host)) ||
                           site == "cross-site" || site == "same-site";
   if (is_foreign) return refuse(403, "requests of pages from another origin are refused");
-  // What forms can send needs no leave of the server; JSON does.
+  // A page may send what forms can send without asking the server first, but not JSON.
   const bool is_page = request.has_header("Origin") || !site.empty();
   if (is_control(category) && is_page && !request.body.empty() && !is_json(request.header("Content-Type")))
     return refuse(415, "a control call of a page has the content type application/json");

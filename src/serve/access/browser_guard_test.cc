@@ -1,4 +1,4 @@
-// What a browser may send for a page: own names and origins, and no other.
+// Tests which requests a browser may send for a page: those with own names and origins only.
 #include "serve/access/browser_guard.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(BrowserGuard, ForeignPagesChangeNothing) {
   const BrowserGuard guard({});
   const http::Header host{"Host", "127.0.0.1:8000"}, json{"Content-Type", "application/json"},
       own{"Origin", "http://127.0.0.1:8000"};
-  EXPECT_EQ(status_of(guard, "POST", {host}), 200);  // no browser
+  EXPECT_EQ(status_of(guard, "POST", {host}), 200);  // not from a browser
   EXPECT_EQ(status_of(guard, "POST", {host, {"Content-Type", "text/plain"}}), 200);
   EXPECT_EQ(status_of(guard, "POST", {host, own, json}), 200);  // the server's own page
   EXPECT_EQ(status_of(guard, "POST", {host, own, {"Content-Type", "Application/JSON; charset=utf-8"}}), 200);
@@ -55,7 +55,7 @@ TEST(BrowserGuard, ForeignPagesChangeNothing) {
   EXPECT_EQ(status_of(guard, "POST", {host, json, {"Sec-Fetch-Site", "same-site"}}), 403);
   EXPECT_EQ(status_of(guard, "POST", {host, json, {"Sec-Fetch-Site", "same-origin"}}), 200);
   EXPECT_EQ(status_of(guard, "GET", {host, {"Origin", "http://evil.example"}}),
-            200);  // it cannot read the answer
+            200);  // the page cannot read the answer
 }
 
 TEST(BrowserGuard, ReboundNamesAreRefused) {
@@ -63,7 +63,7 @@ TEST(BrowserGuard, ReboundNamesAreRefused) {
   const http::Header host{"Host", "rebound.example:8000"}, own{"Origin", "http://rebound.example:8000"};
   EXPECT_EQ(status_of(guard, "GET", {host}, Category::model_config), 403);
   EXPECT_EQ(status_of(guard, "POST", {host, own}, Category::inference), 403);
-  EXPECT_EQ(status_of(guard, "GET", {host}, Category::health), 200);  // probes come under any name
+  EXPECT_EQ(status_of(guard, "GET", {host}, Category::health), 200);  // probes may use any host name
   EXPECT_EQ(status_of(guard, "GET", {}, Category::model_config), 200);
 }
 

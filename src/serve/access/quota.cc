@@ -1,4 +1,4 @@
-// How many requests and tokens a tenant may have in a minute.
+// Limits the requests and tokens that a tenant may use per minute.
 #include "serve/access/quota.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMinuteNs = 60.0 * static_cast<double>(base::kNsPerSecond);
 
-/// As the OpenAI API writes durations: 12ms, 1s, 6m0s.
+/// A duration in the notation of the OpenAI API: 12ms, 1s, 6m0s.
 std::string duration_text(int64_t ns) {
   const int64_t ms = (ns + base::kNsPerMs - 1) / base::kNsPerMs, seconds = (ms + 999) / 1000;
   if (ms < 1000) return base::concat(ms, "ms");
@@ -27,7 +27,7 @@ void QuotaAccount::Bucket::fill(int64_t passed_ns) {
   left = std::min(whole, left + whole * static_cast<double>(passed_ns) / kMinuteNs);
 }
 
-/// Until so much is there.
+/// Time until the bucket holds `wanted`.
 int64_t QuotaAccount::Bucket::wait_ns(double wanted) const {
   if (limit == 0 || left >= wanted) return 0;
   return static_cast<int64_t>(std::ceil((wanted - left) / static_cast<double>(limit) * kMinuteNs));
@@ -46,7 +46,7 @@ QuotaAccount::QuotaAccount(const Quota& quota)
 
 void QuotaAccount::set(const Quota& quota, int64_t now_ns) {
   const auto change = [](Bucket& bucket, int64_t limit) {
-    // A bucket that had no bound, or more than the new one holds, is full.
+    // A bucket that had no limit, or holds more than the new limit, becomes full.
     const auto whole = static_cast<double>(limit);
     bucket = {limit, bucket.limit == 0 ? whole : std::min(whole, bucket.left)};
   };
@@ -64,7 +64,7 @@ void QuotaAccount::take(int64_t tokens, int64_t now_ns) {
     Bucket &requests = state.requests, &of_tokens = state.tokens;
     base::require(of_tokens.limit == 0 || tokens <= of_tokens.limit, "prompt and answer of ", tokens,
                   " tokens are more than the ", of_tokens.limit, " that this key may have in a minute");
-    // A bucket that is below 0 lets nothing in, even what takes nothing of it.
+    // A bucket below 0 admits no request, not even one that takes nothing from it.
     const int64_t wait_ns = std::max(requests.wait_ns(1), of_tokens.wait_ns(std::max(wanted, 1.0)));
     if (wait_ns > 0) {
       ++refusals_;

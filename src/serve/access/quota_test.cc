@@ -1,4 +1,4 @@
-// Quotas: what is let in, when it is again, and what headers say.
+// Tests quotas: which requests are admitted, when the next one is, and what the headers say.
 #include "serve/access/quota.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ std::string header(const ReplyHeaders& list, const std::string& name) {
   return at == list.end() ? "none" : at->second;
 }
 
-/// How a request of so many tokens is taken: "", or the seconds of Retry-After.
+/// Takes a request of `tokens` tokens. Returns "" if it is admitted, else the seconds of Retry-After.
 std::string retry(QuotaAccount& account, int64_t tokens, int64_t now_ns) {
   try {
     account.take(tokens, now_ns);
@@ -38,7 +38,7 @@ TEST(Quota, AMinutesRequestsAtOnceAndThenAtTheirPace) {
   EXPECT_EQ(retry(account, 1, kStart + 9 * kNsPerSecond), "1");
   EXPECT_EQ(retry(account, 1, kStart + 10 * kNsPerSecond), "");
   EXPECT_EQ(retry(account, 1, kStart + 10 * kNsPerSecond), "10");
-  // An idle hour saves up no more than a minute's.
+  // An idle hour saves up no more than the quota of one minute.
   int taken = 0;
   while (retry(account, 1, kStart + 3600 * kNsPerSecond).empty()) ++taken;
   EXPECT_EQ(taken, 6);
@@ -58,7 +58,7 @@ TEST(Quota, TokensComeBackAndMayBeOwed) {
   EXPECT_EQ(header(account->headers(kStart), "x-ratelimit-remaining-tokens"), "450");
   EXPECT_EQ(account->taken_tokens(), 150);
   {
-    TokenCharge charge(account, 150, 0, kStart);  // nobody said how long its answer may be
+    TokenCharge charge(account, 150, 0, kStart);  // the length of the answer is unknown
     charge.spend(900);
   }
   EXPECT_EQ(header(account->headers(kStart), "x-ratelimit-remaining-tokens"), "0");

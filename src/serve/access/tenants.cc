@@ -1,4 +1,4 @@
-// Who sends a request, for fair shares.
+// Identifies the tenant of a request, for fair shares.
 #include "serve/access/tenants.h"
 
 #include <algorithm>
@@ -29,12 +29,12 @@ Listed parse(const std::string& text) {
   return out;
 }
 
-/// A header may hold a secret, which is no label: its hash is. FNV-1a of 64 bits, the upper half.
+/// A header may hold a secret, which must not be a label: its hash is used (upper half of 64-bit FNV-1a).
 std::string label_of(std::string_view word, bool is_secret) {
   if (word.empty()) return "none";
   if (!is_secret) {
     size_t length = std::min<size_t>(64, word.size());
-    // Not in the middle of a character.
+    // Does not cut inside a character.
     while (length > 0 && length < word.size() && (static_cast<unsigned char>(word[length]) & 0xC0) == 0x80)
       --length;
     return std::string(word.substr(0, length));
@@ -67,7 +67,7 @@ Tenants::Tenants(const std::string& by, const std::vector<std::string>& listed, 
                 "tenants are told apart by 'parameter', 'header:NAME' or 'key', got '", by, "'");
   base::require(is_on_ || listed.empty(), "tenants have weights, but nothing tells them apart: --tenant-by");
   table_.with([&](Table& table) {
-    table.counts.push_back(nullptr);  // 0 is nobody
+    table.counts.push_back(nullptr);  // 0 stands for no tenant
     for (const std::string& text : listed) {
       const Listed tenant = parse(text);
       base::require(table.by_word.find(tenant.word) == table.by_word.end(), "tenant '", tenant.name,
@@ -128,7 +128,7 @@ uint32_t Tenants::add(Table& table, const std::string& name) {
   seconds("trireme_tenant_queue_seconds_total", "Time that a tenant's requests waited", &Counts::queue_ns);
   seconds("trireme_tenant_compute_seconds_total", "Time of batches, by each tenant's rows in them",
           &Counts::compute_ns);
-  // 1 ms to 16 s, three buckets a decade: one family for each tenant, so it is coarse.
+  // 1 ms to 16 s in steps of 2.15, three buckets per decade: coarse, as each tenant has a series.
   counts->latency_s = &registry_.histogram("trireme_tenant_request_duration_seconds",
                                            "From a request's last byte to its answer, by tenant",
                                            metric_buckets(1e-3, 2.1544347, 14), labels);

@@ -1,4 +1,4 @@
-// Tenants: names, secrets, weights, the bound on those that nobody listed, and labels that give nothing away.
+// Tests tenants: names, secrets, weights, the limit on unlisted ones, and labels that reveal no secret.
 #include "serve/access/tenants.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ TEST(Tenants, AreFoundByNameOrSecret) {
   Tenants keyed("header:X-API-Key", {"gold=4:s3cret"}, 2, registry);
   EXPECT_EQ(keyed.header(), "x-api-key");
   EXPECT_EQ(keyed.find("s3cret").weight, 4);
-  EXPECT_EQ(keyed.find("gold").weight, 1);  // its name is no key
+  EXPECT_EQ(keyed.find("gold").weight, 1);  // its name is not a key
 }
 
 TEST(Tenants, MadeUpNamesGetNoFurtherShares) {
@@ -45,7 +45,7 @@ TEST(Tenants, LabelsHoldNoSecret) {
   EXPECT_NE(text.find("trireme_tenant_requests_total{tenant=\"none\",result=\"done\"} 1"), std::string::npos);
 }
 
-// A label is what a client chose: it is counted whole, and never breaks the scrape.
+// Labels come from clients: requests with equal labels share one count, and no label breaks the scrape.
 TEST(Tenants, WordsWithOneLabelAreCountedTogether) {
   MetricRegistry registry;
   Tenants tenants("parameter", {"gold=2:s3cret"}, 8, registry);

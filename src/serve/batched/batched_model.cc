@@ -1,4 +1,4 @@
-// A model whose requests are batched: requests in, tensors through the scheduler, answers out.
+// A model whose requests are batched: passes requests as tensors through the scheduler and answers them.
 #include "serve/batched/batched_model.h"
 
 #include <algorithm>
@@ -44,12 +44,12 @@ void show_cost(ModelMetrics& metrics, const MetricLabels& labels, const ModelHos
 
 }  // namespace
 
-/// A client's request while its parts are in the scheduler. The thread that finishes the last part answers.
+/// A client's request while its parts are in the scheduler. The thread that completes the last part answers.
 struct BatchedModel::Work final : Call {
   using Call::Call;
   struct Part {
     sched::Outcome outcome;
-    std::optional<ResponseCache::Key> key = std::nullopt;  ///< by which the outputs are kept
+    std::optional<ResponseCache::Key> key = std::nullopt;  ///< under which the outputs are cached
     SequenceBatcher::Turn turn = {};
   };
   std::vector<AnswerWish> wishes;
@@ -113,9 +113,9 @@ void BatchedModel::make_scheduler(sched::SchedulerOptions options) {
 BatchedModel::~BatchedModel() {
   BatchedModel::stop();
   preparing_.reset();
-  // A run that cannot be ended uses the scheduler as long as it goes on: better its memory is lost.
+  // A run that cannot be stopped uses the scheduler as long as it lasts, so the scheduler's memory is leaked.
   if (is_abandoned_) static_cast<void>(scheduler_.release());
-  scheduler_.reset();  // nothing hangs or comes back any more
+  scheduler_.reset();  // no run hangs or comes back from here on
   if (cache_ != nullptr) cache_->forget(parts_.load_number);
 }
 
@@ -143,14 +143,14 @@ ServedModel::MemoryUse BatchedModel::memory() const {
   return {parts_.weight_bytes, scheduler_->stats().scratch_bytes};
 }
 
-/// Of an encoder the text; the configuration lists all alternatives as optional.
+/// For an encoder, only the text input; the configuration lists all alternatives as optional.
 std::vector<TensorConfig> BatchedModel::offered_inputs() const {
   std::vector<TensorConfig> inputs = config().inputs;
   if (parts_.text) inputs.resize(parts_.text->text_inputs());
   return inputs;
 }
 
-/// The version before this one, if the request goes on with a sequence that lives there.
+/// The version before this one if the request continues a sequence that lives there, else null.
 std::shared_ptr<BatchedModel> BatchedModel::home_of(const SequenceWish& wish) const {
   if (!sequences_ || wish.is_start || sequences_->knows(wish)) return nullptr;
   std::shared_ptr<BatchedModel> earlier = earlier_.copy();
@@ -166,7 +166,7 @@ bool BatchedModel::follow(const std::shared_ptr<ServedModel>& earlier) {
 }
 
 void BatchedModel::let_go_of_earlier() {
-  const auto gone = earlier_.with([](auto& now) { return std::exchange(now, nullptr); });  // outside the lock
+  const auto gone = earlier_.with([](auto& now) { return std::exchange(now, nullptr); });  // freed unlocked
 }
 
 bool BatchedModel::is_needed() const {
@@ -175,7 +175,7 @@ bool BatchedModel::is_needed() const {
 }
 
 void BatchedModel::infer(InferRequest request, InferSink sink) {
-  if (!tenants().is_on()) request.tenant.clear();  // a parameter that says nothing here
+  if (!tenants().is_on()) request.tenant.clear();  // fair sharing is off: the parameter has no meaning
   request.sequence.tenant = request.tenant;
   if (const auto earlier = home_of(request.sequence))
     return earlier->infer(std::move(request), std::move(sink));
@@ -183,7 +183,7 @@ void BatchedModel::infer(InferRequest request, InferSink sink) {
   preparing_ ? prepare(work, std::move(request)) : start(work, std::move(request));
 }
 
-/// A small file may take long to decode: never on the caller's thread, which has other connections.
+/// Decoding a small file may take long, so it is never done on the caller's thread, which serves connections.
 void BatchedModel::prepare(const std::shared_ptr<Work>& work, InferRequest request) {
   try {
     preparing_->submit([this, work, given = std::make_shared<InferRequest>(std::move(request))] {
@@ -235,8 +235,8 @@ void BatchedModel::start(const std::shared_ptr<Work>& work, InferRequest request
   }
 }
 
-/// The border: what passes it is of the types and shapes that the graph, the scheduler and the batches are
-/// made for.
+/// Validates the request: whatever passes has the types and shapes for which the graph, the scheduler and the
+/// batches are made.
 std::vector<sched::Request> BatchedModel::parts_of(InferRequest& request, Work& work) const {
   base::require(sequences_ != nullptr || !request.sequence.is_any(), "sequence_id: model '", name(),
                 "' has no sequence_batching");
@@ -245,7 +245,7 @@ std::vector<sched::Request> BatchedModel::parts_of(InferRequest& request, Work& 
                            name(), "' by ModelStreamInfer or generate_stream");
   work.wishes = border_.wishes(request);
   std::vector<sched::Request> parts;
-  const size_t text_inputs = parts_.text ? parts_.text->text_inputs() : 0;  // the others' alternative
+  const size_t text_inputs = parts_.text ? parts_.text->text_inputs() : 0;  // the others are the alternative
   if (parts_.text && parts_.text->is_for(request)) {
     const CheckedInputs texts =
         text_inputs == 1 ? border_.take_alone(request) : border_.take(request, 0, text_inputs);
@@ -265,7 +265,7 @@ std::vector<sched::Request> BatchedModel::parts_of(InferRequest& request, Work& 
   return parts;
 }
 
-/// The graph's tensors for those of a client.
+/// Converts a client's tensors to the graph's tensors.
 std::vector<Tensor> BatchedModel::enter(CheckedInputs inputs, Work& work) const {
   std::vector<Tensor> entered;
   const size_t first = parts_.text ? parts_.text->text_inputs() : 0;
@@ -287,7 +287,7 @@ std::vector<Tensor> BatchedModel::enter(CheckedInputs inputs, Work& work) const 
   return entered;
 }
 
-/// True if the answer was there; else it will be kept when it comes.
+/// Returns true if the answer was cached; otherwise it will be cached when it is computed.
 bool BatchedModel::answer_from_cache(Work& work, size_t index, const sched::Request& part,
                                      const std::string& tenant) {
   const int64_t start_ns = env().clock.now_ns();
@@ -306,7 +306,7 @@ bool BatchedModel::answer_from_cache(Work& work, size_t index, const sched::Requ
   return true;
 }
 
-/// All that follows the scheduler's word on a part, in its order: its sequence goes on, the outputs are kept,
+/// Ends a part after the scheduler's result, in this order: its sequence advances, the outputs are cached,
 /// the client is answered.
 void BatchedModel::end_part(Work& work, size_t index, sched::Outcome&& outcome) const {
   Work::Part& part = work.parts[index];
@@ -315,14 +315,14 @@ void BatchedModel::end_part(Work& work, size_t index, sched::Outcome&& outcome) 
   try {
     if (part.key && !outcome.error) cache_->insert(*part.key, outcome.outputs, parts_.load_number);
   } catch (const std::exception&) {
-    // No memory to keep it: it is answered all the same.
+    // No memory for caching: the client is answered all the same.
   }
   part.outcome = std::move(outcome);
   if (work.left.fetch_sub(1) == 1) finish(work);
   if (sequences_) sequences_->go_on(std::move(freed));
 }
 
-/// Answers on a thread that others need: whatever goes wrong with one answer, the thread goes on.
+/// Answers on a thread that others need: whatever goes wrong with one answer, the thread must go on.
 void BatchedModel::finish(Work& work) const {
   try {
     for (const Work::Part& part : work.parts) {
@@ -336,7 +336,7 @@ void BatchedModel::finish(Work& work) const {
       return response;
     });
   } catch (const std::exception&) {
-    // Not even the error found memory; without its call the reply says that it was dropped.
+    // There is no memory even for the error; the reply then reports that it was dropped.
   }
 }
 
@@ -350,7 +350,7 @@ void BatchedModel::fail(Work& work, const sched::Outcome& outcome) const {
   work.fail(*outcome.error, outcome.ending, outcome.timing);
 }
 
-/// All answers of a decoupled model but the end.
+/// Sends all answers of a decoupled model except the final one.
 void BatchedModel::give_rows(Work& work) const {
   const std::vector<Tensor>& outputs = work.parts[0].outcome.outputs;
   const size_t axis = config().is_batched() ? 1 : 0;
@@ -358,7 +358,7 @@ void BatchedModel::give_rows(Work& work) const {
   const sched::Timing& timing = work.parts[0].outcome.timing;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin_ns = env().clock.now_ns();
-    // All answers are computed at once, so the first one has the time.
+    // All answers are computed at once, so the first is charged with the time.
     const int64_t infer_ns = i == 0 ? timing.finished_ns - timing.computed_ns : 0;
     if (work.is_cancelled()) return metrics()->responses().count_cancel(i, infer_ns);
     InferResponse part = work.head();
@@ -370,7 +370,7 @@ void BatchedModel::give_rows(Work& work) const {
     }
     work.give_part(std::move(part), infer_ns, begin_ns);
   }
-  metrics()->responses().count_empty(count, 0);  // the end is an answer of its own
+  metrics()->responses().count_empty(count, 0);  // the end is a response of its own
 }
 
 InferResponse BatchedModel::response_of(Work& work) const {
@@ -390,7 +390,7 @@ InferResponse BatchedModel::response_of(Work& work) const {
   return response;
 }
 
-/// The client's tensor for one of the graph.
+/// Converts a tensor of the graph to the client's tensor.
 WireTensor BatchedModel::leave(size_t output, Tensor values, const StringTable& strings) const {
   const TensorConfig& config_of = config().outputs[output];
   if (parts_.strings.gives(config_of.name)) return parts_.strings.leave(config_of.name, values, strings);

@@ -1,4 +1,4 @@
-// Loading of a batched model: its files and configuration, up to what its instances share.
+// Loads a batched model: from its files and configuration to the parts that its instances share.
 #include "serve/batched/batched_parts.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace trireme::serve {
 namespace {
 
-/// Gives string inputs and outputs the type of the numbers that stand for them, or TYPE_STRING again.
+/// Sets string inputs and outputs to the type of the numbers that replace them, or back to TYPE_STRING.
 void set_string_types(ModelConfig& config, const StringPorts& ports, bool as_numbers) {
   const auto set = [&ports, as_numbers](TensorConfig& t, tensor::DType number) {
     base::require(!as_numbers || !t.type, "'", t.name, "': data_type ", config_type_name(t.type),
@@ -34,7 +34,7 @@ void set_string_types(ModelConfig& config, const StringPorts& ports, bool as_num
   }
 }
 
-/// Where each row of the outputs is an answer, clients do not see the rows' dimension; the graph has it.
+/// If each row of the outputs is an answer, clients do not see the rows' dimension, but the graph has it.
 void set_answer_dims(std::vector<TensorConfig>& outputs, bool streams_rows, bool as_graph) {
   if (!streams_rows) return;
   for (TensorConfig& t : outputs) {
@@ -47,7 +47,7 @@ void set_answer_dims(std::vector<TensorConfig>& outputs, bool streams_rows, bool
   }
 }
 
-/// Requests may come with extents that why_not_batched did not try.
+/// Whether requests may have extents that why_not_batched did not try.
 bool has_open_inner_extent(const ir::Graph& graph) {
   return std::any_of(graph.inputs().begin(), graph.inputs().end(), [&](ir::ValueId id) {
     const tensor::Shape& shape = graph.type(id).shape;
@@ -58,7 +58,7 @@ bool has_open_inner_extent(const ir::Graph& graph) {
   });
 }
 
-/// Puts the parts together, in the order in which each needs the ones before it.
+/// Creates the parts in the order in which each needs the ones before it.
 class Loader {
  public:
   Loader(const ModelSource& source, const ModelHost& host) : source_(source), host_(host) {
@@ -81,7 +81,7 @@ class Loader {
   bool is_batched_by_kind_ = false;  ///< rows of encoders are texts, whatever the graph shows
 };
 
-/// Whether what the config asks for leaves a place for pairs of texts; empty: it does.
+/// Why the configuration does not allow pairs of texts as inputs; empty if it does.
 std::string Loader::why_no_pairs(const ir::Graph& graph) const {
   const ModelConfig& c = out_.config;
   if (c.max_batch_size == 0) return "max_batch_size is 0";
@@ -92,8 +92,8 @@ std::string Loader::why_no_pairs(const ir::Graph& graph) const {
   return why.empty() ? "" : "rows are not shown to be independent: " + why + "; set max_batch_size";
 }
 
-/// Texts in: of an encoder directory one embedding a row out, and the hidden states stay inside; of a
-/// cross-encoder the score of a pair a row. One that cannot take texts is served as tensors.
+/// Accepts texts as inputs: an encoder directory gives one embedding per row and hides the hidden states, and
+/// a cross-encoder the score of a pair per row. Models that cannot take texts are served as tensors.
 void Loader::open_texts(model::Model& model) {
   const std::vector<int64_t>& buckets = host_.options.length_buckets;
   is_batched_by_kind_ = model.format == "huggingface";
@@ -145,7 +145,7 @@ void Loader::complete(const ir::Graph& graph) {
   refuse_optional_inputs();
   std::vector<TensorConfig> texts;
   if (out_.text) texts = out_.text->take_inputs(out_.config);
-  // Nobody said that the first dimension is a batch: then it must be shown, or clients' rows could mix.
+  // If nothing states that the first dimension is a batch, this is proven, or clients' rows could mix.
   const bool is_told = out_.config.max_batch_size.has_value() || out_.config.sequence ||
                        out_.config.has_dynamic_batching || (out_.text && is_batched_by_kind_);
   const std::string why_alone = is_told ? "" : lower::why_not_batched(graph);
@@ -160,7 +160,7 @@ void Loader::complete(const ir::Graph& graph) {
   base::require(out_.config.is_decoupled || !streams_rows,
                 "stream_rows needs model_transaction_policy { decoupled: true }");
   base::require(!out_.config.is_decoupled || !out_.text, "an encoder has one answer: it cannot be decoupled");
-  set_string_types(out_.config, out_.strings, true);  // the graph's own types, while the two are compared
+  set_string_types(out_.config, out_.strings, true);  // as the graph has them, for the comparison
   set_answer_dims(out_.config.outputs, streams_rows, true);
   complete_config(out_.config, graph, options.max_batch);
   set_answer_dims(out_.config.outputs, streams_rows, false);
@@ -174,7 +174,7 @@ void Loader::complete(const ir::Graph& graph) {
   out_.config.inputs.insert(out_.config.inputs.begin(), texts.begin(), texts.end());
 }
 
-/// Inputs of a model of texts are alternatives; others need all of theirs.
+/// The inputs of a text model are alternatives; other models need all of their inputs.
 void Loader::refuse_optional_inputs() const {
   for (const TensorConfig& t : out_.config.inputs) {
     if (out_.text || !t.is_optional) continue;
@@ -183,8 +183,8 @@ void Loader::refuse_optional_inputs() const {
   }
 }
 
-/// The parameters pad_buckets, pad_value and pad_inputs: which extents of inputs are filled up, and which of
-/// outputs have the same name in the graph and so are cut.
+/// Applies the parameters pad_buckets, pad_value and pad_inputs: which extents of inputs are padded, and
+/// which extents of outputs have the same name in the graph and are therefore cropped.
 void Loader::set_padding(const ir::Graph& graph) {
   const RunConfig run = RunConfig::of(out_.config.parameters);
   if (run.pad_buckets.empty()) return;

@@ -1,4 +1,4 @@
-// Cuts the outputs of one run into the answers of a decoupled model, one for each row.
+// Splits the outputs of one run into the answers of a decoupled model, one per row.
 #include "serve/batched/row_answers.h"
 
 #include <cstring>
@@ -25,7 +25,7 @@ Tensor answer_at(const Tensor& all, size_t axis, int64_t index) {
   tensor::Dims dims = all.dims();
   dims.erase(dims.begin() + static_cast<int64_t>(axis));
   if (axis == 0) return all.rows(index, index + 1).reshaped(dims);
-  // [batch, count, ...]: one stretch of bytes a row of the batch.
+  // [batch, count, ...]: one contiguous run of bytes per row of the batch.
   const int64_t rows = all.dims()[0], count = all.dims()[1];
   Tensor out = Tensor::empty(all.dtype(), dims);
   const int64_t step = rows == 0 ? 0 : out.bytes() / rows;

@@ -1,4 +1,4 @@
-// The rows of outputs as answers: shapes, values, and what is refused.
+// Tests rows of outputs as answers: shapes, values, and refusals.
 #include "serve/batched/row_answers.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// How a batched model's scheduler is set up.
+// Configures the scheduler of a batched model.
 #include "serve/batched/scheduler_setup.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Setup {
   const ModelHost& host_;
 };
 
-/// Devices, threads and processors of the instances, and what limits or keeps them.
+/// Sets devices, threads and processors of the instances, and what limits them or keeps them awake.
 void Setup::share_machine(sched::SchedulerOptions& out, const RunConfig& run) const {
   const ServeOptions& options = host_.options;
   const base::CpuInfo cpu = base::read_cpu_info();
@@ -55,12 +55,12 @@ sched::SchedulerOptions Setup::options() const {
   const bool is_batched = config_.is_batched();
   const bool merges = is_batched && (config_.has_dynamic_batching || config_.sequence);
   out.limits.max_rows = is_batched ? *config_.max_batch_size : 1;
-  // A model that batches without dynamic batching runs each request as it comes.
+  // A model with batched inputs but without dynamic batching runs each request by itself.
   if (merges) {
     out.limits.window_ns = config_.max_queue_delay_us ? *config_.max_queue_delay_us * base::kNsPerUs
                                                       : run.window_ns.value_or(options.batch_window.ns);
     out.limits.preferred = config_.preferred_batch_size;
-    out.is_window_adaptive = !config_.max_queue_delay_us;  // a delay that was asked for is kept to the letter
+    out.is_window_adaptive = !config_.max_queue_delay_us;  // a delay that the config states is kept exactly
     out.limits.others_end_window =
         config_.max_queue_delay_us && parts_.padding.length_buckets.empty() && !parts_.text;
     if (config_.sequence) {
@@ -69,8 +69,8 @@ sched::SchedulerOptions Setup::options() const {
       out.is_window_adaptive = false;
     }
   }
-  // What is asked for in so many words is kept; else a model whose work is less than a hand-over between
-  // threads (two wake-ups: 20 to 40 us) runs where its request is read.
+  // An explicit request to wait is honoured; otherwise, a model that costs less than a hand-over between
+  // threads (two wake-ups: 20 to 40 us) runs on the thread that read its request.
   const bool asks_to_wait = config_.max_queue_delay_us || !config_.preferred_batch_size.empty();
   const int64_t p99_ns = run.p99_ns.value_or(options.slo_p99.ns);
   base::require(
@@ -112,14 +112,14 @@ sched::SchedulerOptions Setup::options() const {
   out.warm_up = warm_up(out.padding.row_buckets);
   add_warmups(out.warm_up);
   if (out.p99_ns > 0) {
-    for (sched::WarmUp& w : out.warm_up) w.is_run = true;  // every size is measured before the first request
+    for (sched::WarmUp& w : out.warm_up) w.is_run = true;  // measures every size before the first request
   }
   out.session.max_programs = 64 + out.warm_up.size() * std::max<size_t>(1, out.padding.row_buckets.size());
   if (is_batched && !merges) out.limits.max_rows = 1;
   return out;
 }
 
-/// Inputs of a row that no sequence has: READY is false. Empty where an extent is open.
+/// Inputs for a row without a sequence: READY is false. Empty if an extent is open.
 std::vector<Tensor> Setup::idle_row() const {
   std::vector<Tensor> row;
   for (const TensorConfig& t : config_.inputs) {
@@ -131,7 +131,7 @@ std::vector<Tensor> Setup::idle_row() const {
   return parts_.layout->assemble(std::move(row), {.is_ready = false}, parts_.layout->initial_states());
 }
 
-/// The requests of model_warmup, on top of what --warm-up prepares.
+/// Adds the requests of model_warmup to those that --warm-up prepares.
 void Setup::add_warmups(std::vector<sched::WarmUp>& list) const {
   base::require(config_.warmups.empty() || !parts_.text, "model_warmup of an encoder: use --warm-up run");
   for (const WarmupConfig& w : config_.warmups) {
@@ -187,7 +187,7 @@ std::vector<sched::WarmUp> Setup::warm_up(const std::vector<int64_t>& rows) cons
   for (const TensorConfig& t : config_.inputs) {
     const tensor::Dims* picture = parts_.strings.picture_dims(t.name);
     tensor::Dims dims = picture != nullptr ? *picture : t.model_dims();
-    // An open extent is the client's to choose; nothing to prepare for.
+    // Clients choose open extents, so there is nothing to prepare.
     if (std::find(dims.begin(), dims.end(), -1) != dims.end()) return list;
     if (config_.is_batched()) dims.insert(dims.begin(), 1);
     example.push_back(Tensor::zeros(t.type ? *t.type : parts_.strings.input_type(t.name), dims));
@@ -223,7 +223,7 @@ SchedulerWatch::~SchedulerWatch() {
   if (hung_) hung_->gauge->add(-hung_->instances.load());
 }
 
-/// What the scheduler finds out by itself, as metrics and in the log.
+/// Publishes what the scheduler finds by itself, as metrics and in the log.
 void SchedulerWatch::attach(sched::SchedulerOptions& out, MetricRegistry& metrics) {
   const MetricLabels labels{{"model", name_}, {"version", version_}};
   const auto gauge = [&](const char* name_of, const char* help) {

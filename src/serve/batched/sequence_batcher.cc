@@ -1,4 +1,4 @@
-// Keeps the requests of a sequence in order.
+// Keeps the requests of a sequence in order, and its state between them.
 #include "serve/batched/sequence_batcher.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ using tensor::Tensor;
 using Control = SequenceConfig::Control;
 
 constexpr const char* kClosing = "the model is being unloaded, or the server is shutting down";
-constexpr int64_t kPatienceNs = base::kNsPerSecond;       // for sequences of others to end by themselves
-constexpr int64_t kMostToldNs = 60 * base::kNsPerSecond;  // that a lost slot is remembered
+constexpr int64_t kPatienceNs = base::kNsPerSecond;       // for sequences to end by themselves
+constexpr int64_t kMostToldNs = 60 * base::kNsPerSecond;  // for which a lost slot is remembered
 constexpr const char* kRevoked =
     "the sequence has lost its slot to a tenant that had less than its share of them";
 
@@ -39,7 +39,7 @@ Tensor filled(tensor::DType type, const tensor::Dims& dims, auto value) {
   return out;
 }
 
-/// Extents for one row: open ones are 1.
+/// Extents for one row, with 1 for open ones.
 tensor::Dims row_dims(const tensor::TensorType& type) {
   tensor::Dims dims;
   for (const tensor::Dim& d : type.shape.dims()) dims.push_back(d.is_static() ? d.value() : 1);
@@ -59,7 +59,7 @@ Tensor initial_state(const SequenceConfig::State& state, bool is_batched, const 
   return out;
 }
 
-/// The state is what the model's input is: a wrong one would fail at the first request, and at every one.
+/// The state must fit the model's input, because a wrong one would fail at every request.
 void check_state(const SequenceConfig::State& state, const tensor::TensorType& type, bool is_batched) {
   tensor::Dims dims = state.dims;
   if (is_batched) dims.insert(dims.begin(), -1);
@@ -71,7 +71,7 @@ void check_state(const SequenceConfig::State& state, const tensor::TensorType& t
                 ", the model's input is ", config_type_name(type.dtype), " ", type.shape.to_string());
 }
 
-/// True where a control of the type can hold the number: a uint64, or an int64 if `is_signed`.
+/// True if a control of the type can hold the number, a uint64, or an int64 if `is_signed`.
 bool holds(tensor::DType type, uint64_t number, bool is_signed) {
   bool fits = true;
   tensor::visit_dtype(type, [&]<class T>(T) {
@@ -85,7 +85,7 @@ std::string id_of(const SequenceWish& wish) {
   return wish.text.empty() ? std::to_string(wish.number) : wish.text;
 }
 
-/// The tenant, with its length, and the ID: no other tenant's words make the same key.
+/// Contains the tenant with its length and the ID, so that no other tenant can form the same key.
 std::string key_of(const SequenceWish& wish) {
   return base::concat(wish.tenant.size(), ' ', wish.tenant, wish.text.empty() ? '#' : '$', id_of(wish));
 }
@@ -186,7 +186,7 @@ std::vector<Tensor> SequenceLayout::assemble(std::vector<Tensor> client, const S
 
 std::vector<Tensor> SequenceLayout::take_states(std::vector<Tensor>& outputs) const {
   std::vector<Tensor> states;
-  // Copies: a row's view would keep the whole batch in memory for as long as the sequence lives.
+  // Cloned, because a view of a row would keep the whole batch in memory as long as the sequence lives.
   for (size_t output : state_outputs_) states.push_back(outputs.at(output).clone());
   size_t index = 0;
   std::erase_if(outputs, [&](const Tensor&) { return is_hidden_output_[index++]; });
@@ -259,12 +259,12 @@ SequenceBatcher::Sequence& SequenceBatcher::find_or_add(Table& table, const std:
   Sequence& sequence = own[key];
   sequence.number = number;
   sequence.claim = table.slots.join(key, item.request.tenant, item.request.weight,
-                                    env_.clock.now_ns());  // the last that may throw
+                                    env_.clock.now_ns());  // the last call that may throw
   table.sequences.merge(own);
   return sequence;
 }
 
-/// Puts the sequence's next request into `ready`, if it may run.
+/// Moves the sequence's next request to `ready` if it may run.
 void SequenceBatcher::take_next(Table& table, Sequence& s, Items& ready) const {
   if (!s.has_slot() || s.is_running || s.items.empty()) return;
   Item& item = s.items.front();
@@ -275,7 +275,7 @@ void SequenceBatcher::take_next(Table& table, Sequence& s, Items& ready) const {
   --table.waiting;
   table.slots.count(*s.claim, -1);
   ready.splice(ready.end(), s.items, s.items.begin());
-  if (options_.instances > 0) {  // first rows of all instances first
+  if (options_.instances > 0) {  // first rows of all instances are used first
     const size_t slot = s.claim->slot();
     request.instance = static_cast<int>(slot % options_.instances);
     request.row = options_.has_rows ? static_cast<int64_t>(slot / options_.instances) : -1;
@@ -304,8 +304,8 @@ void SequenceBatcher::give_slots(Table& table, Items& ready) const {
   }
 }
 
-/// A sequence whose first request failed has no state to go on from: what follows, up to a new start, is
-/// refused, and later requests hear that they lack a start.
+/// Ends a turn. A sequence whose first request failed has no state to continue from: its waiting requests, up
+/// to a new start, are refused, and later ones are told that a start is missing.
 SequenceBatcher::Freed SequenceBatcher::end(Turn& turn, sched::Outcome& outcome) {
   Freed freed;
   if (!turn.has_begun) return freed;  // refused while it waited here
@@ -319,7 +319,7 @@ SequenceBatcher::Freed SequenceBatcher::end(Turn& turn, sched::Outcome& outcome)
                .timing = outcome.timing};
   }
   table_.with([&](Table& table) {
-    const auto at = table.sequences.find(turn.key);  // there: a running one is never taken away
+    const auto at = table.sequences.find(turn.key);  // exists: a running sequence is never removed
     Sequence& s = at->second;
     s.is_running = false;
     s.last_ns = env_.clock.now_ns();
@@ -347,7 +347,7 @@ void SequenceBatcher::refuse_first(Table& table, Sequence& sequence, const char*
   table.slots.count(*sequence.claim, -1);
 }
 
-/// Takes out what waits in a sequence, up to a request that starts it anew.
+/// Refuses what waits in a sequence, up to a request that starts it anew.
 void SequenceBatcher::drop_items(Table& table, Sequence& sequence, const char* reason, Items& refused) {
   while (!sequence.items.empty() && !sequence.items.front().turn->is_start)
     refuse_first(table, sequence, reason, sched::Ending::refused, refused);
@@ -383,8 +383,8 @@ void SequenceBatcher::submit_all(Items ready) {
   }
 }
 
-/// Of a sequence without a slot: nobody waits for its start any more. Those with one leave it to the
-/// scheduler, which gets their requests one by one.
+/// Whether nobody waits for the start of a sequence without a slot any more. For sequences with a slot, the
+/// scheduler checks their requests one by one.
 bool SequenceBatcher::is_dead(Table& table, Sequence& s, Items& refused) const {
   const int64_t now_ns = env_.clock.now_ns();
   while (!s.items.empty()) {
@@ -400,8 +400,8 @@ bool SequenceBatcher::is_dead(Table& table, Sequence& s, Items& refused) const {
   return true;
 }
 
-/// Its slot is another tenant's. Its key is kept for as long as it might have been idle, so that its client
-/// is told why.
+/// Gives its slot to another tenant. Its key is kept for as long as it could have been idle, so that its
+/// client is told the reason.
 void SequenceBatcher::lose_slot(Table& table, Sequence& s, Items& ready) const {
   table.slots.leave(*s.claim);
   s.claim.reset();
@@ -409,8 +409,8 @@ void SequenceBatcher::lose_slot(Table& table, Sequence& s, Items& ready) const {
   give_slots(table, ready);
 }
 
-/// Tenants with more than their share give slots to those who wait; of a tenant's sequences the last begun
-/// goes, as least is lost with it. One whose request runs goes when that ends, and no other before.
+/// Moves slots from tenants above their share to those that wait. The tenant's most recent sequence loses its
+/// slot, because it loses least. If its request is running, it goes when that ends, and no other goes before.
 void SequenceBatcher::share_slots(Table& table, Items& ready, Items& refused) const {
   const auto is_going = [](const auto& entry) { return entry.second.is_revoked && entry.second.is_running; };
   if (std::any_of(table.sequences.begin(), table.sequences.end(), is_going)) return;

@@ -12,7 +12,7 @@ SequenceSlots::Claim SequenceSlots::join(std::string key, uint32_t tenant, doubl
   Numbers number{0};
   std::list<Waiting> place;
   place.push_back({.key = std::move(key), .since_ns = now_ns, .arrival = arrivals_});
-  claim.tenant_ = tenants_.try_emplace(tenant).first;  // the last that may throw
+  claim.tenant_ = tenants_.try_emplace(tenant).first;  // the last call that may throw
   claim.number_ = number.extract(number.begin());
   claim.place_ = place.begin();
   Tenant& own = claim.tenant_->second;

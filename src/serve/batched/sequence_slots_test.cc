@@ -1,4 +1,4 @@
-// Slots of sequences: whose turn it is, whose share is passed, and the most that may wait.
+// Tests slots of sequences: whose turn it is, who exceeds its share, and how many may wait.
 #include "serve/batched/sequence_slots.h"
 
 #include <gtest/gtest.h>
@@ -10,13 +10,13 @@
 namespace trireme::serve {
 namespace {
 
-/// Sequences named by numbers, of tenants told by theirs.
+/// Sequences with keys of one letter, and tenants given by number.
 struct Trial {
   explicit Trial(size_t slot_count) : slots(slot_count) {}
   void join(const std::string& key, uint32_t tenant, double weight = 1, int64_t now_ns = 0) {
     claims.emplace(key, slots.join(key, tenant, weight, now_ns));
   }
-  /// Gives what can be given; the keys in order.
+  /// Gives all slots that are free; returns the keys in order.
   std::string give() {
     std::string given;
     while (const std::string* key = slots.next()) {
@@ -39,10 +39,10 @@ TEST(SequenceSlots, OneTenantHasThemAllInTheOrderOfItsWaiting) {
   EXPECT_EQ(t.give(), "da");
   EXPECT_EQ(t.claims.at("d").slot(), 0u);
   EXPECT_EQ(t.claims.at("a").slot(), 1u);
-  t.leave("b");  // from the queue
+  t.leave("b");  // still in the queue
   t.leave("d");
   EXPECT_EQ(t.give(), "c");
-  EXPECT_EQ(t.claims.at("c").slot(), 0u);  // the lowest that was in use
+  EXPECT_EQ(t.claims.at("c").slot(), 0u);  // the lowest slot that was used before
   EXPECT_FALSE(t.slots.debtor(1'000'000, 0));
 }
 
@@ -50,7 +50,7 @@ TEST(SequenceSlots, FreeSlotsGoToWhoHasFewestForItsWeight) {
   Trial t(6);
   for (const char* key : {"a", "b", "c", "d", "e", "f"}) t.join(key, 1);
   for (const char* key : {"A", "B", "C", "D", "E", "F"}) t.join(key, 2, 2);
-  EXPECT_EQ(t.give(), "aABbCD");  // 2 and 4 of 6
+  EXPECT_EQ(t.give(), "aABbCD");  // 2 and 4 of the 6 slots
   t.leave("a");
   EXPECT_EQ(t.give(), "c");
 }
@@ -59,11 +59,11 @@ TEST(SequenceSlots, WhoHasMoreThanItsShareOwesASlotToWhoWaits) {
   Trial t(4);
   for (const char* key : {"a", "b", "c", "d"}) t.join(key, 1);
   t.give();
-  EXPECT_FALSE(t.slots.debtor(1'000, 100));  // nobody else
+  EXPECT_FALSE(t.slots.debtor(1'000, 100));  // nobody else waits
   t.join("e", 1);
-  EXPECT_FALSE(t.slots.debtor(1'000, 100));  // its own sequences wait for one another
+  EXPECT_FALSE(t.slots.debtor(1'000, 100));  // only its own sequences wait
   t.join("x", 2, 1, 1'000);
-  EXPECT_FALSE(t.slots.debtor(1'100, 100));  // not for long yet
+  EXPECT_FALSE(t.slots.debtor(1'100, 100));  // x has not waited long enough
   EXPECT_EQ(t.slots.debtor(1'101, 100), 1u);
   t.leave("d");
   EXPECT_EQ(t.give(), "x");
@@ -85,7 +85,7 @@ TEST(SequenceSlots, MoreTenantsThanSlotsHaveOneEach) {
   EXPECT_EQ(t.slots.debtor(10, 1), 1u);
   t.leave("b");
   EXPECT_EQ(t.give(), "x");
-  EXPECT_FALSE(t.slots.debtor(10, 1));  // the third waits for one of them to end
+  EXPECT_FALSE(t.slots.debtor(10, 1));  // the third waits until one ends
 }
 
 TEST(SequenceSlots, ATenantOfSmallWeightHoldsNobodyElsesSlotAgainstItsOwn) {
@@ -94,7 +94,7 @@ TEST(SequenceSlots, ATenantOfSmallWeightHoldsNobodyElsesSlotAgainstItsOwn) {
   for (const char* key : {"a", "b", "c"}) t.join(key, 2);
   t.give();
   t.join("x", 3);
-  EXPECT_EQ(t.slots.debtor(10, 1), 2u);  // the small one has most for its weight, but only one
+  EXPECT_EQ(t.slots.debtor(10, 1), 2u);  // tenant 1 has most for its weight, but only one slot
 }
 
 TEST(SequenceSlots, WaitingRequestsAreSharedTheSame) {
@@ -112,8 +112,8 @@ TEST(SequenceSlots, WaitingRequestsAreSharedTheSame) {
   EXPECT_TRUE(t.slots.may_wait(1, 1, 10, 10));
 }
 
-/// Whatever comes and goes: slots in use are different ones below their number, no slot is idle while
-/// somebody waits, giving a slot to those who are owed one ends, and then nobody is owed.
+/// After any sequence of operations: slots in use are distinct and below their number, no slot is idle while
+/// somebody waits, and moving slots to those entitled to them ends with nobody left entitled to more.
 TEST(SequenceSlots, AnyComingAndGoing) {
   std::mt19937 random(5);
   for (int round = 0; round < 50; ++round) {

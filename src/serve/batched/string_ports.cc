@@ -1,4 +1,4 @@
-// Strings of requests into the numbers that stand for them in a model's graph, and back.
+// Converts strings of requests to the numbers that replace them in a model's graph, and back.
 #include "serve/batched/string_ports.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void require_spelt(DType type, const std::string& name) {
 
 template <class T>
 T parsed(const std::string& text, const std::string& name) {
-  // A plus sign is no part of what from_chars takes; "+-1" is no number.
+  // from_chars does not accept a plus sign, so it is skipped; "+-1" is not a number.
   const size_t skip = text.size() > 1 && text[0] == '+' && text[1] != '-';
   T value{};
   const auto [end, error] = std::from_chars(text.data() + skip, text.data() + text.size(), value);
@@ -36,7 +36,7 @@ T parsed(const std::string& text, const std::string& name) {
   return value;
 }
 
-/// The shortest text that reads as the same number; not-a-number and infinities as ONNX Runtime writes them.
+/// The shortest text that reads as the same number; NaN and infinities are written as in ONNX Runtime.
 template <class T>
 std::string printed(T value) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -104,7 +104,7 @@ const tensor::Dims* StringPorts::picture_dims(const std::string& input) const {
   return at == inputs_.end() || !at->second.picture ? nullptr : &at->second.picture->dims();
 }
 
-/// Files [batch, 1] or [1] -> pixels [batch, picture...] or [picture...].
+/// Decodes files [batch, 1] or [1] to pixels [batch, picture...] or [picture...].
 Tensor StringPorts::decode(const data::PictureInput& picture, const WireTensor& given) {
   tensor::Dims dims = picture.dims();
   if (given.dims.size() == 2) dims.insert(dims.begin(), given.dims[0]);
@@ -147,7 +147,7 @@ WireTensor StringPorts::leave(const std::string& name, const Tensor& values, con
   constexpr int64_t kPrintedBytes = 24;
   int64_t bytes = kPrintedBytes * values.elements();
   if (port.is_handle) {
-    bytes = 0;  // one long string may come out many times
+    bytes = 0;  // one long string may be output many times
     for (int64_t handle : values.data<int64_t>()) {
       const bool is_known = handle >= 0 && handle < static_cast<int64_t>(table.size());
       bytes += is_known ? static_cast<int64_t>(table[static_cast<size_t>(handle)].size()) : 0;
@@ -157,7 +157,7 @@ WireTensor StringPorts::leave(const std::string& name, const Tensor& values, con
   out.strings.reserve(static_cast<size_t>(values.elements()));
   if (port.is_handle) {
     for (int64_t handle : values.data<int64_t>()) {
-      // Rows of other requests of the batch have other tables: a model that mixes rows is found here.
+      // Other requests in the batch have their own tables, so a model that mixes rows is detected here.
       base::check(handle >= 0 && handle < static_cast<int64_t>(table.size()), "output '", name,
                   "' names a string that its request does not have; serve this model with max_batch_size 0");
       out.strings.push_back(table[static_cast<size_t>(handle)]);

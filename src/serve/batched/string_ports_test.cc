@@ -1,4 +1,4 @@
-// Strings to numbers and handles and back: every type, every text that is refused.
+// Tests strings to numbers and handles and back: every type, and every kind of text that is refused.
 #include "serve/batched/string_ports.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-/// One input of the type and the same value as the output, both told to be strings in the given form.
+/// Ports for one input of the type, whose value is also the output, both declared as strings of the form.
 StringPorts ports(DType type, model::StringPort::Form form) {
   model::Model model;
   const ir::ValueId x = model.graph.add_input("x", {type, tensor::Shape({tensor::Dim::symbol("n")})});

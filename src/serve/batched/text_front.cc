@@ -1,4 +1,4 @@
-// The text front of a model of texts.
+// Accepts texts as inputs of a model of tokens.
 #include "serve/batched/text_front.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// ensemble_scheduling of a model's configuration.
+// Reads ensemble_scheduling of a model's configuration.
 #include "serve/config/ensemble_config.h"
 
 #include <algorithm>

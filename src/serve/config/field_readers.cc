@@ -19,7 +19,7 @@ constexpr std::string_view kDataTypes[] = {"TYPE_INVALID", "TYPE_BOOL",   "TYPE_
                                            "TYPE_INT32",   "TYPE_INT64",  "TYPE_FP16",  "TYPE_FP32",
                                            "TYPE_FP64",    "TYPE_STRING", "TYPE_BF16"};
 
-/// The fields of ModelConfig that are lists or maps, wherever they stand.
+/// The fields that are lists or maps, in any message of ModelConfig.
 constexpr std::string_view kLists[] = {"input",
                                        "output",
                                        "dims",
@@ -59,7 +59,7 @@ constexpr std::string_view kLists[] = {"input",
                                        "metric_control",
                                        "buckets"};
 
-/// Of each line one at most.
+/// At most one field of each line may be present.
 constexpr std::string_view kExclusive[][4] = {{"latest", "all", "specific", ""},
                                               {"direct", "oldest", "", ""},
                                               {"zero_data", "random_data", "input_data_file", "data_file"}};
@@ -68,7 +68,7 @@ bool is_list(std::string_view name) {
   return std::find(std::begin(kLists), std::end(kLists), name) != std::end(kLists);
 }
 
-/// What of a message there is one of: the field, or the first of those that exclude each other.
+/// The field that must be unique in a message: itself, or the first of those that exclude each other.
 std::string_view slot_of(std::string_view name) {
   for (const auto& names : kExclusive) {
     if (std::find(std::begin(names), std::end(names), name) != std::end(names)) return names[0];

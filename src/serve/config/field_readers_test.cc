@@ -1,5 +1,5 @@
-// What people write in config.pbtxt and in the JSON of load requests: each form means what protobuf says, and
-// what is wrong is told by field, value and remedy.
+// Tests forms of config.pbtxt and of JSON in load requests: each means what protobuf defines, and errors
+// state field, value and remedy.
 #include "serve/config/field_readers.h"
 
 #include <gtest/gtest.h>
@@ -88,7 +88,7 @@ TEST(FieldReaders, TimesBeyondACenturyAreForEver) {
         "max_batch_size: 4 sequence_batching { max_sequence_idle_microseconds: " + us + " }");
     EXPECT_GT(s.sequence->idle_us * 1000, int64_t{1} << 60);
   }
-  // Protobuf's 0 is "not set".
+  // In protobuf, 0 means "not set".
   EXPECT_EQ(parse_model_config("max_batch_size: 4 sequence_batching { max_sequence_idle_microseconds: 0 }")
                 .sequence->idle_us,
             1'000'000);
@@ -100,7 +100,7 @@ TEST(FieldReaders, TellsWhatWasMeant) {
   expect_parts(refusal("max_queue_delay_microseconds: 5"),
                {"'dynamic_batching.max_queue_delay_microseconds'"});
   EXPECT_EQ(refusal("zzz: 5").find("meant"), std::string::npos);
-  // A text is a field's default only where it is empty.
+  // The default of a text field is the empty text.
   EXPECT_NE(refusal("instance_group { host_policy: \"f\" }"), "accepted");
   EXPECT_EQ(refusal("instance_group { host_policy: \"\" passive: false }"), "accepted");
 }

@@ -1,4 +1,4 @@
-// instance_group of a model's configuration.
+// Reads instance_group of a model's configuration.
 #include "serve/config/instance_config.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// How a model is served: reads config.pbtxt, completes it from the graph, prints it as JSON.
+// Defines how a model is served: reads config.pbtxt, completes it from the graph, and prints it as JSON.
 #include "serve/config/model_config.h"
 
 #include <algorithm>
@@ -23,8 +23,8 @@ tensor::Dims read_reshape(const Fields& fields, const std::string& path) {
   return shape;
 }
 
-/// Each open extent of one is that of the other in the same place among the open ones, and what lies between
-/// them has as many elements in both: then a reshape is possible whatever the client sends.
+/// Open extents must correspond in order, and the extents between them must have as many elements in both
+/// shapes: a reshape is then possible whatever the client sends.
 void check_reshape(const TensorConfig& t, const std::string& path) {
   const auto parts = [](const tensor::Dims& dims) {
     std::vector<int64_t> products{1};
@@ -114,7 +114,7 @@ void read_queue(const Fields& fields, QueuePolicy& queue, const std::string& pat
   }
 }
 
-/// One entry of priority_queue_policy.
+/// Reads one entry of priority_queue_policy.
 void read_level_queue(const Fields& fields, ModelConfig& config) {
   int64_t level = 0;
   QueuePolicy queue;
@@ -155,7 +155,7 @@ void read_batching(const Fields& fields, ModelConfig& config) {
   }
 }
 
-/// Parts of it say what is done anyway: host memory is used in place, and the passes are always on.
+/// Some fields describe what happens anyway: host memory is used in place, and the passes always run.
 void read_optimization(const Fields& fields) {
   for (const TextField& f : fields) {
     const bool is_memory = f.name == "input_pinned_memory" || f.name == "output_pinned_memory";
@@ -186,7 +186,7 @@ void read_parameter(const Fields& fields, ModelConfig& config) {
   config.parameters.emplace_back(std::move(key), std::move(value));
 }
 
-/// One entry of metric_tags.
+/// Reads one entry of metric_tags.
 void read_tag(const Fields& fields, ModelConfig& config) {
   std::string key, value;
   for (const TextField& f : fields) {
@@ -200,7 +200,7 @@ void read_tag(const Fields& fields, ModelConfig& config) {
   config.metric_tags.emplace_back(std::move(key), std::move(value));
 }
 
-/// What an ensemble does not have for itself, since its models do the work.
+/// Refuses fields that an ensemble cannot have, because its members do the work.
 void check_ensemble_fields(const ModelConfig& config) {
   const auto refuse = [](bool is_there, const char* field, const char* instead) {
     if (is_there) base::fail_unsupported("field '", field, "' is not honoured of an ensemble: ", instead);
@@ -257,8 +257,8 @@ const TensorConfig* named(const std::vector<TensorConfig>& list, const std::stri
   return at == list.end() ? nullptr : &*at;
 }
 
-/// What the graph says of one value, batch dimension included; -1 where the extent is open. Where it does not
-/// know the rank, the config's word counts.
+/// The graph's description of a value, batch dimension included, with -1 for open extents. If the graph does
+/// not know the rank, the config is used.
 TensorConfig tensor_of(const std::string& name, const tensor::TensorType& type,
                        const std::vector<TensorConfig>& configured, bool is_batched) {
   TensorConfig t{.name = name, .type = type.dtype};
@@ -273,7 +273,7 @@ TensorConfig tensor_of(const std::string& name, const tensor::TensorType& type,
   return t;
 }
 
-/// Merges the configured tensors with those of the graph, in the graph's order.
+/// Merges the configured tensors with those of the graph, in the order of the graph.
 void merge(std::vector<TensorConfig>& configured, std::vector<TensorConfig> own, bool is_batched,
            const char* kind) {
   base::require(configured.empty() || kind == std::string("output") || configured.size() == own.size(),
@@ -441,7 +441,7 @@ ModelConfig parse_model_config_json(std::string_view text) {
   base::require(json.is_object(), "a model's config is a JSON object");
   try {
     return config_of(fields_of_json(json));
-  } catch (const base::Error& e) {  // JSON has no lines
+  } catch (const base::Error& e) {  // JSON has no line numbers
     constexpr std::string_view kNoLine = "line 0: ";
     if (!e.message().starts_with(kNoLine)) throw;
     throw base::Error(e.code(), e.message().substr(kNoLine.size()));
@@ -450,8 +450,8 @@ ModelConfig parse_model_config_json(std::string_view text) {
 
 namespace {
 
-/// max_batch_size where the config has none: dims that say all of the model's leave no place for a batch, as
-/// protobuf's default of 0 would have it; else every first dimension must be open.
+/// Infers max_batch_size if the config has none. If its dims cover all dimensions of the model, there is no
+/// batch (as with protobuf's default of 0); otherwise every first dimension must be open.
 void infer_batching(ModelConfig& config, const std::vector<TensorConfig>& inputs,
                     const std::vector<TensorConfig>& outputs, int64_t max_rows) {
   bool says_all = false;
@@ -479,7 +479,7 @@ void infer_batching(ModelConfig& config, const std::vector<TensorConfig>& inputs
 
 void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_rows) {
   std::vector<TensorConfig> inputs, outputs;
-  // What the sequence batcher makes and keeps is not the clients' to see, unless the config names an output.
+  // Clients do not see tensors that the sequence batcher creates and keeps, unless the config names them.
   for (ir::ValueId id : graph.inputs()) {
     const std::string& name = graph.value(id).name;
     if (!config.sequence || !config.sequence->makes_input(name))

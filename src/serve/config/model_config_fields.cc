@@ -1,5 +1,5 @@
-// The fields of ModelConfig that are not honoured, each with its reason: docs/model-config.md has the whole
-// list.
+// The fields of ModelConfig that are not honoured, each with its reason; docs/model-config.md has the
+// complete list.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -53,7 +53,7 @@ constexpr Unhonoured kUnhonoured[] = {
     {"ensemble_scheduling.step.model_namespace", "a model's name is unique in the repository"},
 };
 
-/// What is honoured, for the one who misspelt it.
+/// The fields that are honoured, for suggestions when a name is misspelt.
 constexpr std::string_view kHonoured[] = {
     "name",
     "platform",
@@ -145,11 +145,11 @@ std::string_view last_name(std::string_view path) {
   return dot == std::string_view::npos ? path : path.substr(dot + 1);
 }
 
-/// " (is ... meant?)", or nothing where no field has a name like it.
+/// " (is ... meant?)", or nothing if no field has a similar name.
 std::string meant(std::string_view name) {
   if (name.size() > 64) return "";
   std::string_view best;
-  size_t least = 3;  // a slip of the hand changes one letter or two
+  size_t least = 3;  // a typing error changes one or two letters
   const auto look = [&](std::string_view path) {
     const size_t distance = base::edit_distance(last_name(path), name);
     if (distance >= least || distance * 3 > name.size()) return;
@@ -171,7 +171,7 @@ void refuse_field(std::string_view path, const TextField& field) {
     base::fail_unsupported("line ", field.line, ": '", whole, "' is no field of a model's configuration",
                            meant(field.name));
   }
-  const bool is_list = whole == "instance_group.gpus";  // whose elements have no default
+  const bool is_list = whole == "instance_group.gpus";  // their elements have no default
   if (is_default(field) && !is_list) return;
   base::fail_unsupported("line ", field.line, ": field '", whole, "' is not honoured: ", at->reason);
 }

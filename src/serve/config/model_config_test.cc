@@ -1,4 +1,4 @@
-// config.pbtxt: the text format, the honoured fields, refusals by name, completion from a graph.
+// Tests config.pbtxt: the text format, honoured fields, refusals by name, and completion from a graph.
 #include "serve/config/model_config.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(Pbtxt, RefusesWhatIsMalformed) {
   EXPECT_THROW(parse_pbtxt("a: maybe").at(0).as_bool(), base::Error);
 }
 
-/// Steps, tensors and controls are compared each with each: a load request may bring a configuration.
+/// Steps, tensors and controls are compared pairwise, and a load request may contain a configuration.
 TEST(Pbtxt, RefusesMoreFieldsThanAnyModelHas) {
   const auto refusal = [](const std::string& text) -> std::string {
     try {
@@ -185,7 +185,7 @@ TEST(ModelConfig, ReadsInstanceGroupsAndTheirResources) {
   EXPECT_TRUE(claims[1].needs.at(1).is_global);
   EXPECT_TRUE(claims[2].needs.empty());
   const base::Json json = config_json(c);
-  // What is printed can be given back.
+  // The printed configuration can be read again.
   const ModelConfig again = parse_model_config_json(json.dump());
   EXPECT_EQ(again.claims().at(0).needs.at(0).count, 4);
   EXPECT_EQ(config_json(again).dump(), json.dump());

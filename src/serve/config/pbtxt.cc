@@ -1,4 +1,4 @@
-// Reads the protobuf text format into a tree, without a schema.
+// Reads the protobuf text format as a tree, without a schema.
 #include "serve/config/pbtxt.h"
 
 #include <algorithm>
@@ -31,11 +31,11 @@ int hex_digit(char c) {
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {
-    constexpr std::string_view kMark = "\xEF\xBB\xBF";  // what some editors put in front of UTF-8
+    constexpr std::string_view kMark = "\xEF\xBB\xBF";  // byte order mark, which some editors write
     if (text_.starts_with(kMark)) text_.remove_prefix(kMark.size());
   }
 
-  /// Fields up to `end` ('\0': the end of the text).
+  /// Reads fields up to `end` ('\0' stands for the end of the text).
   std::vector<TextField> message(char end, int depth) {
     if (depth > kMaxDepth) fail("messages are nested too deeply");
     std::vector<TextField> fields;
@@ -117,13 +117,13 @@ class Reader {
     if (!may_be_scalar) fail("expected ':' or '{'");
     if (c == '"' || c == '\'') {
       field.kind = TextField::Kind::string;
-      while (!at_end() && (peek() == '"' || peek() == '\'')) {  // adjacent strings are one
+      while (!at_end() && (peek() == '"' || peek() == '\'')) {  // adjacent strings are joined
         append_string(field.text);
         skip_space();
       }
       return field;
     }
-    if (c == '-') {  // a sign may stand apart
+    if (c == '-') {  // space may follow the sign
       ++at_;
       skip_space();
       field.text = '-';
@@ -238,7 +238,7 @@ namespace {
 
 using base::Json;
 
-/// Fields that are maps: objects in JSON, lists of key and value in the text.
+/// Fields that are maps: objects in JSON, lists of key and value in the text format.
 bool is_map(std::string_view name) {
   constexpr std::string_view kMaps[] = {
       "parameters", "metric_tags", "cc_model_filenames", "priority_queue_policy", "input_map",
@@ -255,7 +255,7 @@ bool is_default(const Json& value) {
   return text.empty() || text == "FORMAT_NONE" || text == "TYPE_INVALID";
 }
 
-/// Protobuf's JSON has lowerCamelCase too.
+/// Protobuf's JSON format also allows lowerCamelCase.
 std::string snake_case(const std::string& name) {
   std::string out;
   for (const char c : name) {
@@ -269,7 +269,7 @@ std::string snake_case(const std::string& name) {
   return out;
 }
 
-/// Fields whose absence means something else than their default.
+/// Fields whose absence does not mean their default.
 bool may_be_absent(std::string_view name) {
   return name == "max_batch_size" || name == "allow_timeout_override";
 }

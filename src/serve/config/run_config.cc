@@ -1,4 +1,4 @@
-// How a model runs: reads the parameters as options, so that errors read alike.
+// Defines how a model runs: reads its parameters as options, so that errors have the same form.
 #include "serve/config/run_config.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct Fields {
   }
 };
 
-/// "a=1,b" with the default for b.
+/// Reads "a=1,b", with `otherwise` as the value of b.
 std::map<std::string, double> values_by_name(const std::string& text, double otherwise) {
   std::map<std::string, double> out;
   for (size_t at = 0; at < text.size();) {

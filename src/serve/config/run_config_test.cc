@@ -1,4 +1,4 @@
-// What the parameters of a model's configuration change in how it runs, and what they may not say.
+// Tests what the parameters of a model's configuration change, and which values are refused.
 #include "serve/config/run_config.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// sequence_batching of a model's configuration.
+// Reads sequence_batching of a model's configuration.
 #include "serve/config/sequence_config.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ void read_control_input(const TextField& field, SequenceConfig& config) {
                 ": a control_input needs a name and one control");
 }
 
-/// The state's own type and dims are those of its beginning; whoever says them again must say the same.
+/// The state's type and dims also apply to its initial value; if given again there, they must be equal.
 void read_initial(const TextField& field, SequenceConfig::State& state) {
   tensor::Dims dims;
   for (const TextField& f : field.as_message()) {
@@ -169,7 +169,7 @@ SequenceConfig read_sequence_config(const Fields& fields) {
   for (const TextField& f : fields) {
     if (f.name == "max_sequence_idle_microseconds") {
       const int64_t idle_us = read_microseconds(f);
-      if (idle_us > 0) config.idle_us = idle_us;  // 0 is protobuf's "not set"
+      if (idle_us > 0) config.idle_us = idle_us;  // in protobuf, 0 means "not set"
     } else if (f.name == "control_input") {
       read_control_input(f, config);
     } else if (f.name == "state") {

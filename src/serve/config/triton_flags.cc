@@ -1,4 +1,4 @@
-// Triton's command line in our words: a table of what each option becomes.
+// Translates Triton's command line to this server's: a table of what each option becomes.
 #include "serve/config/triton_flags.h"
 
 #include <algorithm>
@@ -15,17 +15,17 @@ namespace {
 using base::concat;
 using Words = std::vector<std::string>;
 
-/// How a value becomes ours.
+/// How a value is translated.
 enum class Form {
   same,        // --ours VALUE
   seconds,     // --ours VALUEs
   toggle,      // --ours or --no-ours
-  needs_true,  // true is what happens anyway; `text` says why false cannot be
+  needs_true,  // true happens anyway; `text` says why false is not possible
   needs_false,
   noted,  // no effect; `text` says why
   refused,
-  log,    // a log setting, as /v2/logging has it
-  tls,    // true needs the certificates that `text` names, false that there are none
+  log,    // a log setting, as in /v2/logging
+  tls,    // true needs the certificates that `text` names, false their absence
   cache,  // local,size=N
   trace,  // triton,file=F ...
   grpc    // false: no gRPC listener
@@ -34,7 +34,7 @@ enum class Form {
 struct Row {
   std::string_view triton;
   Form form;
-  std::string_view text;  // our option, or the reason
+  std::string_view text;  // this server's option, or the reason
 };
 
 constexpr std::string_view kLoads = "models are loaded one after another, each once";
@@ -114,7 +114,7 @@ constexpr Row kRows[] = {
     {"host-policy", Form::refused, "--pin and --threads place the threads"},
 };
 
-/// Options without a value in Triton's own words.
+/// Triton's options that take no value.
 bool stands_alone(std::string_view name) { return name == "disable-auto-complete-config"; }
 
 std::optional<bool> truth(std::string value) {
@@ -124,7 +124,7 @@ std::optional<bool> truth(std::string value) {
   return std::nullopt;
 }
 
-/// One option of the command line and what it becomes.
+/// One option of the command line, and its translation.
 struct Given {
   const Row& row;
   std::string value;
@@ -158,7 +158,7 @@ void put_trace(const Given& given, TritonFlags& out) {
                          "opentelemetry,url");
 }
 
-/// A number is a level, true and false are switches, anything else is a name.
+/// A number is a level, true and false are switches, and anything else is a name.
 void put_log(const Given& given, TritonFlags& out) {
   const bool is_level = given.row.text == "log_verbose_level";
   if (given.row.text == "log_format") {
@@ -205,7 +205,7 @@ void put_given(const Given& given, TritonFlags& out) {
   }
 }
 
-/// Switches of ours that Triton's scripts write with a value behind a space.
+/// Own switches to which scripts written for Triton append a value after a space.
 bool is_own_switch(std::string_view name) { return name == "allow-client-shm"; }
 
 }  // namespace
@@ -228,7 +228,7 @@ TritonFlags translate_triton_flags(std::span<const std::string> words) {
     const bool has_next = equals == word.size() && i + 1 < words.size();
     const bool takes_truth = is_own_switch(name) || (row != std::end(kRows) && row->form == Form::toggle);
     if (takes_truth && equals == word.size() && !(has_next && truth(words[i + 1]))) {
-      out.words.emplace_back(word);  // our own form: the word alone
+      out.words.emplace_back(word);  // the server's own form: the word alone
     } else if (is_own_switch(name)) {
       out.words.push_back(equals == word.size() ? concat(word, "=", words[++i]) : std::string(word));
     } else if (row == std::end(kRows)) {

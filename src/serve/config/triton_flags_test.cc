@@ -1,4 +1,4 @@
-// Triton's command lines become ours, or say why not.
+// Tests that Triton's command lines are translated, or refused with a reason.
 #include "serve/config/triton_flags.h"
 
 #include <gtest/gtest.h>
@@ -85,10 +85,10 @@ TEST(TritonFlags, ListenersHaveTheirAddresses) {
   EXPECT_EQ(options.access.grpc_host, "127.0.0.2");
   EXPECT_EQ(options.access.metrics_host, "127.0.0.3");
   EXPECT_TRUE(flags.notes.empty());
-  EXPECT_EQ(ServeOptions().access.host, "127.0.0.1");  // unless told
+  EXPECT_EQ(ServeOptions().access.host, "127.0.0.1");  // unless stated otherwise
 }
 
-/// Who asks for TLS never gets plain text.
+/// Whoever asks for TLS never gets plain text.
 TEST(TritonFlags, TlsIsThereOrTheStartFails) {
   AccessOptions none, server, both;
   server.tls_certificate = server.tls_key = "file";

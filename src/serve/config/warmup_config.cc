@@ -1,4 +1,4 @@
-// model_warmup of a model's configuration.
+// Reads model_warmup of a model's configuration.
 #include "serve/config/warmup_config.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ WarmupConfig::Input read_input(const TextField& field) {
 
 Tensor random_tensor(tensor::DType type, const tensor::Dims& dims) {
   Tensor out = Tensor::empty(type, dims);
-  std::mt19937_64 random(1);  // the same at every load
+  std::mt19937_64 random(1);  // the same numbers at every load
   tensor::visit_dtype(type, [&]<class T>(T) {
     for (T& v : out.template mutable_data<T>()) {
       const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
@@ -73,7 +73,7 @@ WarmupConfig read_warmup_config(const std::vector<TextField>& fields) {
     } else if (f.name == "batch_size") {
       config.batch_size = f.as_int();
     } else if (f.name == "count") {
-      config.count = std::max<int64_t>(1, read_natural(f));  // 0 is protobuf's "not set"
+      config.count = std::max<int64_t>(1, read_natural(f));  // in protobuf, 0 means "not set"
       base::require(config.count <= 10'000, "line ", f.line, ": model_warmup.count ", f.text,
                     " is beyond 10000");
     } else if (f.name == "inputs") {

@@ -1,4 +1,4 @@
-// What KServe clients can ask of the server.
+// The operations that KServe clients can request, independent of the protocol.
 #include "serve/core/kserve_core.h"
 
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 
 using base::Json;
 
-/// What a load request brings: a config, and files by their path.
+/// The content of a load request: a config, and files by their paths.
 LoadOverride override_of(const Json& parameters) {
   LoadOverride given;
   if (parameters.is_null()) return given;
@@ -44,7 +44,7 @@ bool wants_dependents(const Json& parameters) {
   return wanted;
 }
 
-/// Puts the outputs that the client wants in its shared memory there; the answer then only names the place.
+/// Writes outputs to the client's shared memory if it asked for that; the answer then only names the region.
 void write_regions(const SharedRegions& regions, InferResponse& response) {
   for (InferOutput& o : response.outputs) {
     if (o.span.region.empty()) continue;
@@ -54,11 +54,11 @@ void write_regions(const SharedRegions& regions, InferResponse& response) {
   }
 }
 
-/// Writes the outputs that belong into the client's shared memory there, and fills the trace as the request
-/// goes.
+/// Writes outputs to the client's shared memory if it asked for that, and records the trace of the request as
+/// it progresses.
 class Follower final : public RequestObserver {
  public:
-  /// What is null is not there to do.
+  /// A null pointer switches off what it is for.
   Follower(const SharedRegions* regions, Tracer& tracer, std::shared_ptr<Trace> trace,
            const base::Clock& clock, const InferSink& sink)
       : regions_(regions),
@@ -67,7 +67,7 @@ class Follower final : public RequestObserver {
         clock_(clock),
         is_http_(sink.begun_ns > 0) {
     if (!trace_ || !is_http_) return;
-    auto& times = trace_->times;  // before REQUEST_START
+    auto& times = trace_->times;  // these come before REQUEST_START
     times.insert(times.begin(), {{"HTTP_RECV_START", sink.begun_ns}, {"HTTP_RECV_END", sink.received_ns}});
   }
   void on_answer(InferResponse& response) override {
@@ -85,7 +85,7 @@ class Follower final : public RequestObserver {
   }
   void on_told() override {
     if (!trace_) return;
-    if (is_http_ && !trace_->has_failed) {  // to the connection, which Triton too calls sending
+    if (is_http_ && !trace_->has_failed) {  // sent to the connection; Triton calls this sending, too
       trace_->times.emplace_back("HTTP_SEND_START", answered_ns_);
       trace_->times.emplace_back("HTTP_SEND_END", clock_.now_ns());
     }
@@ -195,7 +195,7 @@ Json KserveCore::trace_settings(const std::string& model, const Json& changes) c
 void KserveCore::load(const std::string& name, const Json& parameters, Repository::Done done) const {
   require_loaded();
   Repository::Done told = [name, done = std::move(done)](const std::optional<base::Error>& error) {
-    // Scripts look for these words, whatever went wrong.
+    // Scripts search for these words, whatever the error was.
     const std::string words = "failed to load '" + name + "'";
     const bool lacks_words = error && error->message().find(words) == std::string::npos;
     done(lacks_words ? error->with(words) : error);

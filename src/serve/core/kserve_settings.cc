@@ -1,4 +1,4 @@
-// Log settings over the network.
+// Reads and changes log settings over the network.
 #include "serve/core/kserve_settings.h"
 
 namespace trireme::serve {

@@ -1,4 +1,4 @@
-// System shared memory that clients put their tensors in.
+// System shared memory in which clients place their tensors.
 #include "serve/core/shared_regions.h"
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@ uint64_t object_bytes(int fd) {
   return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
-/// Moves `bytes` with pread or pwrite; throws if the object has become shorter.
+/// Moves `bytes` bytes with pread or pwrite; throws if the object has become shorter.
 template <class Move>
 void move_all(uint64_t bytes, const Move& move) {
   for (uint64_t done = 0; done < bytes;) {
@@ -62,7 +62,7 @@ void SharedRegions::add(const std::string& name, const std::string& key, uint64_
 }
 
 void SharedRegions::remove(const std::string& name) {
-  std::map<std::string, Region> gone;  // closed outside of the lock
+  std::map<std::string, Region> gone;  // closed outside the lock
   regions_.with([&](auto& regions) {
     if (name.empty()) return std::swap(gone, regions);
     const auto at = regions.find(name);
@@ -100,7 +100,7 @@ SharedRegions::Region SharedRegions::find(const RegionSpan& span) const {
 
 WireTensor SharedRegions::read(WireTensor tensor, const RegionSpan& span, std::string_view model) const {
   const Region region = find(span);
-  if (tensor.type) {  // told before anything is copied: an object may be larger than what memory is left
+  if (tensor.type) {  // checked before anything is copied: an object may be larger than free memory
     const int64_t expected = tensor::bytes_of(*tensor.type, wire_elements(tensor.name, tensor.dims));
     base::require(static_cast<uint64_t>(expected) == span.bytes, "input byte size mismatch for input '",
                   tensor.name, "' in shared memory region '", span.region, "'. Expected ", expected, ", got ",

@@ -1,5 +1,5 @@
-// Fuzzes regions of shared memory: whatever offsets and sizes clients register and ask for, what is read is
-// what lies there, what is written lies there, and everything else is refused in bounded work.
+// Fuzzes shared memory regions: whatever offsets and sizes clients register and ask for, reads and writes
+// reach exactly those bytes, and everything else is refused in bounded work.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ struct Object {
   ~Object() { shm_unlink(key.c_str()); }
 };
 
-/// Numbers from the input: small ones, and ones near the ends of what 64 bits hold.
+/// Numbers from the input: small ones, and ones near the limits of 64 bits.
 class Numbers {
  public:
   Numbers(const uint8_t* bytes, size_t size) : at_(bytes), end_(bytes + size) {}
@@ -75,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (is_done([&] { regions.add("r", kObject.key, base, whole); }) != is_inside) std::abort();
   std::string now = kObject.content;
   while (!in.empty()) {
-    const auto dtype = static_cast<tensor::DType>(in.byte() % 13);  // to boolean: those that requests have
+    const auto dtype = static_cast<tensor::DType>(in.byte() % 13);  // up to boolean: the types of requests
     const serve::RegionSpan span{.region = "r", .offset = in.number(), .bytes = in.number()};
     const bool fits = is_inside && span.offset <= whole && span.bytes <= whole - span.offset;
     if (in.byte() % 2 == 0) {

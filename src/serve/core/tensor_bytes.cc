@@ -1,4 +1,4 @@
-// Bytes of a tensor as both wire forms of KServe carry them.
+// Bytes of a tensor in the form that both protocols of KServe use.
 #include "serve/core/tensor_bytes.h"
 
 namespace trireme::serve {

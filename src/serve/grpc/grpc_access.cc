@@ -1,4 +1,4 @@
-// Whether a gRPC caller may make a call.
+// Checks whether a gRPC caller may make a call.
 #include "serve/grpc/grpc_access.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// gRPC over HTTP/2: requests' fields, length-prefixed messages, compression, deadlines, statuses in trailers.
+// gRPC over HTTP/2: request fields, length-prefixed messages, compression, deadlines, statuses in trailers.
 #include "serve/grpc/grpc_call.h"
 
 #include <array>
@@ -11,8 +11,8 @@
 namespace trireme::serve {
 namespace {
 
-constexpr uint32_t kInternalError = 2;                                     // of HTTP/2
-constexpr int64_t kMostTimeoutNs = int64_t{365} * 24 * 3'600'000'000'000;  // longer is as good as none
+constexpr uint32_t kInternalError = 2;                                     // HTTP/2's INTERNAL_ERROR
+constexpr int64_t kMostTimeoutNs = int64_t{365} * 24 * 3'600'000'000'000;  // a longer one is treated as none
 
 bool is_grpc(std::string_view content_type) {
   constexpr std::string_view kType = "application/grpc";
@@ -21,7 +21,7 @@ bool is_grpc(std::string_view content_type) {
          content_type[kType.size()] == ';';
 }
 
-/// Calls a handler; what it throws ends the call.
+/// Calls a handler; an exception ends the call with its status.
 template <class Use>
 void guarded(GrpcCall& call, const Use& use) {
   try {
@@ -37,7 +37,7 @@ void guarded(GrpcCall& call, const Use& use) {
 
 }  // namespace
 
-/// What an answering thread wants sent.
+/// What an answering thread wants to send.
 struct GrpcCall::Step {
   std::vector<http::BodyPart> message;
   http::Http2Fields trailers;
@@ -75,7 +75,7 @@ void GrpcCall::on_fields_end(bool fits) {
   });
 }
 
-/// Looks at what all calls have in common; false if that was answered.
+/// Checks what all calls have in common; returns false if that already ended the call.
 bool GrpcCall::accept() {
   const auto refuse = [&](std::string_view http_status) {
     const std::array<http::Http2Field, 1> head = {{{":status", http_status}}};
@@ -118,7 +118,7 @@ void GrpcCall::hold(bool on) {
   update_hold();
 }
 
-/// Both the handler and a client that does not read its answers hold the call.
+/// The call is held by a handler that wants no messages, and by a client that does not read its answers.
 void GrpcCall::update_hold() {
   const bool on = inflow_.is_unwanted() || outflow_.is_unread();
   if (streams_ == nullptr || on == inflow_.is_held()) return;
@@ -128,7 +128,7 @@ void GrpcCall::update_hold() {
   }
   const http::Bytes kept = inflow_.release();
   guarded(*this, [&] { inflow_.read(kept.view(), handler_.get(), is_finished_); });
-  if (inflow_.is_held() || streams_ == nullptr) return;  // again
+  if (inflow_.is_held() || streams_ == nullptr) return;  // held again by the handler
   streams_->hold(*this, false);
   if (inflow_.has_ended()) on_end();
 }
@@ -192,8 +192,8 @@ void GrpcCall::answer(std::vector<http::BodyPart> message, http::Http2Fields tra
   post({.message = std::move(message), .trailers = std::move(trailers), .has_message = true, .is_end = true});
 }
 
-/// Compression is paid by the calling thread; the rest is done at once on the connection's thread, else by
-/// mail.
+/// The calling thread compresses the message. The rest is done at once on the connection's thread; other
+/// threads post it.
 void GrpcCall::post(Step&& step) {
   try {
     if (step.has_message) step.message = outflow_.framed(std::move(step.message));
@@ -202,7 +202,7 @@ void GrpcCall::post(Step&& step) {
     auto* mail = new StepMail;
     mail->call = shared_from_this();
     mail->step = std::move(step);
-    // The mailbox outlives the post even if the loop drops the call meanwhile.
+    // The mailbox must outlive the post, even if the loop drops the call meanwhile.
     const std::shared_ptr<http::Mailbox> mailbox = mailbox_;
     mailbox->post(mail);
   } catch (const std::bad_alloc&) {
@@ -210,7 +210,7 @@ void GrpcCall::post(Step&& step) {
   }
 }
 
-/// Once for a call; needs no memory.
+/// At most once per call; needs no memory.
 void GrpcCall::give_up() {
   if (reset_mail_.is_used.exchange(true)) return;
   if (mailbox_->owner.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
@@ -227,7 +227,7 @@ void GrpcCall::ResetMail::deliver() {
   if (!kept->is_finished_) kept->reset();
 }
 
-/// The call, and this mail with it, may end here.
+/// The call, and with it this mail, may be destroyed here.
 void GrpcCall::ResetMail::discard() { const std::shared_ptr<GrpcCall> kept = std::move(call); }
 
 void GrpcCall::reset() {
@@ -235,8 +235,8 @@ void GrpcCall::reset() {
   if (streams_ != nullptr) streams_->reset(*this, kInternalError);
 }
 
-/// Where there is no memory for it, the stream is reset. What is refused because its time is over has its
-/// deadline as the reason, not the server: a client would try again elsewhere.
+/// Resets the stream if memory runs out. A refusal after the call's deadline is reported as DEADLINE_EXCEEDED
+/// rather than UNAVAILABLE, for which a client would try again elsewhere.
 void GrpcCall::carry_out(Step&& step) {
   if (is_finished_ || streams_ == nullptr) return;
   try {

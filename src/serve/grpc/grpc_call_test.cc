@@ -1,5 +1,5 @@
-// Calls over real sockets: messages, statuses, compression, deadlines, streams, leaving and hostile clients,
-// drain.
+// Tests calls over real sockets: messages, statuses, compression, deadlines, streams, leaving and hostile
+// clients, drain.
 #include "serve/grpc/grpc_call.h"
 
 #include <gtest/gtest.h>
@@ -37,8 +37,8 @@ bool eventually(const std::function<bool()>& condition) {
 
 constexpr size_t kMostBytes = 6'000'000;
 
-/// Answers each message with itself: at once (/t/echo), from another thread (/t/later), never (/t/never); or
-/// throws (/t/throw). /t/one owes one message.
+/// Answers each message with itself: at once (/t/echo), from another thread (/t/later) or never (/t/never),
+/// or throws (/t/throw). /t/one expects exactly one message.
 class Echo final : public GrpcHandler {
  public:
   struct Counts {
@@ -63,7 +63,7 @@ class Echo final : public GrpcHandler {
       if (++held_ == 4) call_->hold(true);
       return;
     }
-    if (kind_ == "one") return;  // until the end
+    if (kind_ == "one") return;  // answered at the end of the request
     std::vector<http::BodyPart> parts;
     parts.emplace_back(std::string(message.view()));
     if (kind_ == "echo") return call_->send(std::move(parts));
@@ -143,7 +143,7 @@ TEST(GrpcCall, MessagesOfEverySizeComeBack) {
       EXPECT_TRUE(answer.body == grpc_frame(message)) << bytes;
     }
   }
-  EXPECT_GE(listener.counts.in_place, 8);  // from 4,096 bytes on
+  EXPECT_GE(listener.counts.in_place, 8);  // those of at least 4,096 bytes
   EXPECT_TRUE(eventually([&] { return listener.counts.alive == 0; }));
 }
 
@@ -172,7 +172,7 @@ TEST(GrpcCall, StatusesAndRefusals) {
   EXPECT_EQ(thrown.fields.at("grpc-message"), "50 %25 of %C3%A4 message%0A");
   EXPECT_EQ(status_of(ask(grpc_fields("/other/m"), grpc_frame("x"))), "12");
   EXPECT_EQ(status_of(ask(grpc_fields("/t/echo", {{"grpc-encoding", "snappy"}}), grpc_frame("x"))), "12");
-  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), grpc_frame("x", true))), "3");  // compressed by nothing
+  EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), grpc_frame("x", true))), "3");  // compressed; coding unset
   EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), grpc_frame("x").substr(0, 4))), "13");
   EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), grpc_frame("long").substr(0, 7))), "13");
   EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), std::string("\0\xff\xff\xff\xff", 5))), "8");
@@ -185,7 +185,7 @@ TEST(GrpcCall, StatusesAndRefusals) {
   page.front().second = "GET";
   EXPECT_EQ(ask(page, "").fields.at(":status"), "405");
   EXPECT_EQ(status_of(ask(grpc_fields("/t/echo"), grpc_frame("x"))),
-            "0");  // the connection has lived through it
+            "0");  // the connection still works
 }
 
 TEST(GrpcCall, CompressedBothWays) {
@@ -203,7 +203,7 @@ TEST(GrpcCall, CompressedBothWays) {
     const size_t first = answer.body.size() - grpc_frame("plain").size();
     ASSERT_EQ(answer.body[0], 1);
     EXPECT_TRUE(http::inflate_body(answer.body.substr(5, first - 5), 1 << 20).view() == message);
-    EXPECT_EQ(answer.body.substr(first), grpc_frame("plain"));  // too small to be worth it
+    EXPECT_EQ(answer.body.substr(first), grpc_frame("plain"));  // too small for compression
     const int32_t damaged = wire.peer.request(fields, grpc_frame("no such coding", true));
     EXPECT_EQ(status_of(wire.wait(damaged)), "3");
   }
@@ -216,7 +216,7 @@ TEST(GrpcCall, SmallMessagesThatInflateWithoutEndAreRefused) {
        {std::pair{"gzip", http::Coding::gzip}, std::pair{"deflate", http::Coding::deflate}}) {
     const auto fields = grpc_fields("/t/echo", {{"grpc-encoding", name}});
     const auto status_for = [&, coding = coding](size_t bytes) {
-      // Enough of it cannot be compressed that its ratio is no reason to refuse it.
+      // A part of it cannot be compressed, so that its ratio is no reason for refusal.
       std::string plain(bytes, 'c');
       std::mt19937 rng(1);
       for (size_t i = 0; i < std::min<size_t>(bytes, 65'536); ++i) plain[i] = static_cast<char>(rng());
@@ -231,7 +231,7 @@ TEST(GrpcCall, SmallMessagesThatInflateWithoutEndAreRefused) {
   EXPECT_EQ(listener.counts.messages, 4);
 }
 
-/// Refused by what its head says, before any of it is kept.
+/// Refused because of the length in its prefix, before any of it is stored.
 TEST(GrpcCall, LongMessagesAreRefusedBeforeTheyCome) {
   Listener listener;
   Http2Wire wire(listener.port());
@@ -266,7 +266,7 @@ TEST(GrpcCall, DeadlinesAndLeavingClientsCancel) {
   EXPECT_TRUE(eventually([&] { return listener.counts.cancelled == 3 && listener.counts.alive == 0; }));
 }
 
-// What is refused after its deadline says so, whatever the reason; before it, the reason counts.
+// A refusal after the deadline states the deadline, whatever the reason; before it, the reason.
 TEST(GrpcCall, TimesThatAreOverAreTheDeadlines) {
   Listener listener;
   Http2Wire wire(listener.port());
@@ -280,7 +280,7 @@ TEST(GrpcCall, TimesThatAreOverAreTheDeadlines) {
   EXPECT_EQ(status_for("/t/busy", "1H"), "14");
 }
 
-// Clients refuse an answer whose fields are too long, and nghttp2 does not send it: the message is cut.
+// Clients refuse answers with long fields, and nghttp2 does not send them, so the message is shortened.
 TEST(GrpcCall, LongRefusalsAreCut) {
   Listener listener;
   Http2Wire wire(listener.port());
@@ -289,7 +289,7 @@ TEST(GrpcCall, LongRefusalsAreCut) {
   EXPECT_LE(answer.fields.at("grpc-message").size(), 4200u);
   EXPECT_EQ(grpc_percent_encode(std::string(4097, 'a')), std::string(4096, 'a') + "...");
   EXPECT_EQ(grpc_percent_encode(std::string(4096, 'a')), std::string(4096, 'a'));
-  // Never within a character.
+  // Characters are never split.
   const std::string cut = grpc_percent_encode("a" + std::string(1500, '\xc3') + "z");
   EXPECT_EQ(cut.substr(cut.size() - 3), "...");
   std::string text = "b";
@@ -319,7 +319,7 @@ TEST(GrpcCall, AnswersInACodingThatTheClientReads) {
   EXPECT_EQ(coding_for("x-gzip"), "none");
 }
 
-// A message that is begun and does not go on ends its call; one that comes slowly does not.
+// A call whose message is begun and not continued is ended; a message that arrives slowly is not.
 TEST(GrpcCall, MessagesLeftHalfAreGivenUp) {
   Listener listener;
   Http2Wire wire(listener.port());
@@ -336,8 +336,8 @@ TEST(GrpcCall, MessagesLeftHalfAreGivenUp) {
   EXPECT_EQ(listener.counts.cancelled, 1);
 }
 
-// Bytes that come too slowly for their number end the call too, and so does a question that does not come at
-// all, or whose end does not; a stream may be silent between messages.
+// Calls also end if bytes arrive too slowly, or if a request does not arrive or does not end. A stream may be
+// silent between messages.
 TEST(GrpcCall, MessagesThatTrickleAreGivenUp) {
   Listener listener;
   Http2Wire wire(listener.port());
@@ -348,7 +348,7 @@ TEST(GrpcCall, MessagesThatTrickleAreGivenUp) {
       wire.peer.request(grpc_fields("/t/echo"), grpc_frame(std::string(200, 's')).substr(0, 5), false);
   for (int i = 0; i < 100 && !wire.peer.answer(trickle).has_closed; ++i) {
     wire.peer.more(trickle, "s", false);
-    while (wire.turn(400)) {  // a byte buys 200 ms
+    while (wire.turn(400)) {  // a byte extends the deadline by 200 ms
     }
   }
   EXPECT_EQ(status_of(wire.peer.answer(trickle)), "4");
@@ -357,7 +357,7 @@ TEST(GrpcCall, MessagesThatTrickleAreGivenUp) {
   EXPECT_FALSE(wire.peer.answer(silent).has_closed);
 }
 
-// As over HTTP/1.1: a connection that nobody uses ends, and its client hears of it first.
+// As over HTTP/1.1: an unused connection ends, and its client is told before.
 TEST(GrpcCall, UnusedConnectionsEnd) {
   http::ServerOptions options;
   options.idle_timeout = 100ms;
@@ -374,7 +374,7 @@ TEST(GrpcCall, UnusedConnectionsEnd) {
   EXPECT_EQ(open.peer.goaway_error(), -1);
 }
 
-// Answers that a client leaves unread stop its questions: they fill its window, not the server's memory.
+// If a client does not read answers, its requests are not read: they fill its window, not server memory.
 TEST(GrpcCall, AClientThatDoesNotReadIsNotReadEither) {
   Listener listener;
   Http2Wire wire(listener.port(), {.window_bytes = 0, .reads_late = true});
@@ -384,7 +384,7 @@ TEST(GrpcCall, AClientThatDoesNotReadIsNotReadEither) {
   while (wire.turn(200)) {
   }
   EXPECT_GE(listener.counts.messages, 40);
-  EXPECT_LE(listener.counts.messages, 50);  // 4 MiB and the one that exceeds it
+  EXPECT_LE(listener.counts.messages, 50);  // 4 MiB and the message that exceeds it
   EXPECT_EQ(status_of(wire.wait(wire.peer.request(grpc_fields("/t/throw"), grpc_frame("x")))), "3");
   wire.peer.widen(id, 1 << 30);
   wire.peer.widen(0, 1 << 30);
@@ -392,7 +392,7 @@ TEST(GrpcCall, AClientThatDoesNotReadIsNotReadEither) {
   EXPECT_EQ(listener.counts.messages, 201);
 }
 
-// A handler that takes no more leaves what comes in the client's window.
+// Messages for a handler that takes no more stay in the client's window.
 TEST(GrpcCall, AHeldCallStopsItsClient) {
   Listener listener;
   Http2Wire wire(listener.port());
@@ -402,7 +402,7 @@ TEST(GrpcCall, AHeldCallStopsItsClient) {
   while (wire.turn(200)) {
   }
   EXPECT_EQ(listener.counts.messages, 4);
-  // The rest of the connection goes on.
+  // Other calls of the connection continue.
   EXPECT_EQ(status_of(wire.wait(wire.peer.request(grpc_fields("/t/echo"), grpc_frame("x")))), "0");
   wire.peer.reset(id, 8);
   wire.send();
@@ -430,7 +430,7 @@ TEST(GrpcCall, HostileConnectionsEndAndOthersLive) {
   Http2Wire good(listener.port());
   const auto ends = [&](std::string_view bytes) {
     Http2Wire bad(listener.port());
-    bad.peer.output();  // only what is written by hand
+    bad.peer.output();  // discards it: only hand-written bytes are sent
     bad.send_raw(bytes);
     const bool ended = bad.wait_closed(3000);
     EXPECT_EQ(status_of(good.wait(good.peer.request(grpc_fields("/t/echo"), grpc_frame("x")))), "0");

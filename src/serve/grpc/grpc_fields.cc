@@ -1,4 +1,4 @@
-// What of a protobuf message its receiver knows.
+// Reduces a protobuf message to the fields that its receiver knows.
 #include "serve/grpc/grpc_fields.h"
 
 #include <google/protobuf/descriptor.h>
@@ -30,7 +30,7 @@ Wire wire_of(const FieldDescriptor& field) {
   }
 }
 
-/// Reads a message's bytes from the front.
+/// Reads a message's bytes from front to back.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : left_(bytes) {}
@@ -52,7 +52,7 @@ class Reader {
     left_.remove_prefix(bytes);
     return out;
   }
-  /// Goes past a value; those of length-delimited fields are given.
+  /// Skips a value; returns the content of length-delimited fields.
   std::string_view value(uint32_t wire) {
     if (wire == kVarint) return varint(), std::string_view();
     if (wire == kBytes) return take(varint());
@@ -86,7 +86,7 @@ class Filter {
       const std::string_view value = reader.value(wire);
       const bool is_packed = field != nullptr && wire == kBytes && field->is_packable();
       if (field == nullptr || (wire != wire_of(*field) && !is_packed)) continue;
-      // A packed number has one byte at least and becomes eight at most: its bytes are bound enough.
+      // A packed number takes at least one byte, and eight in memory, so its bytes limit it sufficiently.
       base::require(++fields_ <= kMostMessageFields, "message has more fields than the limit of ",
                     kMostMessageFields);
       if (field->type() != FieldDescriptor::TYPE_MESSAGE) {

@@ -1,4 +1,4 @@
-// Of a message only what its receiver knows is kept, in bounded memory.
+// Tests that only the known fields of a message are kept, in bounded memory.
 #include "serve/grpc/grpc_fields.h"
 
 #include <gtest/gtest.h>
@@ -47,11 +47,11 @@ TEST(KnownFields, KnownMessagesStay) {
   EXPECT_EQ(read.parameters().at("file:1/model.onnx").bytes_param(), std::string(1000, '\xff'));
   TraceSettingRequest trace;
   (*trace.mutable_settings())["trace_level"].add_value("TIMESTAMPS");
-  (*trace.mutable_settings())["trace_rate"];  // no value clears it
+  (*trace.mutable_settings())["trace_rate"];  // a missing value clears the setting
   EXPECT_EQ(grpc_parse<TraceSettingRequest>(bytes_of(trace.SerializeAsString())).settings_size(), 2);
 }
 
-/// 64 KiB of them were 2.9 GB: each became an object, was kept, and was sent back.
+/// If kept as objects and sent back, 64 KiB of unknown fields would take 2.9 GB.
 TEST(KnownFields, UnknownFieldsAreDropped) {
   const std::string known = [] {
     ServerReflectionRequest request;
@@ -66,7 +66,7 @@ TEST(KnownFields, UnknownFieldsAreDropped) {
   EXPECT_EQ(read.SerializeAsString(), known);
   EXPECT_LT(read.SpaceUsedLong(), 1000u);
   EXPECT_EQ(known_fields(*ServerReflectionRequest::descriptor(), std::string("\x08\x01", 2)),
-            "");  // a host as a number
+            "");  // a host that is a number
 }
 
 TEST(KnownFields, GroupsAndDepthAreBounded) {
@@ -76,7 +76,7 @@ TEST(KnownFields, GroupsAndDepthAreBounded) {
   EXPECT_NE(error_of(std::string("\x00\x01", 2)).find("field number"), std::string::npos);
   EXPECT_NE(error_of("\x0a").find("ends within"), std::string::npos);
   std::string many;
-  for (int i = 0; i < 100'000; ++i) many.append("\x1a\x00", 2);  // a setting without a name
+  for (int i = 0; i < 100'000; ++i) many.append("\x1a\x00", 2);  // a setting without name
   try {
     grpc_parse<TraceSettingRequest>(bytes_of(many));
     many.clear();

@@ -1,4 +1,4 @@
-// grpc.health.v1.Health.
+// The service grpc.health.v1.Health.
 #include "serve/grpc/grpc_health.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-/// Answers when the question is there and whenever the answer changes, until the call ends.
+/// Answers when the request has arrived and whenever the answer changes, until the call ends.
 class Watch final : public GrpcHandler {
  public:
   Watch(const GrpcHealth& health, std::shared_ptr<GrpcCall> call) : health_(health), call_(std::move(call)) {}

@@ -11,12 +11,12 @@
 namespace trireme::serve {
 namespace {
 
-/// While draining, new requests are told to go elsewhere.
+/// While the server drains, new requests are refused with UNAVAILABLE, so that clients go elsewhere.
 void require_open(const KserveCore& core) {
   if (core.is_draining()) base::fail(base::ErrorCode::unavailable, "the server is shutting down");
 }
 
-/// A received message as a request of this call, whose tensors look into it.
+/// Parses a received message as a request of this call; its tensors are views of the message.
 GrpcInferRequest request_of(const KserveCore& core, const GrpcCall& call, http::Bytes&& message) {
   require_open(core);
   const auto kept = std::make_shared<const http::Bytes>(std::move(message));
@@ -69,8 +69,8 @@ class UnaryInfer final : public GrpcHandler {
   bool has_message_ = false;
 };
 
-/// A stream of requests. Answers leave in the order they come. Reading pauses while too many requests are
-/// unanswered, or answered and not read, so a client that does not read fills its own window.
+/// A stream of requests. Answers leave in the order in which they are ready. Reading pauses while too many
+/// requests are unanswered, or their answers unread, so a client that does not read fills its own window.
 class StreamInfer final : public GrpcHandler {
  public:
   StreamInfer(KserveCore& core, std::shared_ptr<GrpcCall> call)
@@ -97,7 +97,7 @@ class StreamInfer final : public GrpcHandler {
     end_if_done();
   }
   void on_cancel() override { stream_->is_over = true; }
-  /// A request has been answered and its answer has gone.
+  /// The answer of a request has been sent.
   void on_sent() override {
     --open_;
     end_if_done();
@@ -111,11 +111,11 @@ class StreamInfer final : public GrpcHandler {
  private:
   static constexpr int kMostOpen = 1024;
 
-  /// What the answering threads share.
+  /// State that the answering threads share.
   struct Stream {
     std::shared_ptr<GrpcCall> call;
     bool ends_on_error = false;
-    std::atomic<bool> is_over{false};  // nobody will hear of what comes
+    std::atomic<bool> is_over{false};  // nobody will receive what is sent
 
     void put(const InferResponse& r) { call->send(grpc_infer_response(r, true)); }
     void fail(const base::Error& e, const std::string& id) {
@@ -159,7 +159,7 @@ class StreamInfer final : public GrpcHandler {
 
   KserveCore& core_;
   const std::shared_ptr<Stream> stream_;
-  int open_ = 0;  // requests whose answer has not gone
+  int open_ = 0;  // requests whose answer has not been sent
   bool has_ended_ = false, is_draining_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Messages of a gRPC call as they come.
+// Messages of a gRPC call as they arrive.
 #include "serve/grpc/grpc_inflow.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace trireme::serve {
 namespace {
 
-constexpr size_t kMaxMessageBytes = INT_MAX;         // of what protobuf can read
-constexpr size_t kReservedBytes = size_t{16} << 20;  // on a client's word alone; more as the bytes come
+constexpr size_t kMaxMessageBytes = INT_MAX;         // limit of protobuf
+constexpr size_t kReservedBytes = size_t{16} << 20;  // on the stated length alone; more as the bytes arrive
 constexpr size_t kAlignedBytes = 4096;               // tensors of smaller messages are copied
 
 }  // namespace
@@ -46,7 +46,7 @@ void GrpcInflow::read(std::string_view bytes, GrpcHandler* handler, const bool& 
       const size_t step = std::min(message_bytes_ - message_.size(), bytes.size());
       if (bytes.data() == message_.data() + message_.size() &&
           message_.size() + step <= message_.capacity()) {
-        message_.set_size(message_.size() + step);  // received in place
+        message_.set_size(message_.size() + step);  // received directly into the message
       } else {
         message_.append(bytes.substr(0, step));
       }

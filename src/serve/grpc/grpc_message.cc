@@ -21,10 +21,10 @@ using protozero::pbf_wire_type;
 using protozero::pbf_writer;
 
 constexpr uint32_t kRawInputs = 7;
-/// Tensors below this are copied into the message: a buffer of their own costs more.
+/// Smaller tensors are copied into the message, because a buffer of their own would cost more.
 constexpr size_t kSmallBytes = 2048;
 
-/// Bytes of a message that lie in several pieces, read from the front.
+/// Reads the bytes of a message, which are in several pieces, from front to back.
 class PieceReader {
  public:
   explicit PieceReader(std::span<const std::string_view> pieces) : pieces_(pieces) { settle(); }
@@ -54,7 +54,7 @@ class PieceReader {
       bytes -= piece.size();
     }
   }
-  /// The next `bytes` in one piece; empty if they are spread.
+  /// The next `bytes` as one view; empty if they are in several pieces.
   std::string_view in_one(uint64_t bytes) const {
     if (is_over() || pieces_[index_].size() - at_ < bytes) return {};
     return pieces_[index_].substr(at_, bytes);
@@ -75,13 +75,13 @@ class PieceReader {
   size_t index_ = 0, at_ = 0;
 };
 
-/// Bytes and what keeps them.
+/// Bytes, and the owner of their memory.
 struct RawContents {
   std::string_view bytes;
   std::shared_ptr<const void> owner;
 };
 
-/// The message without raw_input_contents, which are taken out of it where they lie.
+/// The message without raw_input_contents, which are used in place.
 struct SplitMessage {
   std::string head;
   std::vector<RawContents> raw;
@@ -89,7 +89,7 @@ struct SplitMessage {
 
 RawContents take_raw(PieceReader& reader, uint64_t bytes, const std::shared_ptr<const void>& owner) {
   const std::string_view whole = reader.in_one(bytes);
-  // 8: the widest element. What lies worse would be copied when its type is known, and is copied now.
+  // 8 bytes is the widest element. Less aligned bytes would be copied later for their type, so they are now.
   const bool is_aligned = reinterpret_cast<uintptr_t>(whole.data()) % 8 == 0;
   if (bytes == 0 || (whole.size() == bytes && is_aligned)) {
     reader.take(bytes, [](std::string_view) {});
@@ -136,7 +136,7 @@ SplitMessage split(std::span<const std::string_view> pieces, const std::shared_p
   return out;
 }
 
-// protozero trusts its caller with wire types; senders are not to be trusted.
+// protozero relies on its caller to check wire types, and senders cannot be trusted.
 
 void need(const pbf_reader& r, pbf_wire_type type) {
   base::require(r.wire_type() == type, "malformed message: field ", r.tag(), " has the wrong wire type");
@@ -160,7 +160,7 @@ uint64_t varint_of(pbf_reader& r) {
   return r.get_uint64();
 }
 
-/// An InferParameter. Unset is null, which the parameters' reader refuses.
+/// An InferParameter. If unset, it is null, which the reader of parameters refuses.
 struct Parameter {
   std::string key;
   std::string text;
@@ -198,7 +198,7 @@ Parameter read_parameter(pbf_reader entry) {
   return out;
 }
 
-/// Calls `put` with each value of a repeated scalar field, packed or not.
+/// Calls `put` for each value of a repeated scalar field, packed or not.
 template <class T, class Packed, class One, class Put>
 void each(pbf_reader& r, pbf_wire_type scalar, const Packed& packed, const One& one, const Put& put) {
   if (r.wire_type() == scalar) return put(static_cast<T>(one()));
@@ -224,11 +224,11 @@ uint32_t contents_field(WireType type) {
     case DType::u64: return kUint64;
     case DType::f32: return kFp32;
     case DType::f64: return kFp64;
-    default: return 0;  // FP16 and BF16 travel raw only
+    default: return 0;  // FP16 and BF16 are sent raw only
   }
 }
 
-/// Puts one field of the contents into the tensor; each value is checked against the type by the writer.
+/// Writes one field of the contents to the tensor; the writer checks each value against the type.
 void read_values(pbf_reader& r, DataWriter& out) {
   const auto integer = [&out](int64_t v) { out.put(v); };
   const auto natural = [&out](uint64_t v) { out.put(v); };
@@ -268,12 +268,12 @@ void read_values(pbf_reader& r, DataWriter& out) {
   }
 }
 
-/// An InferTensorContents into a tensor whose name, type and dims are known.
+/// Reads an InferTensorContents into a tensor whose name, type and dims are known.
 void fill_contents(std::string_view message, WireTensor& t) {
   const uint32_t field = contents_field(t.type);
   base::require(field != 0, "input '", t.name, "' has datatype ", wire_name(t.type),
                 ", which only raw_input_contents can carry");
-  // A value takes at least one byte; strings have their tag besides.
+  // A value takes at least one byte; a string has a tag as well.
   DataWriter out(t, message.size() + 2);
   out.start_array();
   pbf_reader r(message.data(), message.size());
@@ -316,7 +316,7 @@ InputPart read_input(pbf_reader message) {
         break;
       }
       case 5: {
-        // An empty message is none: MLServer's client sends one beside raw contents.
+        // An empty message counts as absent: MLServer's client sends one beside raw contents.
         if (const std::string_view contents = view_of(message); !contents.empty()) out.contents = contents;
         break;
       }
@@ -342,7 +342,7 @@ OutputWish read_output(pbf_reader message) {
   return out;
 }
 
-/// Gives every input its values: shared memory, the next raw contents, or its own typed contents.
+/// Gives every input its values: from shared memory, the next raw contents, or its own typed contents.
 void attach(std::vector<InputPart>& inputs, std::vector<RawContents>& raw, const SharedRegions* regions,
             InferRequest& request) {
   size_t next = 0;
@@ -460,7 +460,7 @@ size_t grpc_tensor_offset(std::string_view begin) {
     while (at < end) {
       const uint64_t tag = protozero::decode_varint(&at, end);
       if ((tag & 7) != 2) {
-        if ((tag & 7) != 0) return 0;  // the messages' own fields are texts, numbers and messages
+        if ((tag & 7) != 0) return 0;  // the messages only have texts, numbers and messages
         protozero::skip_varint(&at, end);
         continue;
       }
@@ -470,7 +470,7 @@ size_t grpc_tensor_offset(std::string_view begin) {
       at += bytes;
     }
   } catch (const protozero::exception&) {
-    // Cut off or malformed: who reads all of it will tell.
+    // Cut off or malformed: the reader of the whole message will report it.
   }
   return 0;
 }
@@ -490,7 +490,7 @@ std::vector<http::BodyPart> grpc_infer_response(const InferResponse& response, b
   for (const InferOutput& o : response.outputs) write_output(message, o);
   std::vector<http::BodyPart> parts;
   for (const InferOutput& o : response.outputs) {
-    // Clients find an output's bytes by its place, so one in shared memory has an empty entry.
+    // Clients find an output's bytes by position, so an output in shared memory has an empty entry.
     http::BodyPart bytes = o.span.region.empty() ? tensor_bytes(o.tensor) : http::BodyPart(std::string());
     append_varint(head, length_tag(6));
     append_varint(head, bytes.bytes().size());

@@ -1,4 +1,4 @@
-// Fuzzes gRPC inference messages: any bytes, cut anywhere, parse or are refused, alike for every cut.
+// Fuzzes gRPC inference messages: bytes parse or are refused, with the same result for any split.
 #include <cstdlib>
 #include <string_view>
 #include <vector>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace trireme;
 
-/// Elements of all inputs; -1: refused.
+/// The number of elements in all inputs; -1 if the message is refused.
 int64_t look(const std::vector<std::string_view>& pieces) {
   try {
     const serve::GrpcInferRequest parsed = serve::parse_grpc_infer(pieces, nullptr, nullptr);

@@ -1,4 +1,4 @@
-// gRPC's inference messages: tensors in any cut of the bytes, typed contents, and what must be refused.
+// Tests gRPC's inference messages: tensors across any split of the bytes, typed contents, and refusals.
 #include "serve/grpc/grpc_message.h"
 
 #include <gtest/gtest.h>
@@ -49,14 +49,14 @@ std::string two_floats() {
   return message;
 }
 
-/// The transport may cut a message anywhere, within a number or a tensor.
+/// The transport may split a message anywhere, even inside a number or a tensor.
 TEST(GrpcMessage, ReadsAMessageInPiecesOfAnySize) {
   const std::string message = two_floats();
   for (const size_t step : {size_t{1}, size_t{2}, size_t{7}, size_t{64}, size_t{1000}, message.size()}) {
     std::vector<std::string_view> pieces;
     for (size_t at = 0; at < message.size(); at += step) {
       pieces.push_back(std::string_view(message).substr(at, step));
-      pieces.emplace_back();  // empty ones happen too
+      pieces.emplace_back();  // empty pieces occur too
     }
     const GrpcInferRequest r = parse_grpc_infer(pieces, nullptr, nullptr);
     EXPECT_EQ(r.model_name, "m");
@@ -137,7 +137,7 @@ TEST(GrpcMessage, RefusesWhatDoesNotFit) {
   EXPECT_NE(refusal(std::string(12, '\xff')).find("10 bytes"), std::string::npos);
   EXPECT_NE(refusal("\x0b").find("wire type"), std::string::npos);
   EXPECT_NE(refusal(std::string("\x08\x01", 2)).find("wrong wire type"),
-            std::string::npos);  // a name as a number
+            std::string::npos);  // a name given as a number
   EXPECT_NE(refusal(std::string("\x2d\0\0\0\0", 5)).find("wrong wire type"), std::string::npos);
   std::string huge;
   pbf_writer request(huge);

@@ -1,4 +1,4 @@
-// What leaves a gRPC call.
+// Messages that a gRPC call sends.
 #include "serve/grpc/grpc_outflow.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace trireme::serve {
 namespace {
 
 constexpr size_t kPrefixBytes = 5;
-constexpr size_t kCompressedBytes = 1400;         // smaller messages are sent as they are
-constexpr size_t kUnreadBytes = size_t{4} << 20;  // of answers; with more, no further message is taken
+constexpr size_t kCompressedBytes = 1400;         // smaller messages are not compressed
+constexpr size_t kUnreadBytes = size_t{4} << 20;  // of answers; beyond this, no further message is accepted
 
 constexpr std::array<http::Http2Field, 3> kHeads = {{{":status", "200"},
                                                      {"content-type", "application/grpc"},

@@ -1,4 +1,4 @@
-// grpc.reflection.v1 and v1alpha over protobuf's own descriptors.
+// The services grpc.reflection.v1 and v1alpha, on protobuf's own descriptors.
 #include "serve/grpc/grpc_reflection.h"
 
 #include <google/protobuf/descriptor.h>
@@ -28,7 +28,7 @@ std::array<const FileDescriptor*, 4> service_files() {
           grpc::reflection::v1alpha::ServerReflectionRequest::descriptor()->file()};
 }
 
-/// A file and those it imports, each once.
+/// Collects a file and all files it imports, each once.
 void collect(const FileDescriptor& file, std::vector<const FileDescriptor*>& into) {
   if (std::find(into.begin(), into.end(), &file) != into.end()) return;
   into.push_back(&file);
@@ -105,7 +105,7 @@ class Reflection final : public GrpcHandler {
   explicit Reflection(std::shared_ptr<GrpcCall> call) : call_(std::move(call)) {}
 
   size_t most_bytes() const override { return kMostBytes; }
-  // An answer is kilobytes to a question of bytes: one at a time, so that a client that does not read waits.
+  // Answers have kilobytes for a request of bytes, so one is sent at a time: clients that do not read wait.
   void on_message(http::Bytes&& message) override {
     is_sending_ = true;
     call_->hold(true);
@@ -122,7 +122,7 @@ class Reflection final : public GrpcHandler {
   }
 
  private:
-  static constexpr size_t kMostBytes = 4096;  // a question is a name, and is sent back with the answer
+  static constexpr size_t kMostBytes = 4096;  // a request holds a name, and the answer repeats it
   const std::shared_ptr<GrpcCall> call_;
   bool is_sending_ = false;
 };

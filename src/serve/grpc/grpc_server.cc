@@ -1,4 +1,4 @@
-// The gRPC listener: HTTP/2 connections on event loops, each stream a call.
+// The gRPC listener: HTTP/2 connections on event loops; each stream is a call.
 #include "serve/grpc/grpc_server.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace trireme::serve {
 namespace {
 
-/// What is on its way when a drain begins arrives within this; it is answered UNAVAILABLE, not cut off.
+/// Requests on their way when a drain begins arrive within this; they get UNAVAILABLE instead of a reset.
 constexpr std::chrono::milliseconds kGrace{250};
 
 http::ServerOptions listener_options(const GrpcServerOptions& options) {
@@ -38,7 +38,7 @@ struct GrpcServer::Impl {
   http::Http2Service service;
   GrpcHealth health;
   std::unique_ptr<GrpcRoutes> routes;
-  std::unique_ptr<http::Server> listener;  // its threads use the others
+  std::unique_ptr<http::Server> listener;  // its threads use the members above
 };
 
 GrpcServer::GrpcServer(const GrpcServerOptions& options, KserveCore& core)

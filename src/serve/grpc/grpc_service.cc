@@ -1,4 +1,4 @@
-// KServe's service: each call is the core's answer in protobuf's form.
+// KServe's gRPC service: converts between protobuf messages and the core.
 #include "serve/grpc/grpc_service.h"
 
 #include <google/protobuf/util/json_util.h>
@@ -21,10 +21,10 @@ namespace trireme::serve {
 namespace {
 
 using base::Json;
-/// Fills a message from JSON whose keys are its fields: the protocol's two forms have the same names.
+/// Fills a message from JSON with equal names: both forms of the protocol use the same field names.
 void fill(google::protobuf::Message& message, const Json& json) {
   google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;  // JSON says more in places: batching parameters of our own
+  options.ignore_unknown_fields = true;  // the JSON has extensions: own batching parameters
   const auto status = google::protobuf::util::JsonStringToMessage(json.dump(), &message, options);
   base::check(status.ok(), "an answer does not fit its message: ", status.ToString());
 }
@@ -64,7 +64,7 @@ Json log_changes(const inference::LogSettingsRequest& request) {
   return json;
 }
 
-/// No value clears a setting, as null does in JSON.
+/// A setting without a value is cleared, like null in JSON.
 Json trace_changes(const inference::TraceSettingRequest& request) {
   if (request.settings().empty()) return {};
   Json json = Json::object();
@@ -112,31 +112,31 @@ void fill_log(inference::LogSettingsResponse& response, const Json& settings) {
 
 using Core = KserveCore;
 
-/// One method: what its request is read as and what answers it, at once or when a load has ended.
+/// One method: how its request is read, and what answers it, at once or when a load has ended.
 struct Method {
   std::string_view name;
   std::unique_ptr<GrpcHandler> (*open)(Core& core, const std::shared_ptr<GrpcCall>& call, Category category);
 };
 
-/// The model that a question is about; empty: none, or all.
+/// The model that a request concerns; empty for none or all.
 template <class Request>
 std::string_view model_of(const Request& request) {
   if constexpr (requires { request.model_name(); }) {
     return request.model_name();
   } else if constexpr (requires { request.name(), request.version(); }) {
-    return request.name();  // others with a name alone are about regions
+    return request.name();  // other requests with only a name concern regions
   } else {
     return {};
   }
 }
 
-/// The tenant that the call's metadata shows, whose regions are its own.
+/// The tenant given in the call's metadata; it has regions of its own.
 std::string tenant_of(const Core& core, const GrpcCall& call) {
   return std::string(core.tenants().names_by_header() ? call.field(core.tenants().header())
                                                       : std::string_view());
 }
 
-/// A method that is answered at once: `kFill` asks the core and fills the response.
+/// A method that is answered at once: `kFill` calls the core and fills the response.
 template <class Request, class Response, auto kFill>
 std::unique_ptr<GrpcHandler> at_once(Core& core, const std::shared_ptr<GrpcCall>& call, Category category) {
   return grpc_unary<Request>(call, [&core, category](GrpcCall& to, const Request& request) {
@@ -163,10 +163,10 @@ std::unique_ptr<GrpcHandler> in_time(Core& core, const std::shared_ptr<GrpcCall>
     };
     (core.*kStart)(request.model_name(), parameters_json(request.parameters()), done);
   };
-  return grpc_unary<Request>(call, run, SIZE_MAX);  // it may carry a model's files
+  return grpc_unary<Request>(call, run, SIZE_MAX);  // it may contain a model's files
 }
 
-/// Inference looks at the model itself: a stream has one in each message.
+/// An inference call checks access itself, because each message of a stream names a model.
 template <std::unique_ptr<GrpcHandler> (*kOpen)(KserveCore&, const std::shared_ptr<GrpcCall>&)>
 std::unique_ptr<GrpcHandler> inference(Core& core, const std::shared_ptr<GrpcCall>& call, Category) {
   return kOpen(core, call);
@@ -279,7 +279,7 @@ class Routes final : public GrpcRoutes {
  public:
   Routes(KserveCore& core, const GrpcHealth& health) : core_(core), health_(health) {}
 
-  /// The one way to every method of every service: what may be called is asked before a message is read.
+  /// The only entry to every method of every service: access is checked before a message is read.
   std::unique_ptr<GrpcHandler> open(const std::shared_ptr<GrpcCall>& call) override {
     std::string_view path = call->field(":path");
     if (path.empty() || path.front() != '/') return nullptr;
@@ -301,7 +301,7 @@ class Routes final : public GrpcRoutes {
                                  [&](const Method& m) { return m.name == name; });
     return at == std::end(kMethods) ? nullptr : at;
   }
-  /// None: there is no such service, or ours has no such method.
+  /// Nothing if there is no such service, or KServe's service has no such method.
   static std::optional<Category> category_of(std::string_view service, std::string_view method) {
     if (service == kGrpcServiceName) {
       if (method_of(method) == nullptr) return {};

@@ -1,4 +1,4 @@
-// Status codes, their message's coding, and the coding of timeouts.
+// Status codes, the encoding of their messages, and the encoding of timeouts.
 #include "serve/grpc/grpc_status.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::string grpc_percent_encode(std::string_view text) {
   constexpr size_t kMostBytes = 4096;
   std::string out;
   out.reserve(std::min(text.size(), kMostBytes));
-  size_t whole = 0;  // so many bytes of `out` end with a character
+  size_t whole = 0;  // bytes of `out` up to the end of a character
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     if ((byte & 0xc0) != 0x80) whole = out.size();

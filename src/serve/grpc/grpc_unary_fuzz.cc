@@ -1,5 +1,5 @@
-// Fuzzes every method of every gRPC service, reflection and health too: any message, plain or compressed, is
-// answered or refused in work and memory that follow its bytes, and so does the answer.
+// Fuzzes every method of every gRPC service, including reflection and health: any message, plain or
+// compressed, is answered or refused with work, memory and an answer in proportion to its bytes.
 #include <google/protobuf/descriptor.h>
 
 #include <cstdint>
@@ -28,7 +28,7 @@ namespace http = trireme::http;
 
 constexpr size_t kMostMessageBytes = size_t{1} << 20;
 
-/// A server without models, whose repository is an empty directory.
+/// A server without models, with an empty directory as repository.
 struct World {
   World() {
     root = (std::filesystem::temp_directory_path() / "trireme-fuzz-XXXXXX").string();
@@ -52,7 +52,7 @@ struct World {
 
   ServeOptions options;
   base::SystemClock clock;
-  base::Log log{base::LogLevel::off, -1, [](std::string_view) {}};  // its level is among the settings
+  base::Log log{base::LogLevel::off, -1, [](std::string_view) {}};  // the level is one of the settings
   base::Env env{log, clock};
   MetricRegistry metrics;
   std::string root;
@@ -69,7 +69,7 @@ class Side final : public http::Http2Owner {
       : world_(world), session({.stream_window_bytes = 1u << 30, .connection_window_bytes = 1 << 30}, *this) {
     mailbox->owner.store(std::this_thread::get_id());
   }
-  /// Loads answer from the repository's thread; an answer to nobody is discarded, as a connection's is.
+  /// Loads are answered by the repository's thread; an answer after the end is discarded, as on a connection.
   ~Side() { mailbox->close(); }
   std::shared_ptr<http::Http2Stream> open_stream() override {
     return std::make_shared<GrpcCall>(*world_.routes, session, mailbox, kMostMessageBytes, true);
@@ -94,7 +94,7 @@ std::string frame(uint8_t type, uint8_t flags, uint8_t stream, std::string_view 
   return out.append(payload);
 }
 
-/// A field without HPACK's tables; names and values below 127 bytes.
+/// A field without use of HPACK's tables; names and values are shorter than 127 bytes.
 std::string field(std::string_view name, std::string_view value) {
   std::string out(1, '\0');
   out += static_cast<char>(name.size());
@@ -121,7 +121,7 @@ std::string conversation(const std::string& path, std::string_view message, bool
 
 }  // namespace
 
-// The first byte chooses the method, the second how often the rest is repeated, and whether it is compressed.
+// The first byte chooses the method, the second how often the rest repeats and whether it is compressed.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static World world;
   if (size < 2) return 0;
@@ -137,7 +137,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   side.session.send(out, SIZE_MAX, true);
   side.session.receive(bytes, 1);
   side.session.send(out, SIZE_MAX, true);
-  // Descriptors are kilobytes whatever is asked; what is echoed is not longer than the question.
+  // Descriptors have kilobytes for any request, and an echo is not longer than the request.
   if (out.bytes() > (size_t{256} << 10) + 4 * message.size()) std::abort();
   return 0;
 }

@@ -1,5 +1,5 @@
-// Fuzzes HTTP/2 and gRPC's framing: any bytes are read or refused, and where they are received changes
-// nothing.
+// Fuzzes HTTP/2 and gRPC framing: any bytes are read or refused, and how they are received does not change
+// the result.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -18,7 +18,7 @@ namespace {
 using namespace trireme::serve;
 namespace http = trireme::http;
 
-/// Takes messages as they come; every third is answered, every seventh ends its call.
+/// Takes messages as they arrive; answers every third, and ends its call at every seventh.
 class Handler final : public GrpcHandler {
  public:
   Handler(std::shared_ptr<GrpcCall> call, std::string& log) : call_(std::move(call)), log_(log) {}
@@ -67,11 +67,11 @@ class Side final : public http::Http2Owner, public GrpcRoutes {
   http::Http2Session session;
 };
 
-/// What the bytes mean: what each call saw.
+/// The meaning of the bytes: what each call received.
 std::string read_all(std::string_view bytes, std::string_view cuts, bool scatters) {
   Side side;
   http::Output out;
-  side.session.send(out, SIZE_MAX, true);  // our settings, which a conversation acknowledges
+  side.session.send(out, SIZE_MAX, true);  // the server's settings, which a conversation acknowledges
   std::array<char, 16384> spill;
   size_t cut = 0;
   bool goes_on = true;
@@ -95,7 +95,7 @@ std::string read_all(std::string_view bytes, std::string_view cuts, bool scatter
     }
     bytes.remove_prefix(got);
   }
-  // Answers are made at the end: when they leave decides what is held, and so what is seen.
+  // Answers are sent at the end, because the time of sending decides what is held and so what is received.
   side.session.send(out, SIZE_MAX, cuts.empty());
   std::string meaning;
   for (const auto& log : side.logs) meaning.append(*log).append("|");
@@ -115,10 +115,10 @@ std::string frame(uint8_t type, uint8_t flags, uint8_t stream, std::string_view 
   return out.append(payload);
 }
 
-/// A well-formed conversation whose frames the input chooses: random bytes alone seldom get past the first
-/// one.
+/// A well-formed conversation whose frames are chosen by the input, because random bytes alone seldom get
+/// past the first frame.
 std::string conversation(std::string_view choices) {
-  // HPACK without a table: POST, http, a, /t/m, application/grpc.
+  // HPACK without a table: POST, http, authority a, path /t/m, application/grpc.
   static const std::string kFields = std::string(
                                          "\x83\x86\x01\x01"
                                          "a"
@@ -155,7 +155,7 @@ std::string conversation(std::string_view choices) {
 
 }  // namespace
 
-// The first byte chooses: how many cut sizes follow, and whether the rest is bytes or choices of frames.
+// The first byte determines how many cut sizes follow, and whether the rest is bytes or choices of frames.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
   const std::string_view all(reinterpret_cast<const char*>(data), size);

@@ -1,4 +1,4 @@
-// The classification extension.
+// Implements the classification extension of KServe.
 #include "serve/infer/classify.h"
 
 #include <algorithm>
@@ -9,13 +9,13 @@
 namespace trireme::serve {
 namespace {
 
-/// The `kept` best of a row as "value:index" or "value:index:label".
+/// Appends the `kept` best values of a row as "value:index" or "value:index:label".
 template <class T>
 void append_classes(const T* row, int64_t width, int64_t kept, const std::vector<std::string>& labels,
                     std::vector<std::string>& out) {
   std::vector<int64_t> order(static_cast<size_t>(width));
   std::iota(order.begin(), order.end(), int64_t{0});
-  // Ties by index, so that the answer is the same everywhere; NaN sorts last.
+  // Ties are broken by index, so that the answer is the same everywhere; NaN sorts last.
   std::partial_sort(order.begin(), order.begin() + kept, order.end(), [row](int64_t a, int64_t b) {
     const bool a_nan = row[a] != row[a], b_nan = row[b] != row[b];
     if (a_nan != b_nan) return b_nan;
@@ -43,13 +43,13 @@ WireTensor classify(const WireTensor& scores, int64_t count, bool is_batched,
   const int64_t kept = std::min(count, width);
   WireTensor out{.name = scores.name, .type = std::nullopt};
   out.dims = is_batched ? tensor::Dims{rows, kept} : tensor::Dims{kept};
-  constexpr int64_t kClassBytes = 32;  // "value:index"; labels are the model's
+  constexpr int64_t kClassBytes = 32;  // for "value:index"; the model owns its labels
   out.room = room_for_strings(rows * kept, rows * kept * kClassBytes);
   const auto rank_all = [&](const auto& values) {
     for (int64_t r = 0; r < rows; ++r)
       append_classes(values.data() + r * width, width, kept, labels, out.strings);
   };
-  if (!tensor::is_float(*scores.type)) {  // integers compare and print as they are: a double holds 53 bits
+  if (!tensor::is_float(*scores.type)) {  // integers are compared and printed exactly: doubles hold 53 bits
     tensor::visit_dtype(*scores.type, [&]<class T>(T) {
       if constexpr (std::is_integral_v<T>) rank_all(scores.values.data<T>());
     });

@@ -1,4 +1,4 @@
-// Receives the JSON `data` of one input value by value, straight into its tensor.
+// Receives the JSON `data` of one input value by value, and writes it directly to the tensor.
 #include "serve/infer/data_writer.h"
 
 #include <algorithm>
@@ -58,7 +58,7 @@ void DataWriter::end_array() {
   if (extent != children) refuse_shape();
   is_over_ = children_.empty();
   if (!is_over_) return;
-  // A flat list is checked by its count alone; a nested one has the shape, but for extents of 1.
+  // A flat list is checked by its count only; a nested one must have the shape, except for extents of 1.
   if (count_ != elements_ || (extents_.size() > 1 && without_ones(extents_) != without_ones(tensor_->dims)))
     refuse_shape();
 }

@@ -1,4 +1,4 @@
-// The parameters of requests.
+// Reads the parameters of requests.
 #include "serve/infer/infer_parameter.h"
 
 #include <algorithm>

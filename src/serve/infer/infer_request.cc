@@ -1,4 +1,4 @@
-// What every request must be, whatever protocol it came by and whatever model it is for.
+// Checks that apply to every request, for any protocol and model.
 #include "serve/infer/infer_request.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// JSON of requests: counted as events, which cost nothing, before values are built of it.
+// Parses JSON of requests: values are counted as events, at little cost, before objects are built.
 #include "serve/infer/request_json.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace trireme::serve {
 namespace {
 
 constexpr size_t kMaxValues = 1'000'000;
-constexpr size_t kSmallBytes = 1'000'000;  // cannot hold so many
+constexpr size_t kSmallBytes = 1'000'000;  // cannot contain that many values
 
 class ValueCounter final : public base::JsonHandler {
  public:
@@ -32,14 +32,14 @@ class ValueCounter final : public base::JsonHandler {
   size_t values_ = 0;
 };
 
-/// Parses within what the listener's limit has let pass; the parser's own complaints say what was parsed.
+/// Parses within the listener's size limit; the parser's own errors are prefixed with what was parsed.
 template <class Parse>
 void named(std::string_view body, base::JsonLimits& limits, const Parse& parse) {
   limits.size_bytes = std::max(limits.size_bytes, body.size());
   try {
     parse();
   } catch (const base::Error& e) {
-    if (e.message().rfind("JSON ", 0) != 0) throw;  // the handler's
+    if (e.message().rfind("JSON ", 0) != 0) throw;  // thrown by the handler
     throw e.with("failed to parse the request JSON buffer");
   }
 }

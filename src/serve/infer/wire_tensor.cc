@@ -22,14 +22,14 @@ constexpr TypeName kTypeNames[] = {
 constexpr int64_t kMostBesidesZero = int64_t{1} << 24;  // elements of a large picture
 constexpr std::string_view kBytes = "BYTES", kTypePrefix = "TYPE_";
 
-/// " for model 'M'" in three parts, which cost nothing where nothing is refused; nothing without a model.
+/// " for model 'M'" in three parts, which cost nothing unless an error is built; empty without a model.
 struct ForModel {
   std::string_view before, model, after;
   explicit ForModel(std::string_view m)
       : before(m.empty() ? "" : " for model '"), model(m), after(m.empty() ? "" : "'") {}
 };
 
-/// Reads `count` length-prefixed strings that fill the bytes exactly.
+/// Reads `count` length-prefixed strings, which must fill the bytes exactly.
 std::vector<std::string> strings_from(std::string_view name, const WireBytes& from, int64_t count) {
   const std::string_view bytes = from.bytes;
   const ForModel model(from.model);
@@ -89,7 +89,7 @@ WireType config_type(std::string_view name) {
 }
 
 int64_t wire_elements(std::string_view name, const tensor::Dims& dims) {
-  // Words are made only where they are needed: this is on the way of every request.
+  // Error texts are built only if needed, because every request passes here.
   int64_t count = 1, solid = 1;
   for (int64_t d : dims) {
     base::require(d >= 0, "Unable to parse 'shape': input '", name, "' has the negative dimension ", d);
@@ -99,13 +99,13 @@ int64_t wire_elements(std::string_view name, const tensor::Dims& dims) {
                          "' causes total element count to exceed maximum size of ", INT64_MAX);
     }
   }
-  // 2^56: what the engine counts with; an element has at most 8 bytes, so byte counts fit too.
+  // 2^56 is the engine's limit for counts; an element has at most 8 bytes, so byte counts fit as well.
   if (count > int64_t{1} << 56) {
     base::fail_invalid("byte size overflow for input '", name, "': shape ", tensor::to_string(dims), " has ",
                        count, " elements");
   }
-  // An empty tensor costs its client nothing, whatever its other extents are; models may be made to fill
-  // them.
+  // An empty tensor costs its client nothing, whatever its other extents, but models may allocate memory of
+  // those extents.
   if (count == 0 && solid > kMostBesidesZero) {
     base::fail_invalid("shape ", tensor::to_string(dims), " of input '", name,
                        "' has no elements; its other extents make ", solid, ", at most ", kMostBesidesZero);
@@ -119,7 +119,7 @@ WireTensor tensor_from_bytes(std::string name, WireType type, tensor::Dims dims,
   const int64_t elements = wire_elements(name, dims);
   WireTensor out{.name = std::move(name), .type = type, .dims = std::move(dims)};
   if (!type) {
-    // Each string has at least its length: more of them than that are not made room for.
+    // Each string takes at least its length prefix, which bounds how many strings get memory.
     const auto most = std::min(elements, static_cast<int64_t>(bytes.size() / sizeof(uint32_t)));
     out.room = room_for_strings(most, static_cast<int64_t>(bytes.size()));
     out.strings = strings_from(out.name, from, elements);
@@ -140,7 +140,7 @@ void view_or_copy(WireTensor& to, const WireBytes& from) {
               "bytes do not fit their shape");
   const size_t element_bytes = static_cast<size_t>(tensor::bits_of(type)) / 8;
   const bool is_aligned = reinterpret_cast<uintptr_t>(bytes.data()) % element_bytes == 0;
-  // A C++ bool is 0 or 1; clients may send other bytes for true.
+  // A C++ bool must be 0 or 1, but clients may send other bytes for true.
   const bool is_clean = type != DType::boolean ||
                         std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == 0 || c == 1; });
   if (is_aligned && is_clean) {

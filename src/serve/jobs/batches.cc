@@ -46,12 +46,12 @@ batch::JobOptions job_of(const std::string& input, const std::string& directory)
   job.output_directory = directory;
   job.output_format = "openai";
   job.chunk_rows = kChunkRows;
-  job.retries = 8;  // a full queue passes
+  job.retries = 8;  // a full queue is only temporary
   job.grace.ns = 5 * base::kNsPerSecond;
   return job;
 }
 
-/// The file parts of a directory that begin with "part-", in order.
+/// The files in a directory whose names begin with "part-", in order.
 std::vector<std::string> parts_in(const std::string& directory) {
   std::vector<std::string> paths;
   std::error_code error;
@@ -61,7 +61,7 @@ std::vector<std::string> parts_in(const std::string& directory) {
   return paths;
 }
 
-/// A line of the job's error file as the API's error file has it.
+/// Converts a line of the job's error file to the form of the API's error file.
 std::string error_line(const std::string& line) {
   const Json told = base::parse_json(line);
   const Json* kept = told.find("kept");
@@ -118,7 +118,7 @@ Json BatchRecord::json() const {
 
 namespace {
 
-/// What is kept of a record on the disk: as clients see it, and the rest.
+/// The record as stored on disk: what clients see, and internal members.
 Json record_json(const BatchRecord& batch) {
   Json json = batch.json();
   json.set("tenant", batch.tenant);
@@ -214,7 +214,7 @@ BatchRecord Batches::create(BatchRecord batch) {
   return batch;
 }
 
-/// Forgets the batch that ended first where there are too many. With the lock held.
+/// Forgets the batch that ended first if there are too many. Needs the lock.
 void Batches::make_room() {
   if (batches_.size() < kMostBatches) return;
   auto first = batches_.end();
@@ -270,7 +270,7 @@ BatchRecord Batches::change(const std::string& id, const std::function<void(Batc
   return batch;
 }
 
-/// The oldest that is not over; nothing if there is none. With the lock held.
+/// The oldest batch that has not ended; nothing if there is none. Needs the lock.
 std::optional<std::string> Batches::next() const {
   const BatchRecord* first = nullptr;
   for (const auto& [id, batch] : batches_) {
@@ -280,7 +280,7 @@ std::optional<std::string> Batches::next() const {
 }
 
 void Batches::main() {
-  constexpr auto kPause = std::chrono::seconds(5);  // after a failure of the disk
+  constexpr auto kPause = std::chrono::seconds(5);  // after a disk failure
   while (!ends_) {
     std::optional<std::string> id;
     {
@@ -344,11 +344,11 @@ void Batches::run(const std::string& id) {
     const batch::WorkerEnd end = batch::run_job(job_of(input, path_of(id)), open, std::move(hooks), env_);
     reason = end.all_done ? "" : end.reason;
   }
-  if (ends_ && !reason.empty()) return;  // the next server goes on
+  if (ends_ && !reason.empty()) return;  // the next server continues it
   finish(batch, reason);
 }
 
-/// `reason`: why it stopped before its end; empty: it did not.
+/// `reason`: why the batch stopped early; empty if it completed.
 void Batches::finish(BatchRecord batch, const std::string& reason) {
   const std::string id = batch.id;
   batch = change(id, [&](BatchRecord& b) {
@@ -365,11 +365,11 @@ void Batches::finish(BatchRecord batch, const std::string& reason) {
                                       : BatchStatus::failed;
     if (b.status == BatchStatus::failed) b.failure = reason;
   });
-  std::error_code error;  // what stays is of no use, and harms nobody
+  std::error_code error;  // remaining files are useless but harmless
   fs::remove_all(path_of(id), error);
 }
 
-/// The job's parts as files of the client, and how many requests they hold.
+/// Turns the job's parts into files of the client, and counts the requests in them.
 void Batches::gather(BatchRecord& batch) const {
   const std::string directory = path_of(batch.id);
   const auto collect = [&](const std::vector<std::string>& parts, const char* name, bool is_error) {
@@ -387,7 +387,7 @@ void Batches::gather(BatchRecord& batch) const {
     out.commit();
     return std::pair(lines, path);
   };
-  if (!base::file_exists(directory + "/_job/manifest")) return;  // nothing was begun
+  if (!base::file_exists(directory + "/_job/manifest")) return;  // the job had not begun
   const auto [completed, output] = collect(parts_in(directory), "output.jsonl", false);
   const auto [failed, errors] = collect(parts_in(directory + "/errors"), "errors.jsonl", true);
   batch.completed = completed;

@@ -1,4 +1,4 @@
-// Files of the API's clients.
+// Stores the files of the API's clients.
 #include "serve/jobs/file_store.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kKind = "file-", kEnding = ".json";
 constexpr size_t kIdDigits = 24;
 constexpr size_t kMostMeta = 64 << 10;
-constexpr int64_t kMostFiles = 10'000;  // each takes two names of the directory, however small it is
+constexpr int64_t kMostFiles = 10'000;  // each file, however small, takes two directory entries
 
 [[noreturn]] void fail_unknown(const std::string& id) {
   base::fail(base::ErrorCode::not_found, "No such File object: ", id.substr(0, 64));
@@ -58,7 +58,7 @@ FileStore::FileStore(std::string directory, int64_t most_bytes)
   if (error)
     base::fail(base::ErrorCode::unavailable, "cannot create the directory '", directory_,
                "': ", error.message());
-  // Content whose JSON never came was cut off by the end of the server.
+  // Content without a JSON file was left incomplete when the server ended.
   for (const std::string& name : base::names_in(directory_, error)) {
     if (is_id(name, kKind) && !base::file_exists(path_of(name) + std::string(kEnding)))
       fs::remove(path_of(name), error);
@@ -153,7 +153,7 @@ void FileStore::remove(const std::string& id, const std::string& tenant) {
   const std::optional<StoredFile> file = read(id);
   if (!file || file->tenant != tenant) fail_unknown(id);
   std::error_code error;
-  fs::remove(path_of(id) + std::string(kEnding), error);  // first: what is left has no owner
+  fs::remove(path_of(id) + std::string(kEnding), error);  // removed first: content without it has no owner
   fs::remove(path_of(id), error);
 }
 

@@ -28,7 +28,7 @@ constexpr size_t kMostWaiting = 64, kMostName = 256, kMostModels = 64;
 
 http::Response ok_json(const Json& json) { return http::json_response(200, json.dump()); }
 
-/// What follows a path's first part: "" or "/ID…"; nothing for another path.
+/// The rest of a path after `first`: "" or "/ID…"; nothing for another path.
 std::optional<std::string_view> rest_of(std::string_view path, std::string_view first) {
   if (!path.starts_with(first)) return std::nullopt;
   path.remove_prefix(first.size());
@@ -37,7 +37,7 @@ std::optional<std::string_view> rest_of(std::string_view path, std::string_view 
   return path;
 }
 
-/// A page of a list behind the object whose id is `after`.
+/// A page of a list, starting after the object whose id is `after`.
 template <class Object>
 Json list_of(const std::vector<Object>& all, std::string_view query) {
   const int64_t limit = page_of(query);
@@ -76,7 +76,7 @@ std::string text_member(const Json& json, const char* name) {
   return member->as_string();
 }
 
-/// Two servers would each finish a batch.
+/// Locks the directory, because two servers would otherwise process the same batches.
 batch::PosixFile locked(const std::string& directory) {
   batch::make_directories(directory);
   batch::PosixFile file(directory + "/lock", O_RDWR | O_CREAT);
@@ -131,7 +131,7 @@ void JobsApi::handle(http::Request&& request, http::Reply reply) {
 
 std::string JobsApi::tenant_of(const http::Request& request) const {
   const Tenants& tenants = core_.tenants();
-  // Kept on the disk: no key of --api-keys, but whose it is.
+  // Stored on disk, so it must be the name of the key's owner instead of the key itself.
   return tenants.names_by_header() ? tenants.name_of(request.header(tenants.header())) : std::string();
 }
 
@@ -190,7 +190,7 @@ http::Response JobsApi::content(const std::string& id, const std::string& tenant
   http::Response response;
   response.headers.emplace_back("Content-Type", "application/octet-stream");
   if (file.bytes == 0) return response;
-  // Its pages stay until the last byte is sent, also if the file is deleted meanwhile.
+  // The mapping stays until the last byte is sent, even if the file is deleted meanwhile.
   const auto mapped = base::MappedFile::open(files_.path_of(id));
   response.body.emplace_back(mapped->text(), mapped);
   return response;
@@ -213,8 +213,8 @@ http::Response JobsApi::batches(const http::Request& request, std::string_view r
   return is_get ? ok_json(batches_.find(http::percent_decode(rest), tenant).json()) : not_allowed("GET");
 }
 
-/// The requests of a file are made in the name of who creates the batch: the models they name must be his to
-/// use.
+/// The requests of a file are made on behalf of the batch's creator, who must therefore have access to all
+/// models that they name.
 void JobsApi::check_models(const http::Request& request, const std::string& path) const {
   const Caller caller{.header = [&](const std::string& name) { return request.header(name); },
                       .is_counted = true};
@@ -231,7 +231,7 @@ void JobsApi::check_models(const http::Request& request, const std::string& path
       const Json* model = body != nullptr && body->is_object() ? body->find("model") : nullptr;
       if (model != nullptr && model->is_string()) models.insert(model->as_string());
     } catch (const base::Error&) {
-      continue;  // a line that is wrong is an error of its own, told in the error file
+      continue;  // an invalid line is reported in the error file
     }
     base::require(models.size() <= kMostModels, "the file names more than ", kMostModels, " models");
   }
@@ -242,7 +242,7 @@ void JobsApi::check_models(const http::Request& request, const std::string& path
   }
 }
 
-/// At most 16 pairs of short texts, as the API has it: they are kept for as long as the batch.
+/// At most 16 pairs of short texts, as in the API, because they are stored as long as the batch.
 Json metadata_of(const Json& json) {
   constexpr size_t kMostPairs = 16, kMostKey = 64, kMostValue = 512;
   const Json* metadata = json.find("metadata");

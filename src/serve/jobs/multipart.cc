@@ -1,4 +1,4 @@
-// Bodies of forms with files.
+// Parses bodies of forms that contain files.
 #include "serve/jobs/multipart.h"
 
 #include "base/error.h"
@@ -15,8 +15,8 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// The value of `; name=value` or `; name="value"` behind a header's first word; `found` says whether it is
-/// there.
+/// The value of `; name=value` or `; name="value"` after a header's first word; `found` tells whether it is
+/// present.
 std::string parameter(std::string_view header, std::string_view name, bool& found) {
   found = false;
   for (size_t at = header.find(';'); at != std::string_view::npos;) {
@@ -45,7 +45,7 @@ std::string parameter(std::string_view header, std::string_view name, bool& foun
   return {};
 }
 
-/// The value of a part's header; empty: it has none of that name.
+/// The value of a header of a part; empty if the part has no such header.
 std::string_view header_of(std::string_view head, std::string_view name) {
   while (!head.empty()) {
     const size_t end = head.find("\r\n");
@@ -81,7 +81,7 @@ std::vector<FormPart> parse_form(std::string_view content_type, std::string_view
   const std::string boundary = parameter(content_type, "boundary", found);
   base::require(!boundary.empty() && boundary.size() <= kMostBoundary, "the content type names no boundary");
   const std::string line = "\r\n--" + boundary;
-  // What stands before the first boundary counts for nothing; that one need not begin with a line's end.
+  // Text before the first boundary is ignored; this boundary need not follow a line end.
   size_t at = body.starts_with(std::string_view(line).substr(2)) ? line.size() - 2 : body.find(line);
   base::require(at != std::string_view::npos, "the body has no boundary '--", boundary, "'");
   if (!body.starts_with(std::string_view(line).substr(2))) at += line.size();

@@ -1,4 +1,4 @@
-// Forms from clients: parts lie inside the body, and nothing is read beyond it.
+// Fuzzes forms from clients: parts lie inside the body, and nothing is read beyond it.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

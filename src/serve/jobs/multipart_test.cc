@@ -1,4 +1,4 @@
-// Forms with files: what clients send, byte for byte, and what is no form.
+// Tests forms with files: what clients send, byte for byte, and invalid forms.
 #include "serve/jobs/multipart.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(Multipart, PartsAreWhatWasSent) {
   EXPECT_EQ(parts[1].name, "file");
   EXPECT_EQ(parts[1].filename, "a \"b\"; c.jsonl");
   EXPECT_EQ(parts[1].content, content);
-  // What stands before the first boundary counts for nothing, and the boundary may be quoted.
+  // Text before the first boundary is ignored, and the boundary may be quoted.
   EXPECT_EQ(parse_form("Multipart/Form-Data; charset=x; boundary=\"xYz\"", "preamble\r\n" + body).size(), 2u);
   EXPECT_TRUE(parse_form(kType, "--xYz--").empty());
 }

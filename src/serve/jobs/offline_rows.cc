@@ -1,4 +1,4 @@
-// The OpenAI API without a server.
+// Runs the OpenAI API without a server.
 #include "serve/jobs/offline_rows.h"
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kRowsOfSequence = 4;  // under way for each sequence of the model: some of them wait
+constexpr int64_t kRowsOfSequence = 4;  // in flight per sequence of the model, so that some always wait
 
 void check(const batch::ModelOptions& o) {
   const batch::ModelOptions usual;
@@ -51,12 +51,12 @@ ServeOptions options_of(const batch::ModelOptions& o) {
   options.cache.max_adapter_rank = o.max_adapter_rank;
   if (o.batch_rows > 0) options.cache.max_sequences = options.max_batch = o.batch_rows;
   options.warm_up = WarmUpLevel::none;
-  options.max_queue = 1 << 20;  // the job bounds it
+  options.max_queue = 1 << 20;  // the job itself bounds it
   options.request_timeout.ns = 0;
   return options;
 }
 
-/// Of adapters/NAME/ beside a model's files.
+/// The content hashes of the adapters in adapters/NAME/ beside a model's files.
 base::Json content_of_adapters(const std::string& model) {
   const std::string directory = model + "/adapters";
   base::Json all = base::Json::object();
@@ -68,7 +68,7 @@ base::Json content_of_adapters(const std::string& model) {
   return all;
 }
 
-/// What a server is made of, but for its listeners.
+/// All parts of a server except its listeners.
 class OfflineRows final : public batch::RowModel {
  public:
   OfflineRows(const batch::ModelOptions& o, const base::Env& env)
@@ -78,7 +78,7 @@ class OfflineRows final : public batch::RowModel {
         api_(core_, 0, {}) {
     repository_.load();
     core_.set_state(ServerState::serving);
-    static_cast<void>(core_.find(options_.load_model[0], ""));  // throws what kept it from being loaded
+    static_cast<void>(core_.find(options_.load_model[0], ""));  // throws the error that prevented loading
     OpenAiRows::Parts parts{.api = api_, .window_rows = kRowsOfSequence * options_.cache.max_sequences};
     if (o.window_rows > 0) parts.window_rows = o.window_rows;
     parts.model = options_.load_model[0];

@@ -35,7 +35,7 @@ base::ErrorCode code_of(int status) {
   }
 }
 
-/// What the API says is wrong, or the body as it is.
+/// The error message in an answer of the API, or else the body as it is.
 std::string message_of(const std::string& body) {
   try {
     const base::Json json = base::parse_json(body);
@@ -52,7 +52,7 @@ std::string hexadecimal(uint64_t value) {
   return text;
 }
 
-/// The body with another model, but for its adapter where there are some.
+/// The body with the job's model instead of its own; a named adapter is kept if the model has adapters.
 std::string body_for(const std::string& body, const OpenAiRows::Parts& parts) {
   if (parts.model.empty()) return body;
   base::Json json = base::parse_json(body);
@@ -84,7 +84,7 @@ struct OpenAiRows::Work {
   const std::shared_ptr<const data::Rows> piece;
   batch::PieceSink sink;
   std::mutex mutex;
-  batch::AnswerRows answers;  // under the mutex
+  batch::AnswerRows answers;  // guarded by the mutex
   std::atomic<int64_t> unanswered;
 };
 

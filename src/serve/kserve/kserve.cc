@@ -33,7 +33,7 @@ http::Response wrong_method(std::string_view allowed) {
   return response;
 }
 
-/// The JSON object in a body; empty: null.
+/// Parses a body as a JSON object; null if the body is empty.
 Json object_of(std::string_view body) {
   if (body.empty()) return {};
   Json json = request_json(body);
@@ -41,12 +41,12 @@ Json object_of(std::string_view body) {
   return json;
 }
 
-/// What a control request's body says of the load or unload.
+/// The parameters for the load or unload in a control request's body.
 Json control_parameters(std::string_view body) {
   const Json json = object_of(body);
   const Json* parameters = json.find("parameters");
   if (parameters == nullptr || !parameters->is_object()) return parameters == nullptr ? Json() : *parameters;
-  Json decoded = Json::object();  // files come in base64, as JSON carries no bytes
+  Json decoded = Json::object();  // files are in base64, as JSON cannot hold bytes
   for (const auto& [key, value] : parameters->as_object()) {
     const bool is_file = starts_with(key, "file:") && value.is_string();
     if (!is_file) {
@@ -64,7 +64,7 @@ Json control_parameters(std::string_view body) {
 
 http::Response ok_json(const Json& json) { return http::json_response(200, json.dump()); }
 
-/// `otherwise` (usually 503) while loading or draining, so that balancers look elsewhere.
+/// Answers with `otherwise` (usually 503) while loading or draining, so that load balancers look elsewhere.
 http::Response health(bool is_well, int otherwise, std::string_view word, std::string_view model = {}) {
   if (!is_well) return http::error_response(otherwise, "server is not ready");
   Json json = model.empty() ? Json::object() : Json::object({{"name", std::string(model)}});
@@ -72,7 +72,7 @@ http::Response health(bool is_well, int otherwise, std::string_view word, std::s
   return ok_json(json);
 }
 
-/// JSON has no FP16 and BF16: told before anything is computed for an answer that cannot be written.
+/// JSON has no FP16 and BF16: refuses this before anything is computed for an answer that cannot be written.
 void refuse_half_in_json(const InferRequest& request, const std::vector<TensorConfig>& outputs) {
   const auto is_half = [](const TensorConfig& t) {
     return t.type == tensor::DType::f16 || t.type == tensor::DType::bf16;
@@ -100,13 +100,13 @@ bool wants_ready_only(std::string_view body) {
 
 }  // namespace
 
-/// The word of the header that tells tenants apart; empty: none does.
+/// The header value that distinguishes tenants; empty if none does.
 std::string KserveApi::tenant_of(const http::Request& request) const {
   if (!core_.tenants().names_by_header()) return {};
   return std::string(request.header(core_.tenants().header()));
 }
 
-/// The parts of /v2/models/{name}[/versions/{version}][/{action}].
+/// The parts of a path /v2/models/{name}[/versions/{version}][/{action}].
 struct KserveApi::ModelPath {
   std::string name, version;
   std::string_view action;
@@ -120,7 +120,7 @@ struct KserveApi::ModelPath {
       rest.remove_prefix(kVersions.size());
       const size_t stop = std::min(rest.find('/'), rest.size());
       out.version = std::string(rest.substr(0, stop));
-      if (out.version.empty()) return {};  // no version is no short way to say the latest
+      if (out.version.empty()) return {};  // an empty version does not mean the latest
       rest.remove_prefix(stop);
     }
     if (!rest.empty()) rest.remove_prefix(1);
@@ -129,7 +129,7 @@ struct KserveApi::ModelPath {
   }
 };
 
-/// [/region/{name}]/{status,register,unregister}, after /v2/systemsharedmemory or /v2/cudasharedmemory.
+/// A path [/region/{name}]/{status,register,unregister} after /v2/systemsharedmemory or /v2/cudasharedmemory.
 struct KserveApi::RegionPath {
   bool is_cuda = false;
   std::string_view path;
@@ -199,7 +199,7 @@ http::Response KserveApi::region_answer(RegionPath at, const http::Request& requ
   if (!is_status && !is_register && rest != "/unregister") return not_found();
   if (method != (is_status ? "GET" : "POST")) return wrong_method(is_status ? "GET" : "POST");
   if (at.is_cuda) {
-    // Nothing is registered, so there is nothing to show, and forgetting it is done.
+    // No region is ever registered, so the status is empty, and unregistering succeeds.
     if (is_register) base::fail_unsupported("CUDA shared memory is not served: this server runs on the CPU");
     if (!is_status) return http::Response{};
     if (name.empty()) return http::json_response(200, "[]");
@@ -227,7 +227,7 @@ http::Response KserveApi::region_answer(RegionPath at, const http::Request& requ
   return http::Response{};
 }
 
-/// /v2/repository/models/{name}/load and /unload, without the prefix. The answer comes when it is done.
+/// /v2/repository/models/{name}/load and /unload, without the prefix. Answered when the change is complete.
 void KserveApi::control(std::string_view rest, const http::Request& request, http::Reply reply) const {
   const size_t slash = rest.rfind('/');
   const std::string_view action = slash == std::string_view::npos ? "" : rest.substr(slash + 1);
@@ -276,7 +276,7 @@ void KserveApi::handle_model(const ModelPath& path, http::Request&& request, htt
   reply.send(ok_json(core_.metadata(path.name, path.version)));
 }
 
-/// Answers as one object or as events of a stream.
+/// Answers with one object or with a stream of events.
 void KserveApi::generate(const ModelPath& path, http::Request&& request, http::Reply reply) const {
   const auto model = core_.find(path.name, path.version);
   InferRequest parsed =
@@ -298,7 +298,7 @@ void KserveApi::generate(const ModelPath& path, http::Request&& request, http::R
 
 void KserveApi::infer(const ModelPath& path, http::Request&& request, http::Reply reply) const {
   const auto model = core_.find(path.name, path.version);
-  // Inputs look into the body, so the request lives until the last of them is gone.
+  // Inputs are views of the body, so the request must live until the last of them is destroyed.
   const auto kept = std::make_shared<http::Request>(std::move(request));
   const std::string_view body = kept->body.view();
   constexpr std::string_view kHeader = "Inference-Header-Content-Length";

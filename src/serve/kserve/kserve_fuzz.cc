@@ -1,5 +1,5 @@
-// Fuzzes inference requests: any body parses or is refused; what parses is consistent, so that batching may
-// copy by it.
+// Fuzzes inference requests: any body parses or is refused; a parsed request is consistent, so that batching
+// can rely on its sizes when copying.
 #include <cstdlib>
 #include <string_view>
 
@@ -9,7 +9,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
-  // The first two bytes place the end of the JSON part.
+  // The first two bytes give the length of the JSON part.
   if (size < 2) return 0;
   const fuzz::BoundedWork bounded(size);
   const std::string_view body(reinterpret_cast<const char*>(data + 2), size - 2);

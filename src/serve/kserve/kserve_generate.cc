@@ -1,4 +1,4 @@
-// The generate extension.
+// Implements the generate extension of KServe.
 #include "serve/kserve/kserve_generate.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ void put(DataWriter& out, const Json& value, const std::string& name) {
   out.put(value.as_double());
 }
 
-/// The extents that `count` values have: the open one takes what the others leave.
+/// The extents of `count` values: an open extent takes what the others leave.
 tensor::Dims dims_of(const TensorConfig& input, bool is_batched, int64_t count) {
   tensor::Dims dims = input.dims;
   int64_t known = 1;
@@ -67,13 +67,13 @@ ParameterValue parameter_of(const std::string& key, const Json& value) {
 
 using InputsByName = std::map<std::string_view, const TensorConfig*>;
 
-/// The members of the request, or of its `parameters`: inputs by their names, what else there is as
-/// parameters.
+/// Reads the members of the request, or of its `parameters`: those named like inputs are inputs, all others
+/// are parameters.
 void read_members(const Json& json, const InputsByName& inputs, bool is_batched, InferRequest& request) {
   for (const auto& [key, value] : json.as_object()) {
     auto at = inputs.find(key);
     const bool is_only_text = key == "text_input" && inputs.size() == 1 && !inputs.begin()->second->type;
-    if (is_only_text) at = inputs.begin();  // by its usual name
+    if (is_only_text) at = inputs.begin();  // under its usual name
     if (at != inputs.end()) {
       request.inputs.push_back(tensor_of(*at->second, value, is_batched));
     } else {
@@ -101,12 +101,12 @@ std::string values_of(const WireTensor& t) {
 
 namespace {
 
-/// The reply of one call. Its model calls from one thread at a time.
+/// The reply of one call, which the model calls from one thread at a time.
 struct GenerateReply {
   http::Reply reply;
   http::Stream stream;
   bool is_stream = false, is_open = false;
-  std::optional<std::string> only;  ///< the answer so far, where one object is wanted
+  std::optional<std::string> only;  ///< the answer so far, if one object is wanted
 
   void put(const InferResponse& response) {
     std::string json = generate_response(response);
@@ -121,7 +121,7 @@ struct GenerateReply {
     is_stream ? stream.finish() : reply.send(http::json_response(200, std::move(*only)));
   }
   void fail(const base::Error& e) {
-    if (!is_open) return reply.send(http::error_response(e));  // the status can still say it
+    if (!is_open) return reply.send(http::error_response(e));  // the status can still report it
     send("data: " + Json::object({{"error", base::shortened(e.message())}}).dump() + "\n\n");
     stream.finish();
   }

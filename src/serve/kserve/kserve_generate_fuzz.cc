@@ -1,4 +1,4 @@
-// Fuzzes the bodies of generate requests: any text is a request that fits the model's inputs, or is refused.
+// Fuzzes bodies of generate requests: any text is a request that fits the model's inputs, or is refused.
 #include <cstdint>
 #include <cstdlib>
 

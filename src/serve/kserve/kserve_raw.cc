@@ -1,4 +1,4 @@
-// Raw binary requests: finds the shape that a body's size implies.
+// Raw binary requests: infers the shape from the size of the body.
 #include "serve/kserve/kserve_raw.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace trireme::serve {
 namespace {
 
-/// Puts what the size says in the place of the open dimension, if there is one.
+/// Sets the open dimension, if there is one, to the extent that the size implies.
 void deduce(const TensorConfig& input, tensor::Dims& dims, int64_t elements) {
   const auto open = std::find(dims.begin(), dims.end(), -1);
   if (open == dims.end()) return;

@@ -1,4 +1,4 @@
-// The shape that a raw body implies, and bodies that leave it open.
+// Tests the shape that a raw body implies, and bodies that leave it undetermined.
 #include "serve/kserve/kserve_raw.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Reads the body of a KServe v2 inference request as JSON events, so that a million numbers build no nodes.
+// Reads the body of a KServe v2 inference request as JSON events, so that numbers need no nodes.
 #include "serve/kserve/kserve_request.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using Scalar = ParameterValue;
 
-/// One input as far as it has been read.
+/// One input, as far as it has been read.
 struct InputPart {
   WireTensor tensor;
   bool has_type = false, has_shape = false, has_data = false;
@@ -24,7 +24,7 @@ struct InputPart {
   RegionSpan span;
 };
 
-/// Where in the document the parser stands; `skip` is below a key that we do not know.
+/// The parser's position in the document; `skip` is below an unknown key.
 enum class At {
   before,
   root,
@@ -42,7 +42,7 @@ enum class At {
 
 class InferHandler : public base::JsonHandler {
  public:
-  /// `known` has the inputs of an earlier pass, for documents whose data stands before its type or shape.
+  /// `known` holds the inputs of an earlier pass, for documents with data before its type or shape.
   InferHandler(size_t text_bytes, const std::vector<InputPart>* known)
       : text_bytes_(text_bytes), known_(known) {}
 
@@ -98,7 +98,7 @@ At InferHandler::object_at() const {
     case At::output: return is_parameters ? At::output_parameters : At::skip;
     case At::skip: return At::skip;
     case At::parameters:
-      if (key_ == "headers") return At::skip;  // MLServer's requests carry those of their own request
+      if (key_ == "headers") return At::skip;  // MLServer's clients put their HTTP headers here
       [[fallthrough]];
     default: base::fail_invalid("Unable to parse '", key_, "': unexpected JSON object");
   }
@@ -190,7 +190,7 @@ void InferHandler::scalar(const Scalar& value) {
   }
 }
 
-/// Clients that write every field they know give null for what they do not use.
+/// Clients that write every known field use null for those that they do not need.
 bool is_null(const Scalar& value) { return std::holds_alternative<std::nullptr_t>(value); }
 
 void InferHandler::root_scalar(const Scalar& value) {
@@ -202,7 +202,7 @@ void InferHandler::root_scalar(const Scalar& value) {
   request.has_id = true;
 }
 
-/// A value in the place of an object of parameters would be lost without a word.
+/// A value instead of the parameters' object would be silently ignored.
 void InferHandler::refuse_parameters(const Scalar& value) const {
   base::require(key_ != "parameters" || is_null(value), "Unable to parse 'parameters': expected an object");
 }
@@ -230,7 +230,7 @@ void InferHandler::output_parameter(const Scalar& value) {
   set_output_parameter(request.outputs.back(), key_, value);
 }
 
-/// Gives binary inputs their bytes, in order; all bytes must be used. Inputs in shared memory look there.
+/// Assigns binary inputs their bytes in order, and all bytes must be used; others use shared memory.
 void attach_blobs(std::vector<InputPart>& inputs, const WireBytes& blobs, const SharedRegions* regions) {
   size_t at = 0;
   for (InputPart& input : inputs) {
@@ -275,7 +275,7 @@ InferRequest parse_infer_request(std::string_view body, size_t json_bytes,
     }
     InferHandler again(text.size(), &inputs);
     parse_request_json(text, again, limits);
-    for (InputPart& i : again.inputs) {  // what had no data keeps what the first pass read
+    for (InputPart& i : again.inputs) {  // inputs without data keep the tensor of the first pass
       if (!i.has_data) i.tensor = inputs[static_cast<size_t>(&i - again.inputs.data())].tensor;
     }
     inputs = std::move(again.inputs);

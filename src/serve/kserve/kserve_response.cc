@@ -33,7 +33,7 @@ void append_value(std::string& json, T value) {
   }
 }
 
-/// Memory for the JSON of all outputs, so that it is not grown step by step.
+/// Estimates the memory for the JSON of all outputs, so that it need not grow step by step.
 size_t json_estimate(const InferResponse& response) {
   size_t bytes = 256;
   for (const InferOutput& o : response.outputs) {
@@ -42,10 +42,10 @@ size_t json_estimate(const InferResponse& response) {
   return bytes;
 }
 
-/// One output after its name, type and shape; binary ones go to `blobs`.
+/// Appends the rest of an output after its name, type and shape; binary ones go to `blobs`.
 void append_output(std::string& json, const InferOutput& o, std::vector<http::BodyPart>& blobs) {
   if (!o.span.region
-           .empty()) {  // no word of the place: C++ clients take any parameters for those of binary data
+           .empty()) {  // the region is not named: C++ clients take any parameters for those of binary data
     json += '}';
     return;
   }
@@ -90,7 +90,7 @@ void append_values(std::string& json, const WireTensor& t) {
 http::Response infer_http_response(InferResponse response) {
   std::string json;
   const size_t estimate = json_estimate(response);
-  // Refused before it is written; the part that it becomes counts itself.
+  // Refused before it is written; the body part accounts for its own memory.
   base::MemoryLease lease(base::MemoryUse::answers, static_cast<int64_t>(estimate));
   json.reserve(estimate);
   json += '{';

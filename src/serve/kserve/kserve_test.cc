@@ -1,4 +1,4 @@
-// KServe bodies: every datatype in both forms, shapes, parameters, and what must be refused.
+// Tests KServe bodies: every datatype in both forms, shapes, parameters, and refusals.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ TEST(KserveRequest, EmptyTensorsHaveBoundedExtents) {
   EXPECT_THROW(tensor_from_bytes("x", std::nullopt, {0, 1 << 28}, {""}), base::Error);
 }
 
-/// Restores what the process may use.
+/// Limits the memory of the process to `more_bytes` beyond its current use, until destroyed.
 struct MemoryLimit {
   explicit MemoryLimit(int64_t more_bytes) {
     base::process_memory().set_limit(base::process_memory().used_bytes() + more_bytes);
@@ -87,7 +87,7 @@ struct MemoryLimit {
   ~MemoryLimit() { base::process_memory().set_limit(INT64_MAX); }
 };
 
-// An empty string takes three bytes of JSON, four of binary data, and 32 in memory.
+// An empty string takes three bytes in JSON, four in binary data, and 32 in memory.
 TEST(KserveRequest, ManyStringsCountForWhatTheyTake) {
   constexpr int64_t kCount = 1 << 20;
   std::string data = "[\"\"";
@@ -106,7 +106,7 @@ TEST(KserveRequest, ManyStringsCountForWhatTheyTake) {
   EXPECT_EQ(parse(input("BYTES", "[2]", "[\"a\",\"b\"]")).inputs[0].strings.size(), 2u);
 }
 
-// Text of an answer may be five times its numbers.
+// The text of an answer may be five times as large as its numbers.
 TEST(KserveResponse, TextCountsBeforeItIsWritten) {
   InferResponse response{.model_name = "m", .model_version = "1"};
   WireTensor t{.name = "y", .type = tensor::DType::f32, .dims = {1 << 20}};
@@ -210,7 +210,7 @@ TEST(KserveRequest, RefusesMoreThanAnyModelHasBeforeItCostsMemory) {
   EXPECT_REFUSED("{\"outputs\":[" + repeated("{}", 4097) + "]}", "more inputs or outputs than the limit");
   EXPECT_REFUSED("{\"inputs\":[{\"name\":\"x\",\"shape\":[" + repeated("1", 257) + "]}]}",
                  "more dimensions than the limit of 256");
-  const std::string values = "[" + repeated("0", 1'000'000) + "]";  // a million and the array
+  const std::string values = "[" + repeated("0", 1'000'000) + "]";  // a million values and the array
   EXPECT_THROW(request_json(values), base::Error);
   EXPECT_EQ(request_json("[" + repeated("0", 999'999) + "]").size(), 999'999u);
 }
@@ -246,7 +246,7 @@ TEST(KserveRequest, RefusesDataThatDoesNotFit) {
   EXPECT_REFUSED(input("FP33", "[1]", "[1]"), "unknown datatype");
 }
 
-/// A request with one binary input of `bytes` and its JSON length.
+/// A request with one binary input `bytes`, and the length of its JSON part.
 std::pair<std::string, size_t> binary(const std::string& type, const std::string& shape,
                                       const std::string& bytes, size_t declared) {
   std::string json = R"({"inputs":[{"name":"x","datatype":")" + type + R"(","shape":)" + shape +

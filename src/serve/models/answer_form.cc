@@ -1,4 +1,4 @@
-// The outputs of an answer.
+// Forms the outputs of an answer.
 #include "serve/models/answer_form.h"
 
 #include <utility>

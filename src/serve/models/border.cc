@@ -1,4 +1,4 @@
-// The border of a model.
+// Validates requests at the border of a model.
 #include "serve/models/border.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ std::string list_names(const std::vector<std::string>& names) {
   return out + "]";
 }
 
-/// The open extents of `pattern` among `dims`, whose first `first` are not the pattern's.
+/// The extents in `dims` where `pattern` is open; `dims` has `first` more dimensions in front.
 std::vector<int64_t> open_extents(const tensor::Dims& pattern, size_t first, const tensor::Dims& dims) {
   std::vector<int64_t> open;
   for (size_t d = 0; d < pattern.size() && first + d < dims.size(); ++d) {
@@ -25,7 +25,7 @@ std::vector<int64_t> open_extents(const tensor::Dims& pattern, size_t first, con
   return open;
 }
 
-/// `from`, which has the form of `old`, in the form of `wanted`.
+/// Reshapes `from`, which has the form `old`, to the form `wanted`.
 tensor::Dims reshaped(const tensor::Dims& old, const tensor::Dims& wanted, bool is_batched,
                       const tensor::Dims& from) {
   const std::vector<int64_t> open = open_extents(old, is_batched ? 1 : 0, from);
@@ -45,7 +45,7 @@ void Border::check(const WireTensor& got, const TensorConfig& want) const {
   bool fits = got.dims.size() == want.dims.size() + first;
   for (size_t d = 0; fits && d < want.dims.size(); ++d)
     fits = want.dims[d] == -1 || want.dims[d] == got.dims[first + d];
-  if (!fits) {  // the words are made here alone: this is on the way of every request
+  if (!fits) {  // the text is built only on errors: every request passes here
     tensor::Dims expected = want.dims;
     if (first == 1) expected.insert(expected.begin(), -1);
     base::fail_invalid("unexpected shape for input '", got.name, "' for model '", config_.name,
@@ -62,7 +62,7 @@ void Border::check(const WireTensor& got, const TensorConfig& want) const {
 CheckedInputs Border::take(InferRequest& request, size_t first, size_t last) const {
   last = std::min(last, config_.inputs.size());
   std::vector<std::string> missing;
-  std::vector<size_t> places;  // in the request
+  std::vector<size_t> places;  // position in the request
   for (size_t i = first; i < last; ++i) {
     const TensorConfig& want = config_.inputs[i];
     const auto at = std::find_if(request.inputs.begin(), request.inputs.end(),

@@ -1,4 +1,4 @@
-// What passes a model's border: order, rows, and the words for what does not.
+// Tests what passes a model's border: order, rows, and the messages of refusals.
 #include "serve/models/border.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ ModelConfig two_inputs() {
   return config;
 }
 
-/// What the border says of these inputs; empty: they pass.
+/// The border's error for these inputs; empty if they pass.
 std::string refusal(std::vector<WireTensor> inputs) {
   const ModelConfig config = two_inputs();
   InferRequest request;

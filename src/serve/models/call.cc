@@ -1,4 +1,4 @@
-// One client's request from the border of a model to its answer.
+// One client's request, from the border of a model to its answer.
 #include "serve/models/call.h"
 
 #include <functional>
@@ -26,7 +26,7 @@ void Call::give_part(InferResponse&& response, int64_t infer_ns, int64_t begin_n
   if (parts_++ == 0) model_.metrics()->count_first_response(end_ns - sink_.received_ns);
 }
 
-/// Throws what the sink throws where the answer has no wire form; then it is not counted.
+/// Throws the sink's error if the answer has no wire form; the answer is then not counted.
 void Call::hand_over(InferResponse&& response) {
   bool is_counted = false;
   const auto count = [&, timing = response.timing] {
@@ -41,7 +41,7 @@ void Call::hand_over(InferResponse&& response) {
   if (sink_.observer) sink_.observer->on_answer(response);
   sink_.done(std::move(response));
   if (sink_.observer) sink_.observer->on_told();
-  count();  // a sink inside the process has nothing to send
+  count();  // a sink inside the process sends nothing
 }
 
 void Call::fail(const base::Error& error, sched::Ending ending, const sched::Timing& timing) {

@@ -1,4 +1,4 @@
-// A model made of others.
+// A model that is composed of other models.
 #include "serve/models/ensemble_model.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 using Step = EnsembleConfig::Step;
 using Tensors = std::map<std::string, WireTensor>;
 
-/// A tensor's type and extents as seen from outside, the batch included.
+/// A tensor's type and extents as clients see them, including the batch.
 struct Outline {
   std::string model;
   WireType type;
@@ -46,7 +46,7 @@ const TensorConfig& need(const std::vector<TensorConfig>& list, const std::strin
   return *at;
 }
 
-/// What a step's model must be besides having the tensors: able to take what the ensemble lets through.
+/// Checks that a step's model can take every request that the ensemble accepts.
 void check_step(const ModelConfig& config, const Step& step, const ModelConfig& member) {
   base::require(!member.is_decoupled, "ensemble '", config.name, "': step '", step.model,
                 "' is decoupled, and a step has one answer");
@@ -62,7 +62,7 @@ void check_step(const ModelConfig& config, const Step& step, const ModelConfig& 
   }
 }
 
-/// What the ensemble and its members say of one tensor must agree. True if a member keeps sequences.
+/// Checks that the ensemble and its members agree on each tensor. Returns true if a member keeps sequences.
 bool check_members(const ModelConfig& config, const FindModel& find) {
   std::map<std::string, Outline> outlines;
   bool takes_sequences = false;
@@ -94,7 +94,7 @@ bool check_members(const ModelConfig& config, const FindModel& find) {
   return takes_sequences;
 }
 
-/// The configuration of an ensemble, whose steps are checked one by one.
+/// Completes the configuration of an ensemble, and checks its steps one by one.
 ModelConfig complete_ensemble(const ModelSource& source) {
   ModelConfig config = source.config;
   config.name = source.name;
@@ -110,7 +110,7 @@ ModelConfig complete_ensemble(const ModelSource& source) {
 
 }  // namespace
 
-/// One run. Steps that finish at the same time meet at the lock; what they start goes outside of it.
+/// One run. Steps that finish at the same time meet at the lock; what they start is submitted outside it.
 struct EnsembleModel::Flow {
   struct State {
     Tensors tensors;
@@ -121,7 +121,7 @@ struct EnsembleModel::Flow {
       : model(own), call(own, given, std::move(sink)) {}
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
-  /// Also of a run whose steps were dropped without a word, because there was no memory for one.
+  /// Also counts a run whose steps were dropped without an error, for lack of memory for one.
   ~Flow() {
     if (running) running->fetch_sub(1);
   }
@@ -135,7 +135,7 @@ struct EnsembleModel::Flow {
   base::Guarded<State> state;
 
   const std::vector<Step>& steps() const { return model.config().ensemble->steps; }
-  /// True for the one who may answer.
+  /// True for the caller that may answer, which is the first.
   bool end() {
     return state.with([](State& s) { return !std::exchange(s.is_over, true); });
   }
@@ -143,13 +143,13 @@ struct EnsembleModel::Flow {
     if (end()) leave([&] { call.fail(error, ending); });
   }
   void answer(Tensors&& results);
-  /// The last answer. What is thrown while it is made (there is no memory) ends the run all the same.
+  /// Gives the last answer. If creating it throws (for lack of memory), the run ends nevertheless.
   template <class Last>
   void leave(const Last& last) {
     try {
       last();
     } catch (const std::exception&) {
-      // Without its sink the call says that it was dropped.
+      // Without its sink, the call reports that it was dropped.
     }
   }
 };
@@ -182,7 +182,7 @@ void EnsembleModel::Flow::answer(Tensors&& results) {
   });
 }
 
-/// The tensors of clients are checked here, those of steps by their models.
+/// Checks the clients' tensors; the models of the steps check theirs.
 void EnsembleModel::infer(InferRequest request, InferSink sink) {
   const auto flow = std::make_shared<Flow>(*this, request, std::move(sink));
   CheckedInputs inputs;
@@ -218,7 +218,7 @@ void EnsembleModel::infer(InferRequest request, InferSink sink) {
   }
 }
 
-/// Starts every step whose inputs are there; answers when all outputs are.
+/// Starts every step whose inputs are present; answers when all outputs are.
 void EnsembleModel::advance(const std::shared_ptr<Flow>& flow) {
   std::vector<std::pair<size_t, InferRequest>> ready;
   Tensors results;

@@ -1,4 +1,4 @@
-// The store that texts of a server leave pages of known beginnings in.
+// The store in which a server's texts leave the pages of known prefixes.
 #include "serve/models/kept_pages.h"
 
 namespace trireme::serve {

@@ -1,4 +1,4 @@
-// The model that a version's directory or file holds.
+// Finds the model that a version's directory or file holds.
 #include "serve/models/model_file.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::string gguf_file_of(const std::string& path) {
   std::string found;
   for (const std::string& name : base::names_in(path, error)) {
     if (!name.ends_with(kEnding)) continue;
-    if (!found.empty()) return {};  // nobody says which
+    if (!found.empty()) return {};  // ambiguous
     found = path + "/" + name;
   }
   return found;
@@ -38,7 +38,7 @@ model::Model open_model(const std::string& path, const OtherModels& others) {
     const std::string gguf = gguf_file_of(path);
     return model::load_model(gguf.empty() ? path : gguf, {.takes_strings = true, .takes_pairs = true});
   } catch (const base::Error& e) {
-    // Says what is there, where it is no model that is read here.
+    // If no model is recognised, the message lists what the directory holds.
     if (e.code() != base::ErrorCode::not_found || !e.message().starts_with("directory '")) throw;
     throw base::Error(e.code(), base::concat(e.message(), "; it holds ", list_directory(path)));
   }
@@ -80,7 +80,7 @@ void keep_outputs(ir::Graph& graph, const std::string& places) {
 
 std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& key,
                                                             const OtherModels& others) {
-  // "<path>\n<number of the load>", and the outputs that are kept
+  // The key: "<path>\n<number of the load>", and the outputs that are kept.
   const size_t number = key.find('\n');
   model::Model model = open_model(key.substr(0, number), others);
   if (!keep_embedding(model)) model::hf::add_pair_score(model);

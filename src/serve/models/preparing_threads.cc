@@ -1,4 +1,4 @@
-// A queue of tasks and the threads that take from it.
+// A queue of tasks and the threads that run them.
 #include "serve/models/preparing_threads.h"
 
 #include "base/error.h"
@@ -10,7 +10,7 @@ PreparingThreads::PreparingThreads(int threads, size_t capacity) : tasks_(capaci
     threads_.emplace_back([this] {
       while (auto task = tasks_.pop()) {
         (*task)();
-        *task = nullptr;  // what it holds goes before it counts as ended
+        *task = nullptr;  // destroyed before the task counts as finished
         if (waiting_.fetch_sub(1) == 1) waiting_.notify_all();
       }
     });

@@ -1,4 +1,4 @@
-// Threads that prepare requests: order, refusal when full, and an end that leaves nothing behind.
+// Tests threads that prepare requests: order, refusal when full, and an end that leaves no task behind.
 #include "serve/models/preparing_threads.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace trireme::serve {
 namespace {
 
-/// Holds tasks back until it opens.
+/// Blocks tasks until it is opened.
 class Gate {
  public:
   void open() {
@@ -50,7 +50,7 @@ TEST(PreparingThreads, TheCallerGoesOnWhileTasksRunAndSeveralRunAtOnce) {
   Gate gate;
   PreparingThreads threads(2, 10);
   for (int i = 0; i < 2; ++i) threads.submit([&] { gate.pass(); });
-  gate.await(2);  // both are inside at once, and this thread is here
+  gate.await(2);  // both tasks run at once, besides this thread
   EXPECT_EQ(threads.waiting(), 2u);
   gate.open();
   threads.drain();

@@ -1,4 +1,4 @@
-// How a request stands in a model's queue.
+// Determines how a request waits in a model's queue.
 #include "serve/models/queue_rules.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void QueueRules::apply(const InferRequest& request, int64_t now_ns, sched::Reque
     timeout_ns = timeout_ns == 0 ? asked_ns : std::min(timeout_ns, asked_ns);
   }
   const int64_t until_ns = timeout_ns == 0 ? 0 : now_ns + timeout_ns;
-  part.finish_ns = request.deadline_ns;  // the caller's own: nobody listens after it
+  part.finish_ns = request.deadline_ns;  // the caller's own: nobody waits for the answer after it
   part.runs_late = queue.runs_late;
   if (!is_deadline_aware_) {
     part.deadline_ns = until_ns;

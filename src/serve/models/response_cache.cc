@@ -1,4 +1,4 @@
-// Answers kept for requests that come again.
+// Stores answers for requests that are repeated.
 #include "serve/models/response_cache.h"
 
 #include <utility>
@@ -12,7 +12,7 @@ ResponseCache::Key ResponseCache::key_of(uint64_t load, const std::vector<tensor
                                          const std::vector<std::string>& strings,
                                          const std::string& tenant) const {
   base::KeyedHash hash(hash_key_);
-  hash.add(load);  // stands for model, version and configuration: a reload begins anew
+  hash.add(load);  // identifies model, version and configuration, so a reload starts afresh
   hash.add(tenant);
   for (const tensor::Tensor& t : inputs) {
     hash.add(static_cast<uint64_t>(t.dtype()));
@@ -37,9 +37,9 @@ void ResponseCache::insert(const Key& key, const Outputs& outputs, uint64_t load
   Entry entry{.key = key, .outputs = {}, .bytes = 128, .load = load};
   for (const tensor::Tensor& t : outputs) entry.bytes += static_cast<size_t>(t.bytes());
   if (entry.bytes > max_bytes_) return;
-  // Copies: a row's view would keep its whole batch in memory, uncounted.
+  // Cloned, because a view of a row would keep its whole batch in memory, uncounted.
   for (const tensor::Tensor& t : outputs) entry.outputs.push_back(t.clone());
-  std::list<Entry> gone;  // freed outside of the lock
+  std::list<Entry> gone;  // freed outside the lock
   table_.with([&](Table& table) {
     if (table.by_key.count(key) > 0) return;
     table.bytes += entry.bytes;
@@ -55,7 +55,7 @@ void ResponseCache::insert(const Key& key, const Outputs& outputs, uint64_t load
 }
 
 void ResponseCache::forget(uint64_t load) {
-  std::list<Entry> gone;  // freed outside of the lock
+  std::list<Entry> gone;  // freed outside the lock
   table_.with([&](Table& table) {
     for (auto at = table.entries.begin(); at != table.entries.end();) {
       const auto entry = at++;

@@ -1,4 +1,4 @@
-// The response cache: what makes keys differ, and what is let go first.
+// Tests the response cache: what makes keys differ, and which entries are evicted first.
 #include "serve/models/response_cache.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(ResponseCache, TellsApartWhatDiffersInAnything) {
   keys.insert(cache.key_of(1, {Tensor::from<int32_t>({2}, {1, 2}), Tensor::from<int32_t>({2}, {3, 4})}));
   EXPECT_EQ(keys.size(), 8u);
   EXPECT_EQ(cache.key_of(1, {a}), cache.key_of(1, {a.clone()}));
-  EXPECT_NE(cache.key_of(1, {a}), ResponseCache(1 << 20).key_of(1, {a}));  // keyed at random
+  EXPECT_NE(cache.key_of(1, {a}), ResponseCache(1 << 20).key_of(1, {a}));  // each cache has a random key
 }
 
 TEST(ResponseCache, LetsGoWhatWasUsedLongestAgo) {

@@ -1,4 +1,4 @@
-// What every kind of model answers.
+// Implements what all kinds of models have in common.
 #include "serve/models/served_model.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace trireme::serve {
 ServedModel::ServedModel(ModelSource source, ModelConfig config, const ModelHost& host,
                          const ModelMetrics* earlier, int instances)
     : source_(std::move(source)), env_(host.env), tenants_(host.tenants), config_(std::move(config)) {
-  metadata({});  // throws for a type that the protocol cannot name
+  metadata({});  // throws for a type that the protocol has no name for
   const MetricLabels labels = metric_labels();
   metrics_ = std::make_shared<ModelMetrics>(
       host.metrics, labels, std::max<int64_t>(1, config_.max_batch_size.value_or(0)), earlier);

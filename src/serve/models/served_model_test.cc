@@ -1,5 +1,5 @@
-// Another kind of model behind the interface: text in, a stream of answers out, with its own way to compute
-// them.
+// Tests another kind of model behind the interface: text in, a stream of answers out, with its own way to
+// compute them.
 #include "serve/models/served_model.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr sched::Timing kTiming{.enqueued_ns = 1, .started_ns = 2, .computed_ns = 3, .finished_ns = 4};
 
-/// Answers a text letter by letter, at once and on the caller's thread.
+/// Answers with the letters of a text one by one, at once and on the caller's thread.
 class Speller final : public ServedModel {
  public:
   explicit Speller(const ModelHost& host)
@@ -55,7 +55,7 @@ class Speller final : public ServedModel {
   }
 };
 
-/// What the observer and the client are told, in one row.
+/// Records in one text what the observer and the client are told.
 struct Story final : RequestObserver {
   std::string told;
   void on_answer(InferResponse& response) override {
@@ -88,7 +88,7 @@ class ServedModelTest : public testing::Test {
             .part = [this](InferResponse&& r) { letters_ += r.outputs.at(0).tensor.strings.at(0); },
             .observer = story_};
   }
-  /// A count of the statistics.
+  /// A count from the statistics.
   int64_t count(const char* kind) const {
     return model_.stats().at("inference_stats").at(kind).at("count").as_int();
   }

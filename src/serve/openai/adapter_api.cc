@@ -1,4 +1,4 @@
-// Loading and unloading adapters while the server runs.
+// Loads and unloads adapters while the server runs.
 #include "serve/openai/adapter_api.h"
 
 #include <memory>
@@ -28,7 +28,7 @@ std::string text_of(const Json& body, const char* name) {
   return member->as_string();
 }
 
-/// The one model that takes adapters, for names without a model.
+/// The only model that takes adapters, for names that do not state a model.
 std::string only_model(const KserveCore& core) {
   std::string found;
   for (const std::shared_ptr<ServedModel>& model : core.serving()) {

@@ -1,4 +1,4 @@
-// One request of the OpenAI API for texts.
+// One text completion request of the OpenAI API.
 #include "serve/openai/completion_call.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ size_t characters_in(std::string_view utf8) {
 
 }  // namespace
 
-/// One of the answers, as the model tells it.
+/// Receives one of the answers from the model.
 class CompletionCall::Reader final : public TextReader {
  public:
   Reader(std::shared_ptr<CompletionCall> call, size_t answer) : call_(std::move(call)), answer_(answer) {}
@@ -74,23 +74,23 @@ void CompletionCall::start(TextModel& model, const std::vector<std::vector<int64
     for (size_t i = 0; i < answers_.size() && !is_done_; ++i) {
       TextAsk ask = request_.ask;
       ask.generate.prompt = prompts[prompt_of(i)];
-      // As unsigned numbers, which may wrap round.
+      // In unsigned arithmetic, which may wrap around.
       ask.generate.sampling.seed =
           static_cast<int64_t>(static_cast<uint64_t>(ask.generate.sampling.seed) + i % each);
       model.ask(std::move(ask), std::make_shared<Reader>(shared_from_this(), i));
     }
   } catch (const base::Error& error) {
-    fail(error);  // the others see that nobody reads any more
+    fail(error);  // the other answers see that nobody reads any more
   }
 }
 
 bool CompletionCall::is_gone() const {
-  const std::lock_guard lock(mutex_);  // a refusal may be sent by the connection's thread meanwhile
+  const std::lock_guard lock(mutex_);  // the connection's thread may be sending a refusal
   return is_done_ || (is_open_ ? stream_.client_gone() : reply_.client_gone());
 }
 
-/// The tokens that a piece has log probabilities of: with the first, where the prompt stands before it, those
-/// of the prompt, of whose first nobody knows any.
+/// The tokens of a piece that have log probabilities. With echo, the first piece also gives those of the
+/// prompt, whose first token has none.
 std::vector<AnswerToken> CompletionCall::tokens_of(size_t answer, const TextPiece& piece) {
   Answer& a = answers_[answer];
   std::vector<AnswerToken> tokens;
@@ -128,7 +128,7 @@ void CompletionCall::take(size_t answer, const TextPiece& piece) {
     return;
   }
   a.end.answer_tokens += is_token ? 1 : 0;  // so far
-  std::string told;                         // where some of it is held back
+  std::string told;                         // differs from `added` if some of it is held back
   if (request_.finds_calls) told = a.tools.push(added);
   const std::string_view text = request_.finds_calls ? told : added;
   if (text.empty() && tokens.empty()) return;
@@ -149,18 +149,18 @@ void CompletionCall::end(size_t answer, const TextEnd& end) {
   if (request_.wants_usage) send_event(chunk_head_ + "],\"usage\":" + usage() + "}\n\n");
   stream_.write("data: [DONE]\n\n");
   stream_.finish();
-  is_done_ = true;  // nothing more is sent
+  is_done_ = true;  // nothing more will be sent
 }
 
 void CompletionCall::fail(const base::Error& error) {
   const std::lock_guard lock(mutex_);
   if (is_done_.exchange(true)) return;
-  if (!is_open_) return reply_.send(openai_error(error));  // the status can still say it
+  if (!is_open_) return reply_.send(openai_error(error));  // the status can still report it
   stream_.write("data: " + openai_error_body(error) + "\n\n");
   stream_.finish();
 }
 
-/// Begins the stream with the first chunk; until then a failure has a status.
+/// Begins the stream with the first chunk; until then, a failure can have a status.
 bool CompletionCall::open() {
   if (is_open_) return false;
   stream_ = reply_.stream(event_stream_head(origin_.id, origin_.headers));
@@ -183,7 +183,7 @@ bool CompletionCall::keep_alive(int64_t now_ns, int64_t interval_ns) {
   return true;
 }
 
-/// {"id":...,"model":..., without its end.
+/// The beginning {"id":...,"model":..., of an answer.
 std::string CompletionCall::head(bool is_chunk) const {
   std::string out = "{\"id\":\"";
   out += request_.is_chat ? "chatcmpl-" : "cmpl-";
@@ -202,7 +202,7 @@ std::string CompletionCall::usage() const {
   int64_t prompt = 0, known = 0, answer = 0;
   for (size_t i = 0; i < answers_.size(); ++i) {
     answer += answers_[i].end.answer_tokens;
-    if (i % static_cast<size_t>(request_.best_of) != 0) continue;  // a prompt counts once
+    if (i % static_cast<size_t>(request_.best_of) != 0) continue;  // each prompt counts once
     prompt += answers_[i].end.prompt_tokens;
     known += answers_[i].end.known_tokens;
   }
@@ -222,13 +222,13 @@ std::vector<ToolCall> CompletionCall::kept(std::vector<ToolCall> calls) const {
   return calls;
 }
 
-/// Calls are the reason of an end, but where the one function was named that is called.
+/// Tool calls are the finish reason, unless the request named the function to call.
 std::string_view CompletionCall::finish_with(const std::vector<ToolCall>& calls,
                                              std::string_view finish) const {
   return calls.empty() || !request_.called.empty() ? finish : kCalls;
 }
 
-/// What was held back of a stream, and its end.
+/// Sends the text that was held back, and the end of the stream.
 void CompletionCall::end_chunks(size_t answer, std::string_view finish) {
   ToolAnswer rest;
   if (request_.finds_calls) rest = answers_[answer].tools.finish();
@@ -256,8 +256,8 @@ void CompletionCall::append_calls(std::string& out, const std::vector<ToolCall>&
   out += ']';
 }
 
-/// What a chunk adds: a completion's text, or a chat's delta, whose first names the role and whose last is
-/// empty.
+/// Appends what a chunk adds: a completion's text, or a chat's delta, the first of which names the role and
+/// the last is empty.
 void CompletionCall::append_chunk_text(std::string& out, std::string_view text, bool is_first,
                                        const Chunk& chunk) const {
   if (!request_.is_chat) {
@@ -289,7 +289,7 @@ void CompletionCall::append_log_probabilities(std::string& out, std::span<const 
 void CompletionCall::send_chunk(size_t answer, const Chunk& chunk) {
   Answer& a = answers_[answer];
   const bool is_first = !std::exchange(a.has_begun, true);
-  constexpr size_t kBeside = 256;  // what most chunks have of quotes, names and log probabilities
+  constexpr size_t kBeside = 256;  // space for quotes, names and log probabilities in most chunks
   std::string json;
   json.reserve(chunk_head_.size() + chunk.text.size() + kBeside);
   json += chunk_head_;
@@ -322,7 +322,7 @@ void CompletionCall::send_chunk(size_t answer, const Chunk& chunk) {
   send_event(std::move(json));
 }
 
-/// The answers that are given: of each prompt all, or the likeliest by the mean of their logarithms.
+/// The answers to return: for each prompt, all, or the likeliest by mean log probability.
 std::vector<size_t> CompletionCall::chosen() const {
   const auto each = static_cast<size_t>(request_.best_of), wanted = static_cast<size_t>(request_.choices);
   const auto mean = [&](size_t i) {
@@ -341,7 +341,7 @@ std::vector<size_t> CompletionCall::chosen() const {
   return given;
 }
 
-/// The whole message of a chat; returns how it ended.
+/// Appends the whole message of a chat; returns its finish reason.
 std::string_view CompletionCall::append_message(std::string& out, const std::string& text,
                                                 std::string_view finish) const {
   ToolAnswer answer{.content = text};
@@ -390,7 +390,7 @@ void CompletionCall::send_whole() {
   http::Response response = http::json_response(200, json + "],\"usage\":" + usage() + "}");
   response.headers.emplace_back("X-Request-Id", origin_.id);
   response.headers.insert(response.headers.end(), origin_.headers.begin(), origin_.headers.end());
-  is_done_ = true;  // nothing more is sent
+  is_done_ = true;  // nothing more will be sent
   reply_.send(std::move(response));
 }
 

@@ -1,4 +1,4 @@
-// Requests of the OpenAI API for texts.
+// Reads text completion requests of the OpenAI API.
 #include "serve/openai/completion_request.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::vector<int64_t> tokens_of(std::string_view member, const Json& list) {
   return tokens;
 }
 
-/// A string, a list of strings, a list of tokens or a list of those.
+/// Reads a string, a list of strings, a list of tokens or a list of such lists.
 std::vector<Prompt> prompts_of(std::string_view member, const Json& given) {
   if (given.is_string()) return {given.as_string()};
   if (!given.is_array() || given.size() == 0)
@@ -77,7 +77,7 @@ void read_sampling(const Members& m, engine::SamplingOptions& s, int64_t seed) {
   s.seed = m.integer("seed", seed, INT64_MIN, INT64_MAX);
 }
 
-/// {"token": bias}: added to the logits of tokens by their numbers.
+/// Reads {"token": bias}: biases that are added to the logits of tokens, given by their numbers.
 void read_biases(const Members& m, engine::GenerateRequest& r) {
   constexpr double kMost = 100;
   const Json* given = m.find("logit_bias");
@@ -96,8 +96,8 @@ void read_biases(const Members& m, engine::GenerateRequest& r) {
   }
 }
 
-/// Members that would change an answer and are not served are refused, so that nobody takes one for what he
-/// asked for.
+/// Refuses members that would change an answer but are not supported, so that no client takes an answer for
+/// what it asked for.
 void refuse_others(const Members& m) {
   for (const char* name :
        {"suffix", "prompt_logprobs", "guided_whitespace_pattern", "allowed_token_ids", "bad_words",
@@ -133,7 +133,7 @@ CompletionRequest common(const Members& m, int64_t seed) {
   return r;
 }
 
-/// Clients send a call's arguments as text, templates write them as an object.
+/// Clients send the arguments of a call as text, but templates write them as an object.
 void open_arguments(Json& call) {
   Json* function = call.find("function");
   Json* arguments = function == nullptr ? nullptr : function->find("arguments");
@@ -146,12 +146,12 @@ void open_arguments(Json& call) {
   }
 }
 
-/// A message as templates take it: its content one text, which clients also send in parts.
+/// Converts a message to the form of templates: its content is one text, which clients may send in parts.
 Json message_of(const Json& given) {
   const Json* role = given.find("role");
   if (role == nullptr || !role->is_string()) fail_member("messages", "each is an object with a role");
   Json message = given;
-  if (role->as_string() == "developer") message.set("role", "system");  // the newer name of the same
+  if (role->as_string() == "developer") message.set("role", "system");  // the newer name of the same role
   if (Json* calls = message.find("tool_calls"); calls != nullptr && calls->is_array()) {
     for (Json& call : calls->as_array()) open_arguments(call);
   }
@@ -170,7 +170,7 @@ Json message_of(const Json& given) {
   return message;
 }
 
-/// Throws unless each tool is a function with a name of its own.
+/// Throws unless each tool is a function with a unique name.
 void check_tools(const Json& tools) {
   if (!tools.is_array()) fail_member("tools", "expected a list");
   std::set<std::string> names;
@@ -183,7 +183,7 @@ void check_tools(const Json& tools) {
   }
 }
 
-/// none, auto, required, or {"type": "function", "function": {"name"}}; true: tools may be called.
+/// Reads none, auto, required, or {"type": "function", "function": {"name"}}; true if tools may be called.
 bool read_tool_choice(const Json* choice, CompletionRequest& r) {
   if (choice == nullptr) return true;
   if (choice->is_string()) {
@@ -200,7 +200,7 @@ bool read_tool_choice(const Json* choice, CompletionRequest& r) {
   return true;
 }
 
-/// Tools go to the template; what calls them is found in the answer.
+/// Tools are passed to the template, and calls are searched in the answer.
 void read_tools(const Members& m, CompletionRequest& r) {
   const Json* tools = m.find("tools");
   if (tools != nullptr) check_tools(*tools);

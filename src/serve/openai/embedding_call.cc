@@ -1,4 +1,4 @@
-// Embeddings of texts and scores of pairs over the OpenAI API.
+// Embeddings of texts, and scores of pairs, over the OpenAI API.
 #include "serve/openai/embedding_call.h"
 
 #include <algorithm>
@@ -28,10 +28,10 @@ constexpr const char *kScore = "score", *kLogits = "logits";
   throw MemberError(ErrorCode::invalid_argument, member, what);
 }
 
-/// Rows that a request asks for: of pairs that are scored their number, else that of its texts.
+/// The rows that a request needs: one per scored pair, else one per text.
 size_t rows_of(const EmbeddingRequest& request) { return request.texts.size() - request.firsts; }
 
-/// One request's texts or pairs, run in several batches that end in any order.
+/// The texts or pairs of one request, run in several batches that end in any order.
 class EmbeddingCall {
  public:
   using Answer = std::function<std::string(const Embedded&)>;
@@ -48,7 +48,7 @@ class EmbeddingCall {
     return is_over_ || reply_->client_gone();
   }
 
-  /// The rows from `first` on.
+  /// Stores the rows from `first` on.
   void take(size_t first, const InferResponse& response) {
     const tensor::Tensor& values = response.outputs.at(0).tensor.values;
     const auto width = static_cast<size_t>(values.dims().back());
@@ -77,14 +77,14 @@ class EmbeddingCall {
   const EmbeddingRequest request_;
   const std::shared_ptr<http::Reply> reply_;
   const Answer answer_;
-  std::vector<std::vector<float>> rows_;  // each written by one batch
+  std::vector<std::vector<float>> rows_;  // each row is written by one batch
   std::atomic<size_t> left_;
   std::atomic<int64_t> tokens_{0};
   mutable std::mutex mutex_;
-  bool is_over_ = false;  // under the mutex
+  bool is_over_ = false;  // guarded by the mutex
 };
 
-/// The first `dimensions` numbers of a row, of length 1 again; 0: all as they are.
+/// The first `dimensions` numbers of a row, normalised to length 1 again; 0 leaves the row unchanged.
 std::vector<float> shortened(const std::vector<float>& row, int64_t dimensions) {
   const auto wanted = static_cast<size_t>(dimensions);
   if (wanted == 0 || wanted >= row.size()) return row;
@@ -176,7 +176,7 @@ bool embeds_texts(const ModelConfig& config) {
          config.outputs[0].dims.size() == 1;
 }
 
-/// A model that scores pairs of texts (model/hf/pair_scores.h).
+/// Whether a model scores pairs of texts (model/hf/pair_scores.h).
 bool scores_pairs(const ModelConfig& config) {
   return is_text(config, 0, kText) && is_text(config, 1, kPair) && config.is_batched();
 }
@@ -186,8 +186,8 @@ bool has_output(const ModelConfig& config, const std::string& name) {
                      [&](const TensorConfig& t) { return t.name == name; });
 }
 
-/// Throws not_found for a model that does not do what is asked for; makes pairs single texts for one that
-/// embeds.
+/// Throws not_found for a model that cannot do what is asked; for a model that embeds, turns pairs into
+/// single texts.
 void fit_to_model(EmbeddingRequest& request, const ModelConfig& config) {
   if (scores_pairs(config)) {
     if (request.firsts == 0)
@@ -207,7 +207,7 @@ void fit_to_model(EmbeddingRequest& request, const ModelConfig& config) {
              "and a WordPiece tokenizer");
 }
 
-/// Of rows first .. first + count - 1 the texts at one place of a pair.
+/// The texts for one side of the pairs, for rows first .. first + count - 1.
 WireTensor texts_of(const EmbeddingRequest& request, const TensorConfig& input, size_t first, size_t count) {
   WireTensor tensor{.name = input.name, .type = std::nullopt};
   const bool is_second = input.name == kPair;
@@ -227,7 +227,7 @@ void embed(const KserveCore& core, const std::shared_ptr<ServedModel>& model, Em
   const ModelConfig& config = model->config();
   fit_to_model(request, config);
   auto most = static_cast<size_t>(*config.max_batch_size);
-  // What begins is not interrupted: few texts at a time leave the way free.
+  // A running batch is not interrupted, so background requests use few texts at a time.
   if (request.is_background) most = std::min(most, kMostBackgroundTexts);
   const size_t count = rows_of(request);
   const size_t texts = request.firsts > 0 ? 2 : 1;

@@ -1,4 +1,4 @@
-// Responses that the server keeps for a while.
+// Responses that the server stores for a limited time.
 #include "serve/openai/kept_responses.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace trireme::serve {
 namespace {
 
-/// With what the tables take.
+/// The size in memory, including the tables.
 int64_t bytes_of(const KeptResponse& kept) {
   constexpr size_t kBeside = 512;
   return static_cast<int64_t>(kept.response.size() + kept.input.size() + kBeside);
@@ -87,7 +87,7 @@ void KeptResponses::erase(Entries::iterator entry) {
   entries_.erase(entry);
 }
 
-/// All are kept for the same time, so the oldest are those whose time is over.
+/// All responses are kept for the same time, so the oldest expire first.
 void KeptResponses::drop_old() {
   const int64_t now_ns = clock_.now_ns();
   while (!by_age_.empty()) {
@@ -97,7 +97,7 @@ void KeptResponses::drop_old() {
   }
 }
 
-/// Whoever has most loses his oldest, so that nobody is driven out by another.
+/// Evicts the oldest response of the tenant that uses most, so that no tenant evicts another's.
 void KeptResponses::make_room(int64_t bytes) {
   while (!entries_.empty() &&
          (bytes_ + bytes > limits_.bytes || static_cast<int64_t>(entries_.size()) >= limits_.responses)) {

@@ -1,4 +1,4 @@
-// Responses that are kept: whose they are, how many, how long, and what a conversation is made of.
+// Tests kept responses: their owners, limits of number and time, and how conversations are built.
 #include "serve/openai/kept_responses.h"
 
 #include <gtest/gtest.h>
@@ -41,14 +41,14 @@ TEST_F(KeptResponsesTest, AreOfOneTenantAndForATime) {
   EXPECT_FALSE(has(kept, "a", "one"));
   EXPECT_EQ(kept.bytes(), 0);
   kept.add("a", "two", response_of(5));
-  kept.add("a", "one", response_of(5));  // whoever was first has the id
+  kept.add("a", "one", response_of(5));  // the first one with the id stays
   EXPECT_TRUE(has(kept, "a", "two"));
   kept.remove("a", "two");
   EXPECT_EQ(kept.size(), 0U);
   EXPECT_FALSE(has(kept, "a", "two"));
 }
 
-/// Against a list that is searched: who has most loses his oldest.
+/// Compared with a list that is searched: the tenant that uses most loses its oldest response.
 TEST_F(KeptResponsesTest, AreBoundedWithoutDrivingOthersOut) {
   constexpr int64_t kMost = 20000;
   KeptResponses kept({.responses = 30, .bytes = kMost, .ns = INT64_MAX / 2}, clock);
@@ -59,7 +59,7 @@ TEST_F(KeptResponsesTest, AreBoundedWithoutDrivingOthersOut) {
   std::deque<Known> known;  // by age
   base::Rng random(3);
   for (int i = 0; i < 2000; ++i) {
-    // One tenant asks much more than the others.
+    // One tenant sends far more requests than the others.
     const std::string tenant = random.below(10) < 8 ? "loud" : random.below(2) == 0 ? "b" : "c";
     const size_t size = random.below(200) == 0 ? kMost : random.below(1500);
     const std::string id = std::to_string(i);

@@ -1,4 +1,4 @@
-// The OpenAI API.
+// The routes of the OpenAI API.
 #include "serve/openai/openai.h"
 
 #include <algorithm>
@@ -22,13 +22,13 @@ namespace {
 using base::Json;
 
 constexpr std::string_view kModels = "/v1/models", kResponses = "/v1/responses";
-/// Bodies of more bytes are read by threads of their own: some milliseconds of tokenizing.
+/// Longer bodies are handled by other threads, because tokenizing them takes milliseconds.
 constexpr size_t kLongBody = 16 << 10, kMostLongRequests = 256;
-/// What bodies have that ask for a form of their answers, the last where they spell it letter by letter.
-/// Others may have it, too.
+/// Words in bodies that ask for a form of answers; the last one for bodies that spell such a word with
+/// escapes. Other bodies may contain them, too.
 constexpr std::string_view kFormWords[] = {"response_format", "structured_outputs", "guided_", "tool_choice",
                                            "json_schema",     "json_object",        "\\u00"};
-/// No token of a published vocabulary is longer: a text of more bytes cannot fit, whatever is in it.
+/// No token of a published vocabulary is longer: a text of more bytes per token cannot fit.
 constexpr int64_t kLongestToken = 512;
 
 enum class Path : uint8_t {
@@ -86,19 +86,19 @@ std::string hexadecimal(uint64_t number) {
   return std::move(out).str();
 }
 
-/// Of a request of the server's own; null: it is a client's.
+/// The data of a request that the server makes itself; null for a client's.
 const OpenAiApi::Own* own_of(const http::Request& request) {
   return static_cast<const OpenAiApi::Own*>(request.own.get());
 }
 
 http::Response ok_json(const Json& json) { return http::json_response(200, json.dump()); }
 
-/// Whose quotas are counted by what follows.
+/// The caller, whose quotas are charged later.
 Caller caller_of(const http::Request& request) {
   return {.header = [&request](const std::string& name) { return request.header(name); }, .is_counted = true};
 }
 
-/// A header that holds a whole number; 0: there is none. Throws invalid_argument for anything else.
+/// A header that holds a whole number; 0 if it is absent. Throws invalid_argument for anything else.
 uint64_t number_of(const http::Request& request, std::string_view header) {
   const std::string_view text = request.header(header);
   if (text.empty()) return 0;
@@ -128,14 +128,14 @@ std::string text_member(const Json& json, std::string_view name) {
   return member->as_string();
 }
 
-/// Throws for a text that is longer than any prompt of the model, before it costs time.
+/// Throws for a text that is longer than any prompt of the model, before time is spent on it.
 const std::string& require_size(const std::string& text, const TextModel& model) {
   base::require(static_cast<int64_t>(text.size() / kLongestToken) < model.max_length(), "the prompt has ",
                 text.size(), " bytes, and the model takes ", model.max_length(), " tokens");
   return text;
 }
 
-/// A page of the items that a response answered, the last first unless `order` says asc.
+/// A page of the items that a response answered, the latest first unless `order` is asc.
 Json input_items(const Json& items, std::string_view query) {
   const int64_t limit = page_of(query);
   const std::string after = query_value(query, "after"), order = query_value(query, "order");
@@ -174,7 +174,7 @@ bool OpenAiApi::takes(std::string_view path) {
 }
 
 int64_t OpenAiApi::next_seed() const {
-  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;  // numbers that follow each other share no bits
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;  // makes successive numbers differ in all bits
   return static_cast<int64_t>((first_number_ + ++numbers_ * kOdd) >> 1);
 }
 
@@ -221,33 +221,33 @@ bool OpenAiApi::makes_answers(std::string_view path) {
   return which == Path::completions || which == Path::chat || which == Path::embeddings;
 }
 
-/// The id of the answer, without its kind.
+/// The id of an answer, without the prefix for its kind.
 std::string OpenAiApi::id_of(const http::Request& request) const {
   const Own* own = own_of(request);
   return own != nullptr ? own->id : hexadecimal(static_cast<uint64_t>(next_seed()));
 }
 
-/// The word that tells tenants apart.
+/// The value that identifies the tenant.
 std::string OpenAiApi::tenant_of(const http::Request& request) const {
   if (const Own* own = own_of(request)) return own->tenant;
   return core_.tenants().names_by_header() ? std::string(request.header(core_.tenants().header()))
                                            : std::string();
 }
 
-/// What a request takes of its key's quota, and what its reply says of that; null: nobody counts. Throws
-/// QuotaError where too little is left.
+/// Charges a request to the quota of its key, and adds headers about that to the reply; null if no quota
+/// applies. Throws QuotaError if too little is left.
 std::shared_ptr<TokenCharge> OpenAiApi::charge(const http::Request& request, int64_t prompt_tokens,
                                                int64_t answer_tokens, ReplyHeaders& headers) const {
   if (!core_.keys().is_on() || own_of(request) != nullptr) return nullptr;
   const auto key = core_.keys().find(request.header("authorization"));
-  if (key == nullptr) return nullptr;  // let in by a rule
+  if (key == nullptr) return nullptr;  // admitted by a rule instead
   const int64_t now_ns = core_.now_ns();
   auto charge = std::make_shared<TokenCharge>(key->account, prompt_tokens, answer_tokens, now_ns);
   headers = key->account->headers(now_ns);
   return charge;
 }
 
-/// Tells all errors by the reply.
+/// Reports all errors in the reply.
 void OpenAiApi::run(const http::Request& request, http::Reply reply) const {
   const Path path = path_of(request.path);
   if (path == Path::completions || path == Path::chat || path == Path::responses)
@@ -289,7 +289,7 @@ http::Response OpenAiApi::answer(const http::Request& request) const {
   }
 }
 
-/// GET and DELETE /v1/responses/ID, GET /v1/responses/ID/input_items.
+/// Handles GET and DELETE /v1/responses/ID, and GET /v1/responses/ID/input_items.
 http::Response OpenAiApi::kept_response(const http::Request& request) const {
   const std::string tenant = core_.tenants().name_of(tenant_of(request));
   std::string id = http::percent_decode(request.path.substr(kResponses.size() + 1));
@@ -309,8 +309,8 @@ http::Response OpenAiApi::kept_response(const http::Request& request) const {
   return http::json_response(200, kept->response);
 }
 
-/// A model that continues texts, and its adapter. Throws not_found for another one, in the words clients look
-/// for.
+/// A model that continues texts, and its adapter. Throws not_found for any other name, with the message that
+/// clients expect.
 OpenAiApi::Found OpenAiApi::find(const std::string& name, const http::Request& request) const {
   const Caller caller = caller_of(request);
   const ModelName parts = split_model_name(name);
@@ -326,7 +326,7 @@ OpenAiApi::Found OpenAiApi::find(const std::string& name, const http::Request& r
   return {std::move(served), *texts, is_base ? nullptr : texts->adapter(parts.adapter)};
 }
 
-/// `adapter`: of its adapters the one of that name; empty: the model itself.
+/// Describes a model, or one of its adapters if `adapter` is not empty.
 Json OpenAiApi::model_of(const ServedModel& model, const std::string& adapter) const {
   const std::string id = adapter.empty() ? model.name() : model.name() + ":" + adapter;
   return Json::object({{"id", id},
@@ -391,14 +391,14 @@ std::vector<std::vector<int64_t>> OpenAiApi::prompts_of(const CompletionRequest&
   return prompts;
 }
 
-/// What a request needs to be asked.
+/// Everything needed to ask a model.
 struct OpenAiApi::Ready {
   Found model;
   std::vector<std::vector<int64_t>> prompts;
   CompletionCall::Origin origin;
 };
 
-/// Finds the model, and completes the question by what the request's head says. Throws.
+/// Finds the model, and completes the request with what its headers state. Throws.
 OpenAiApi::Ready OpenAiApi::ready(CompletionRequest& asked, const http::Request& request) const {
   Found model = find(asked.model, request);
   asked.ask.generate.adapter = model.adapter;
@@ -417,7 +417,7 @@ OpenAiApi::Ready OpenAiApi::ready(CompletionRequest& asked, const http::Request&
                                 .keeps = model.served};
   int64_t prompt_tokens = 0, most_tokens = 0;
   for (const std::vector<int64_t>& prompt : prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
-  if (asked.has_most_tokens)  // else answers are counted as they come
+  if (asked.has_most_tokens)  // otherwise tokens are charged as they arrive
     most_tokens = static_cast<int64_t>(prompts.size()) * asked.best_of *
                   std::min(asked.ask.generate.max_tokens, model.texts.max_length());
   asked.ask.charge = charge(request, prompt_tokens, most_tokens, origin.headers);
@@ -446,13 +446,13 @@ void OpenAiApi::complete(const http::Request& request, http::Reply reply) const 
     if (streams) keeper_.keep(call);
     call->start(with.model.texts, with.prompts);
   } catch (const base::Error& error) {
-    if (call || !reply) throw;  // it has the reply, and tells its errors itself
+    if (call || !reply) throw;  // the call has the reply, and reports its own errors
     const bool is_unknown = error.code() == base::ErrorCode::not_found;
     reply.send(is_unknown ? openai_error(404, error.message(), "model_not_found") : openai_error(error));
   }
 }
 
-/// Takes the reply once nothing is left that throws.
+/// Takes the reply only when nothing that throws is left.
 void OpenAiApi::respond(const http::Request& request, http::Reply& reply) const {
   const std::string tenant = core_.tenants().name_of(tenant_of(request));
   const auto find = [&](const std::string& id) {
@@ -469,7 +469,7 @@ void OpenAiApi::respond(const http::Request& request, http::Reply& reply) const 
   ResponsesCall::Keep keep;
   if (asked.is_kept) {
     const base::KeyedHash::Key secret =
-        base::KeyedHash::random_key();  // whoever has it may read the response
+        base::KeyedHash::random_key();  // whoever knows it may read the response
     with.origin.id = hexadecimal(secret[0]) + hexadecimal(secret[1]);
     keep = [kept = kept_, tenant, input = asked.items.dump()](const std::string& id, std::string response) {
       kept->add(id, tenant, {.response = std::move(response), .input = input});
@@ -483,7 +483,7 @@ void OpenAiApi::respond(const http::Request& request, http::Reply& reply) const 
   call->start(with.model.texts, std::move(with.prompts.at(0)));
 }
 
-/// Asks the model that a request names for rows of its texts. Throws.
+/// Asks the model named by a request for rows of its texts. Throws.
 void OpenAiApi::embed_texts(const http::Request& request, EmbeddingRequest asked,
                             const std::shared_ptr<http::Reply>& reply,
                             std::function<std::string(const Embedded&)> answer) const {
@@ -497,7 +497,7 @@ void OpenAiApi::embed_texts(const http::Request& request, EmbeddingRequest asked
   asked.is_background = own_of(request) != nullptr && own_of(request)->is_background;
   asked.received_ns = request.received_ns;
   asked.begun_ns = request.begun_ns;
-  asked.charge = charge(request, 0, 0, asked.headers);  // what texts have of tokens is known when they ran
+  asked.charge = charge(request, 0, 0, asked.headers);  // the number of tokens is known only after the run
   const std::shared_ptr<ServedModel> model = core_.find(asked.model, "");
   serve::embed(core_, model, std::move(asked), reply, std::move(answer));
 }

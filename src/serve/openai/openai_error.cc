@@ -1,4 +1,4 @@
-// Errors as the OpenAI API tells them.
+// Errors in the form of the OpenAI API.
 #include "serve/openai/openai_error.h"
 
 #include "base/text/json.h"
@@ -27,7 +27,7 @@ std::string body_of(int status, std::string_view message, const Json& member, st
   return Json::object({{"error", error}}).dump();
 }
 
-/// What is not there yet is the client's to change, as what is wrong is.
+/// Unsupported requests are errors of the client, like invalid ones.
 int status_of_ours(const base::Error& error) {
   return error.code() == base::ErrorCode::unsupported ? 400 : http::status_of(error.code());
 }

@@ -1,4 +1,4 @@
-// Fuzzes the bodies of OpenAI requests: any text is a request whose members are in range, or is refused.
+// Fuzzes bodies of OpenAI requests: any text is a request with members in range, or is refused.
 #include <cstdint>
 #include <cstdlib>
 
@@ -28,7 +28,7 @@ void check(const serve::CompletionRequest& r) {
   const engine::GenerateRequest& g = r.ask.generate;
   need(g.likeliest >= 0 && g.likeliest <= 20 && g.biases.size() <= 300 && g.least_tokens >= 0);
   need(!r.must_call || (r.finds_calls && r.chat.tools.size() > 0));
-  // What a form is read from must end in a grammar or an error; automata have a fuzz target of their own.
+  // Reading a form must end in a grammar or an error; automata have their own fuzz target.
   for (const serve::ToolForm how : {serve::ToolForm::tagged, serve::ToolForm::bare, serve::ToolForm::array}) {
     const serve::WantedForm form = r.whole_form(how);
     if (form.any()) need(!form.read().rules.empty());

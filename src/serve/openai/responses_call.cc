@@ -1,4 +1,4 @@
-// One request of the responses API.
+// One request of the Responses API.
 #include "serve/openai/responses_call.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ void ResponsesCall::on_piece(const TextPiece& piece) {
                      .likeliest = {piece.likeliest.begin(), piece.likeliest.end()}});
   const bool may_call = request_.chat.finds_calls;
   const std::string text = may_call ? tool_text_.push(piece.text) : std::string(piece.text);
-  // What may be calls is held back, and so are its tokens.
+  // Text that may be a call is held back, and so are its tokens.
   if (!text.empty() || (!may_call && !held_.empty())) send_text(text, std::exchange(held_, {}));
 }
 
@@ -84,8 +84,8 @@ void ResponsesCall::on_end(const TextEnd& end) {
   }
   const bool is_cut = end.reason == engine::FinishReason::length;
   const std::string_view status = is_cut ? "incomplete" : "completed";
-  if (calls_.empty() && !has_message_) send_text("", {});  // an answer of no text is a message still
-  // Before the client hears of the end, after which he may ask for it.
+  if (calls_.empty() && !has_message_) send_text("", {});  // an empty answer is still a message
+  // Stored before the client learns of the end, after which it may ask for the response.
   if (keep_) keep_(id("resp", 0), response(status));
   if (request_.chat.streams) {
     if (has_message_) end_message(status);
@@ -104,7 +104,7 @@ void ResponsesCall::on_end(const TextEnd& end) {
 void ResponsesCall::on_error(const base::Error& error) {
   const std::lock_guard lock(mutex_);
   if (std::exchange(is_done_, true)) return;
-  if (!is_open_) return reply_.send(openai_error(error));  // the status can still say it
+  if (!is_open_) return reply_.send(openai_error(error));  // the status can still report it
   const bool is_theirs = error.code() == base::ErrorCode::invalid_argument;
   error_ =
       Json::object({{"code", is_theirs ? "invalid_prompt" : "server_error"}, {"message", error.message()}});
@@ -130,7 +130,7 @@ std::string ResponsesCall::part(std::string_view text, const std::vector<AnswerT
   return out + "}";
 }
 
-/// The message as far as it has come; in progress it has no content yet.
+/// The message so far; while in progress, it has no content yet.
 std::string ResponsesCall::message(std::string_view status) const {
   return "{\"type\":\"message\",\"id\":" + as_json(id("msg", 0)) + ",\"status\":" + as_json(status) +
          ",\"role\":\"assistant\",\"content\":[" + (status == "in_progress" ? "" : part(text_, tokens_)) +
@@ -155,12 +155,12 @@ std::string ResponsesCall::response(std::string_view status) const {
   out += "],\"error\":" + error_.dump() + ",\"incomplete_details\":";
   out += status == "incomplete" ? "{\"reason\":\"max_output_tokens\"}" : "null";
   out += ",\"usage\":" + (has_begun || has_failed ? "null" : usage());
-  // What the request said, as members of the same object.
+  // The settings of the request, as members of the same object.
   const std::string settings = request_.settings.dump();
   return out + "," + settings.substr(1);
 }
 
-/// Begins the stream; until then a failure has a status.
+/// Begins the stream; until then, a failure can have a status.
 void ResponsesCall::open() {
   if (std::exchange(is_open_, true)) return;
   stream_ = reply_.stream(event_stream_head(origin_.id, origin_.headers));
@@ -183,7 +183,7 @@ void ResponsesCall::send_response(std::string_view type, std::string_view status
   send(type, "\"response\":" + response(status));
 }
 
-/// Which item an event is about.
+/// Members that identify the item of an event.
 std::string ResponsesCall::place(size_t output) const {
   const bool is_message = has_message_ && output == 0;
   const size_t call = output - (has_message_ ? 1 : 0);
@@ -198,7 +198,7 @@ void ResponsesCall::begin_message() {
   send("response.content_part.added", place(0) + ",\"content_index\":0,\"part\":" + part("", {}));
 }
 
-/// More of the message.
+/// Adds text to the message, and sends it.
 void ResponsesCall::send_text(std::string_view text, const std::vector<AnswerToken>& tokens) {
   begin_message();
   text_ += text;

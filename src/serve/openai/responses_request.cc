@@ -1,4 +1,4 @@
-// Requests of the responses API.
+// Reads requests of the Responses API.
 #include "serve/openai/responses_request.h"
 
 #include <map>
@@ -17,7 +17,7 @@ std::string type_of(const Json& item, const char* otherwise) {
   return type->as_string();
 }
 
-/// A content's text: one string, or parts of text.
+/// The text of a content: one string, or parts with text.
 std::string text_of(const Json& content) {
   if (content.is_string()) return content.as_string();
   if (!content.is_array()) fail_member("input", "content is a text or a list of parts");
@@ -39,7 +39,7 @@ std::string string_member(const Json& item, const char* name) {
   return member->as_string();
 }
 
-/// Calls that follow each other are one message of the assistant's.
+/// Adjacent calls form one message of the assistant.
 void add_call(const Json& item, Json& messages) {
   const Json call =
       Json::object({{"id", string_member(item, "call_id")},
@@ -70,12 +70,12 @@ void add_item(const Json& item, Json& messages) {
     if (output == nullptr) fail_member("input", "an output of a call has no output");
     messages.push_back(Json::object(
         {{"role", "tool"}, {"tool_call_id", string_member(item, "call_id")}, {"content", text_of(*output)}}));
-  } else if (type != "reasoning") {  // of another model, perhaps: an answer does not depend on it
+  } else if (type != "reasoning") {  // perhaps another model's: ignored, as an answer does not depend on it
     refuse_member("input", "items of type '" + type + "' are not served");
   }
 }
 
-/// What is answered: of an earlier response what it answered and said, then the input.
+/// The items to answer: those of an earlier response and its output, then the input.
 Json items_of(const Members& m, const FindConversation& find) {
   Json items = Json::array();
   if (m.has("previous_response_id")) items = find(m.text("previous_response_id"));
@@ -91,7 +91,7 @@ Json items_of(const Members& m, const FindConversation& find) {
   return items;
 }
 
-/// Instructions are of one response alone.
+/// Instructions apply to one response only.
 Json messages_of(const Members& m, const Json& items) {
   Json messages = Json::array();
   if (m.has("instructions"))
@@ -100,7 +100,7 @@ Json messages_of(const Members& m, const Json& items) {
   return messages;
 }
 
-/// Items as a list of them shows them: each with an id, a type, and its content in parts.
+/// Items as in listings: each with an id, a type, and its content in parts.
 Json shown_items(const Json& items) {
   Json shown = Json::array();
   for (const Json& given : items.as_array()) {
@@ -122,7 +122,7 @@ Json shown_items(const Json& items) {
   return shown;
 }
 
-/// Functions here are flat; those of chats stand in a member.
+/// Functions are flat objects here, but are nested in a member in chat requests.
 Json tools_of(const Json& tools) {
   if (!tools.is_array()) fail_member("tools", "expected a list");
   Json list = Json::array();
@@ -163,7 +163,7 @@ void refuse_others(const Members& m, bool keeps) {
     refuse_member("truncation", "only disabled is served");
 }
 
-/// What a response repeats of its request.
+/// The members of the request that its response repeats.
 Json settings_of(const Members& m, bool is_kept) {
   Json settings = Json::object();
   const auto repeat = [&](const char* name, Json otherwise) {
@@ -198,7 +198,7 @@ Json settings_of(const Members& m, bool is_kept) {
   return settings;
 }
 
-/// The request as one for a chat. Members that both have alike are those of sampling.
+/// Converts the request to a chat request; members with equal names are copied, such as those for sampling.
 Json chat_of(const Members& m, const Json& json, const Json& items) {
   Json chat = Json::object();
   for (const char* name : {"model",
@@ -231,7 +231,7 @@ Json chat_of(const Members& m, const Json& json, const Json& items) {
   return chat;
 }
 
-/// Whether log probabilities are asked for; other things that may be included there are none of here.
+/// Whether log probabilities are requested; nothing else that can be included exists here.
 bool includes_chances(const Members& m) {
   const Json* include = m.find("include");
   if (include == nullptr) return false;
@@ -241,7 +241,7 @@ bool includes_chances(const Members& m) {
   return found;
 }
 
-/// Errors name members by their names here.
+/// Renames the member in an error to its name in this API.
 [[noreturn]] void throw_renamed(const MemberError& e) {
   static const std::map<std::string_view, std::string> kNames = {
       {"messages", "input"}, {"max_completion_tokens", "max_output_tokens"}};

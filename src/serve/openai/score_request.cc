@@ -1,4 +1,4 @@
-// How well texts fit each other, by what models of pairs say or by their embeddings.
+// Reads requests for scores of how well texts match, by models of pairs or by embeddings.
 #include "serve/openai/score_request.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using base::Json;
 
 constexpr size_t kMostTexts = 2048;
 
-/// A text, or an object with one.
+/// Reads a text, or an object that contains one.
 std::string text_of(const Json& given, std::string_view member) {
   const Json* text = given.is_object() ? given.find("text") : &given;
   if (text == nullptr || !text->is_string()) fail_member(member, "expected texts, or objects with a text");
@@ -22,7 +22,7 @@ std::string text_of(const Json& given, std::string_view member) {
   return text->as_string();
 }
 
-/// A list of texts, or one.
+/// Reads a list of texts, or one text.
 std::vector<std::string> texts_of(const Json& given, std::string_view member) {
   const base::JsonArray list = given.is_array() ? given.as_array() : base::JsonArray{given};
   if (list.empty() || list.size() > kMostTexts)
@@ -38,7 +38,7 @@ std::string model_of(const Members& m) {
   return model;
 }
 
-/// The first of several names of one member that is there.
+/// Finds a member that has several names: the first one present.
 const Json& member_of(const Members& m, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (const Json* found = m.find(name)) return *found;
@@ -46,7 +46,7 @@ const Json& member_of(const Members& m, std::initializer_list<const char*> names
   fail_member(*names.begin(), "is missing");
 }
 
-/// Members that every request of this kind has.
+/// Reads the members that all requests of this kind have.
 void read_common(EmbeddingRequest& r, const Members& m) {
   r.model = model_of(m);
   r.priority = static_cast<uint64_t>(m.integer("priority", 0, 0, INT32_MAX));

@@ -1,4 +1,4 @@
-// Comments in event streams that are silent for long.
+// Sends comments in event streams that are silent for long.
 #include "serve/openai/stream_keeper.h"
 
 #include <algorithm>
@@ -29,8 +29,8 @@ void StreamKeeper::keep(std::weak_ptr<KeptStream> stream) {
   if (streams_.size() == 1) changed_.notify_all();
 }
 
-/// Looks at all streams several times an interval: a comment comes at most a quarter of it late. Streams
-/// write outside of the lock, so that none that begins waits for them.
+/// Checks all streams four times per interval, so a comment is late by at most a quarter of it. Streams write
+/// outside the lock, so that a new stream never waits for that.
 void StreamKeeper::run() {
   const base::SystemClock clock;
   const auto pause = std::chrono::nanoseconds(std::max<int64_t>(interval_ns_ / 4, base::kNsPerMs));

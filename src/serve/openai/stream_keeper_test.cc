@@ -1,4 +1,4 @@
-// Streams that are silent are sent comments; those that are over, gone or busy are not.
+// Tests that silent streams get comments, and that ended, abandoned or busy streams do not.
 #include "serve/openai/stream_keeper.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kIntervalNs = 10 * base::kNsPerMs;
 
-/// Counts the comments it would have sent, and is over after some.
+/// Counts the comments it would have sent; ends after `until` of them.
 class Counted final : public KeptStream {
  public:
   explicit Counted(int until) : until_(until), sent_ns_(base::SystemClock().now_ns()) {}
@@ -53,7 +53,7 @@ TEST(StreamKeeper, SendsCommentsUntilAStreamIsOver) {
     short_one->wait(2);
     gone.reset();
     endless->wait(6);
-    // One that comes while others are looked after, and one to a keeper that has nothing left to do.
+    // Adds a stream while others are being checked, and one when the keeper has no other streams.
     const auto late = std::make_shared<Counted>(1);
     keeper.keep(late);
     late->wait(1);

@@ -1,4 +1,4 @@
-// Tokens of an answer and those that might have come in their place, as JSON.
+// Writes tokens of an answer, and their likeliest alternatives, as JSON.
 #include "serve/openai/token_chances.h"
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace trireme::serve {
 namespace {
 
-/// {"token","logprob","bytes" without its end.
+/// Appends {"token","logprob","bytes", without the end of the object.
 void append_token(std::string& out, const data::Tokenizer& tokenizer, const engine::TokenChance& t) {
   const std::string text = tokenizer.token_bytes(t.token);
   out += "{\"token\":";
@@ -70,7 +70,7 @@ void append_completion_chances(std::string& out, const data::Tokenizer& tokenize
       out += "null";
       return;
     }
-    // By text, of which several tokens may have the same: the likeliest counts. That chosen is always there.
+    // Keyed by text: of tokens with the same text, the likeliest counts. The chosen one is always included.
     std::set<std::string> named;
     const auto append_chance = [&](int64_t id, double log_probability) {
       const std::string text = shown_token(tokenizer, id);

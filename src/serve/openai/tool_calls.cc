@@ -1,4 +1,4 @@
-// Calls of tools in the text of an answer.
+// Finds calls of tools in the text of an answer.
 #include "serve/openai/tool_calls.h"
 
 #include <algorithm>
@@ -26,12 +26,12 @@ std::optional<ToolCall> call_of(const Json& json) {
   if (arguments == nullptr) arguments = json.find("parameters");
   if (name == nullptr || !name->is_string() || arguments == nullptr) return std::nullopt;
   if (arguments->is_object()) return ToolCall{name->as_string(), arguments->dump()};
-  // Some write the arguments as the text that clients get.
+  // Some models write the arguments as text, in the form that clients receive.
   return arguments->is_string() ? std::optional(ToolCall{name->as_string(), arguments->as_string()})
                                 : std::nullopt;
 }
 
-/// The calls of a text that is one object or an array of them; empty where it is neither.
+/// The calls in a text that is one object or an array of objects; empty if it is neither.
 std::vector<ToolCall> calls_of(std::string_view text) {
   std::vector<ToolCall> calls;
   try {
@@ -43,12 +43,12 @@ std::vector<ToolCall> calls_of(std::string_view text) {
       calls.push_back(std::move(*call));
     }
   } catch (const base::Error&) {
-    calls.clear();  // it is text
+    calls.clear();  // it is plain text
   }
   return calls;
 }
 
-/// Where the object that begins `text` ends; npos: nowhere. Braces in strings do not count.
+/// The end of the object at the start of `text`; npos if it has none. Braces inside strings do not count.
 size_t end_of_object(std::string_view text) {
   int depth = 0;
   bool in_string = false;
@@ -67,7 +67,7 @@ size_t end_of_object(std::string_view text) {
   return std::string_view::npos;
 }
 
-/// A whole answer of objects; empty where anything else is in it.
+/// The calls of an answer that consists of objects only; empty if it contains anything else.
 std::vector<ToolCall> bare_calls(std::string_view text) {
   text = trimmed(text);
   if (text.starts_with('[')) return calls_of(text);
@@ -116,7 +116,7 @@ std::string ToolText::push(std::string_view text) {
   size_t shown = held_.find(kBegin);
   holds_all_ = shown != std::string::npos;
   if (!holds_all_) {
-    // As much of the marker as stands at the end may be one that begins.
+    // The end of the text may be the beginning of the marker: hold that part back.
     size_t part = std::min(kBegin.size() - 1, held_.size());
     while (part > 0 && !held_.ends_with(kBegin.substr(0, part))) --part;
     shown = held_.size() - part;
@@ -129,7 +129,7 @@ std::string ToolText::push(std::string_view text) {
 
 ToolAnswer ToolText::finish() {
   ToolAnswer rest = find_tool_calls(held_);
-  // Calls of the whole answer are such only where nothing stands before them.
+  // Objects without markers are calls only if no text precedes them.
   if (has_begun_ && !held_.starts_with(kBegin)) rest = {.content = held_, .calls = {}};
   held_.clear();
   return rest;

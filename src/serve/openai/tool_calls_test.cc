@@ -1,4 +1,4 @@
-// Calls of tools in answers, whole and as they come.
+// Tests finding calls of tools in answers, complete and as they arrive.
 #include "serve/openai/tool_calls.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ constexpr Case kCases[] = {
      "{\"x\": \"</y>\"}}</tool_call>",
      "|f{}|g{\"x\":\"</y>\"}"},
     {"<tool_call>not json</tool_call>", "<tool_call>not json</tool_call>"},
-    {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "|f{}"},  // cut off behind the object
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "|f{}"},  // cut off after the object
     {"<tool_call>{\"name\": \"f\", \"argu", "<tool_call>{\"name\": \"f\", \"argu"},
     {"{\"name\": \"f\", \"parameters\": {\"a\": \"{\"}}", "|f{\"a\":\"{\"}"},
     {"{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}", "|f{}|g{}"},
@@ -45,7 +45,7 @@ TEST(ToolCalls, AreFoundInEveryForm) {
   for (const Case& c : kCases) EXPECT_EQ(told(find_tool_calls(c.text)), c.want) << c.text;
 }
 
-/// However a text is cut into pieces, what is shown and what is held say together what the whole says.
+/// However a text is split into pieces, the streamed parts together equal the result for the whole text.
 TEST(ToolCalls, AStreamSaysWhatTheWholeSays) {
   base::Rng rng(4);
   for (const Case& c : kCases) {

@@ -1,4 +1,4 @@
-// The form that a request wants its answers to have.
+// Reads the form that a request demands of its answers.
 #include "serve/openai/wanted_form.h"
 
 #include <initializer_list>
@@ -27,7 +27,7 @@ WantedForm json_object(std::string_view member) {
   return form("object", "", std::string(member), data::grammar_of_json_object);
 }
 
-/// A schema, or the text of one. Without `strict` what we do not do of it is left out.
+/// Reads a schema, or the text of one. Without `strict`, unsupported parts of it are ignored.
 WantedForm schema_form(const Json& given, bool strict, std::string_view member) {
   Json schema = given;
   if (given.is_string()) {
@@ -77,7 +77,7 @@ WantedForm response_form(const Json& format) {
   if (type == nullptr || !type->is_string()) fail_member(kMember, "has no type");
   if (type->as_string() == "text") return {};
   if (type->as_string() == "json_object") {
-    // llama.cpp's server takes a schema here.
+    // llama.cpp's server accepts a schema here.
     const Json* schema = format.find("schema");
     return schema == nullptr || schema->is_null() ? json_object(kMember)
                                                   : schema_form(*schema, false, kMember);
@@ -90,7 +90,7 @@ WantedForm response_form(const Json& format) {
   return schema_form(*schema, is_strict(*of), kMember);
 }
 
-/// vLLM's newer member, of which one part is given.
+/// Reads vLLM's newer member, of which exactly one part is given.
 WantedForm structured_form(const Json& outputs) {
   constexpr std::string_view kMember = "structured_outputs";
   if (!outputs.is_object()) fail_member(kMember, "expected an object");
@@ -116,7 +116,7 @@ WantedForm structured_form(const Json& outputs) {
   return found;
 }
 
-/// {"name": "f", "arguments": ...} with the words that the form has.
+/// Appends {"name": "f", "arguments": ...} with the key names that the form uses.
 Row append_call(GrammarBuilder& b, const Json& function, ToolForm form) {
   const Json* parameters = function.find("parameters");
   const bool has_schema = parameters != nullptr && parameters->is_object() && parameters->size() > 0;

@@ -1,5 +1,5 @@
-// Forms of answers: what of a request asks for one, and calls of tools that are found again in what they
-// allow.
+// Tests forms of answers: which members of a request demand one, and that calls of tools allowed by a form
+// are found again.
 #include "serve/openai/wanted_form.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ WantedForm form_of(const char* members) {
   return read_form(Members(json));
 }
 
-/// The member that an error names; empty: there is none.
+/// The member named by the error; empty if there is none.
 std::string refused(const char* members) {
   try {
     form_of(members);
@@ -56,7 +56,7 @@ TEST(WantedForm, IsReadFromEveryMember) {
   EXPECT_EQ(refused(R"({"guided_choice": [1]})"), "guided_choice");
 }
 
-/// `strict` decides whether a bound that is not done is refused or left out.
+/// `strict` decides whether an unsupported bound is refused or ignored.
 TEST(WantedForm, IsAsStrictAsItSays) {
   const char* kLoose = R"({"response_format": {"type": "json_schema", "json_schema": {"schema":
       {"type": "integer", "minimum": 3}}}})";
@@ -98,14 +98,14 @@ TEST(WantedForm, CallsAreFoundAgainInEveryForm) {
     std::string wrong = c.one;
     wrong.replace(wrong.find(":3"), 2, ":\"3\"");
     EXPECT_FALSE(takes(any, wrong)) << wrong;
-    // Free to call or to say a number.
+    // A tool call or a number, as the model likes.
     const WantedForm either = form_of_either(form_of(R"({"guided_regex": "[0-9]+"})"), any);
     EXPECT_TRUE(takes(either, "17") && takes(either, c.two));
     EXPECT_FALSE(takes(either, "17x"));
   }
 }
 
-/// A conversation in items is the one in messages.
+/// A conversation given in items equals the one given in messages.
 TEST(ResponsesRequest, ItemsAreMessages) {
   const ResponsesRequest r = responses_request(R"({"model": "m", "instructions": "Be brief.", "input": [
       {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},

@@ -1,4 +1,4 @@
-// Lookups in a catalog, with the answers that clients expect for what is not there.
+// Looks up models in a catalog, with the errors that clients expect for those not present.
 #include "serve/repository/catalog.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Changes of a repository, one at a time.
+// Carries out changes of a repository, one at a time.
 #include "serve/repository/change_thread.h"
 
 #include <utility>
@@ -29,7 +29,7 @@ void ChangeThread::run(const Look& look) {
     const auto change = until_ns < INT64_MAX ? changes_.pop_until(until_ns) : changes_.pop();
     try {
       if (change) (*change)();
-    } catch (const std::exception& e) {  // its answer found no memory
+    } catch (const std::exception& e) {  // no memory for its answer
       env_.log.error("serve", "change_failed", {{"reason", e.what()}});
     }
     if (!change && changes_.closed()) return;

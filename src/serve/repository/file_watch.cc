@@ -1,4 +1,4 @@
-// Which models' files have changed since they were loaded.
+// Detects which models' files have changed since they were loaded.
 #include "serve/repository/file_watch.h"
 
 #include <algorithm>

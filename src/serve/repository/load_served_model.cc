@@ -1,4 +1,4 @@
-// The kinds of models that are served: the one place that names them all.
+// Loads the kinds of models that are served: the only place that names them all.
 #include "serve/repository/load_served_model.h"
 
 #include "serve/batched/batched_model.h"

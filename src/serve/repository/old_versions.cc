@@ -1,4 +1,4 @@
-// Versions of models that were replaced or unloaded.
+// Keeps versions of models that were replaced or unloaded, as long as they are needed.
 #include "serve/repository/old_versions.h"
 
 #include <malloc.h>
@@ -12,7 +12,7 @@
 namespace trireme::serve {
 namespace {
 
-/// A user that is gone has also seen all that it did.
+/// Waits until only `own` references are left, and makes all that their users did visible here.
 void wait_for_users(const std::shared_ptr<ServedModel>& model, long own) {
   while (model.use_count() > own) std::this_thread::sleep_for(std::chrono::microseconds(100));
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -26,7 +26,7 @@ void OldVersions::retire(Models old) {
     model->drain();
     model.reset();
   }
-  malloc_trim(0);  // the allocator keeps what was freed; the machine's other programs want it
+  malloc_trim(0);  // the allocator keeps freed memory; other programs may need it
 }
 
 void OldVersions::keep(const std::string& name, std::shared_ptr<ServedModel> old,
@@ -39,7 +39,7 @@ bool OldVersions::may_go(const Kept& kept, const std::string& cut) const {
   const auto of_name =
       std::count_if(kept_.begin(), kept_.end(), [&](const Kept& other) { return other.name == kept.name; });
   if (kept.name == cut || of_name > kMost) return true;
-  // Besides its follower and this list, only a request that found it before the change uses it for a moment.
+  // Besides its follower and this list, only requests that found it before the change use it, for a moment.
   wait_for_users(kept.old, 2);
   return !kept.old->is_needed();
 }

@@ -1,4 +1,4 @@
-// The model repository: loads models, keeps going past broken ones, swaps them under load.
+// The model repository: loads models, tolerates broken ones, and replaces them under load.
 #include "serve/repository/repository.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::vector<sched::RateTotal> totals_of(const ServeOptions& options) {
   return totals;
 }
 
-/// Polling processors use up what a control group allows, so that the batches themselves would be held back.
+/// Polling threads use up the processor time that a control group allows, which would delay the batches.
 std::shared_ptr<base::HaltPolling> halt_polling(const ServeOptions& options, base::Log& log) {
   if (options.halt_poll.ns == 0) return nullptr;
   const base::CpuInfo cpu = base::read_cpu_info();
@@ -45,7 +45,7 @@ std::shared_ptr<base::HaltPolling> halt_polling(const ServeOptions& options, bas
   return std::make_shared<base::HaltPolling>(options.halt_poll.ns, cpu.allowed);
 }
 
-/// Models that an ensemble's steps name, as `given` or its directory has them; empty for other models.
+/// The models that an ensemble's steps name, by `given` or its directory; empty for other models.
 std::vector<std::string> members(const std::vector<std::string>& roots, const std::string& name,
                                  const LoadOverride& given = {}) {
   std::vector<std::string> list;
@@ -57,12 +57,12 @@ std::vector<std::string> members(const std::vector<std::string>& roots, const st
     if (!config.ensemble) return list;
     for (const EnsembleConfig::Step& step : config.ensemble->steps) list.push_back(step.model);
   } catch (const base::Error&) {
-    list.clear();  // whoever loads it hears why
+    list.clear();  // loading it will report the error
   }
   return list;
 }
 
-/// The same of an ensemble that serves.
+/// The same for an ensemble that is being served.
 std::vector<std::string> served_members(const Catalog& now, const std::vector<std::string>& roots,
                                         const std::string& name) {
   std::vector<std::string> list;
@@ -76,12 +76,12 @@ std::vector<std::string> served_members(const Catalog& now, const std::vector<st
   return list;
 }
 
-/// Metrics are of the versions that serve: a scrape does not grow with every version that ever did.
+/// Shows metrics of the serving versions only, so that a scrape does not grow with every version ever served.
 void show_metrics(MetricRegistry& metrics, const Catalog& catalog, const std::string& model) {
   metrics.show_only({"model", model}, "version", catalog.versions(model));
 }
 
-/// Of a model that serves; its directory lies in one of the repositories.
+/// Changes an adapter of a serving model; its directory must be in one of the repositories.
 void change_adapter(const AdapterChange& change, const std::shared_ptr<ServedModel>& model,
                     const std::vector<std::string>& roots) {
   TextModel* texts = model->texts();
@@ -100,7 +100,7 @@ void change_adapter(const AdapterChange& change, const std::shared_ptr<ServedMod
 
 }  // namespace
 
-/// What models share with their server, but for what the server itself is given.
+/// What models share with their server, except what the server itself is given.
 struct Repository::Shared {
   Shared(const ServeOptions& options, base::Log& log, const base::Clock& clock, MetricRegistry& metrics)
       : cache(static_cast<size_t>(options.cache_size.bytes)),
@@ -132,7 +132,7 @@ Repository::~Repository() { close(); }
 const Tenants& Repository::tenants() const { return shared_->tenants; }
 ApiKeys& Repository::keys() const { return shared_->keys; }
 
-/// All models stop before the first one goes: an ensemble's runs end on the threads of its members.
+/// All models stop before the first is destroyed: an ensemble's runs end on the threads of its members.
 void Repository::close() {
   changes_.stop();
   auto last = std::make_shared<const Catalog>();
@@ -147,7 +147,7 @@ void Repository::load() {
     const auto& wanted = options_.load_model;
     if (std::find(wanted.begin(), wanted.end(), "*") == wanted.end()) names = wanted;
   }
-  // Ensembles last: their members must be there.
+  // Ensembles are loaded last, because their members must be present.
   std::stable_partition(names.begin(), names.end(), [this](const std::string& n) {
     return members(options_.model_repository, n).empty();
   });
@@ -165,7 +165,7 @@ void Repository::load() {
   changes_.start([this] { return look(); });
 }
 
-/// A model that was to be loaded, and of which there is nothing to list, is there with the reason.
+/// Lists a model that could not be loaded, and of which nothing else is listed, with the reason.
 void Repository::list_failure(const std::string& name, const std::string& reason) {
   for (const RepositoryEntry& entry : catalog()->index()) {
     if (entry.name == name && entry.state != "LOADING" && entry.reason != kUnloaded) return;
@@ -173,7 +173,7 @@ void Repository::list_failure(const std::string& name, const std::string& reason
   replace(name, {.versions = {}, .state = "UNAVAILABLE", .reason = reason, .is_unloaded = false});
 }
 
-/// Between changes: at sequences that may have ended, and at files. When to look next.
+/// Between changes, checks for ended sequences and for changed files. Returns the time of the next check.
 int64_t Repository::look() {
   constexpr int64_t kLookNs = 100 * base::kNsPerMs;
   try {
@@ -198,7 +198,7 @@ void Repository::poll() {
       list_failure(name, e.what());
     }
   }
-  // Known by their files here: a catalog held across unload_now would keep the models in use.
+  // Known by their files: holding a catalog across unload_now would keep the models in use.
   for (const std::string& name : files_.missing(names)) {
     unload_now(name);
     files_.forget(name);
@@ -233,7 +233,7 @@ void Repository::request_load(const std::string& name, LoadOverride given, Done 
 }
 
 void Repository::request_unload(const std::string& name, bool with_members, Done done) {
-  if (!stays_inside(name)) with_members = false;  // an unknown name is no error, but no file is read by it
+  if (!stays_inside(name)) with_members = false;  // unknown names are no error, but cause no file access
   submit(
       [this, name, with_members] {
         const auto also = with_members ? served_members(*catalog(), options_.model_repository, name)
@@ -286,7 +286,7 @@ void Repository::load_now(const std::string& name, const LoadOverride& given) {
   }
   const std::string failures = failures_of(next);
   if (serves && !failures.empty()) {
-    // The old versions go on; what did load of the new ones goes again.
+    // The old versions keep serving; the new versions that were loaded are dropped.
     next = {};
     show_metrics(metrics_, *catalog(), name);
     base::fail(code, "load failed for model '", name, "', which serves on as it was: ", failures);
@@ -297,11 +297,11 @@ void Repository::load_now(const std::string& name, const LoadOverride& given) {
   if (!failures.empty()) base::fail(code, "load failed for model '", name, "': ", failures);
 }
 
-/// Ensembles that could not be loaded because of a model that now serves.
+/// Loads ensembles that failed because of a model that is serving now.
 void Repository::retry_ensembles(const std::string& member) {
   std::vector<std::string> failed;
   {
-    const auto now = catalog();  // not held while models change: it would keep them in use
+    const auto now = catalog();  // not held while models change, as it would keep them in use
     if (now->versions(member).empty()) return;
     for (const auto& [name, model] : now->models) {
       if (model.serves() || model.is_unloaded || loading_.count(name) > 0) continue;
@@ -318,13 +318,13 @@ void Repository::retry_ensembles(const std::string& member) {
   }
 }
 
-/// What an ensemble needs and is not there. Why a member does not load, the ensemble's own load will say.
+/// Loads missing members of an ensemble. If one fails, the ensemble's own load reports why.
 void Repository::load_members(const std::string& name, const LoadOverride& given) {
   if (!loading_.insert(name).second) return;  // ensembles that contain each other
   for (const std::string& member : members(options_.model_repository, name, given)) {
     if (loading_.count(member) > 0 || !catalog()->versions(member).empty()) continue;
     try {
-      // If it is half a copy, polling sees it change.
+      // If it is only half copied, polling will see it change.
       if (options_.model_control == ModelControl::poll) files_.note(member);
       load_now(member);
     } catch (const base::Error& e) {
@@ -343,7 +343,7 @@ CatalogModel Repository::load_versions(const std::string& name, const LoadOverri
     base::require(homes.size() == 1, "model '", name, "' is in more than one repository: ", homes[0], ", ",
                   homes.back());
   }
-  std::shared_ptr<const std::string> written;  // removed after the load: what is mapped stays
+  std::shared_ptr<const std::string> written;  // removed after the load: mapped files stay
   if (!given.files.empty()) {
     written = write_override(given);
     source.root = *written;
@@ -388,7 +388,7 @@ CatalogVersion Repository::load_version(const ModelSource& source) {
   return version;
 }
 
-/// Gauges of a version look it up when they are scraped: they stay when it is replaced or unloaded.
+/// Gauges look up their version at each scrape, so they remain valid when it is replaced or unloaded.
 void Repository::register_gauges(const MetricLabels& labels, int64_t number) {
   const auto gauge = [&](const char* name, const char* help, const MetricLabels& own, auto read) {
     metrics_.gauge_from(name, help, own, [this, model = labels[0].second, number, read] {
@@ -480,7 +480,7 @@ bool Repository::has_failures() const {
 void Repository::drain() {
   changes_.stop();
   for (const auto& model : catalog()->serving()) model->drain();
-  old_.drain();  // the thread that keeps them has ended
+  old_.drain();  // the thread that manages them has ended
 }
 
 }  // namespace trireme::serve

@@ -1,4 +1,4 @@
-// The directories of a model repository.
+// Reads the directories of a model repository.
 #include "serve/repository/repository_files.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ std::string numbers_of(const std::map<int64_t, std::string>& versions) {
   return text;
 }
 
-/// A line for each file below `root`. Files come and go while we look: the next look sees them.
+/// Adds a line for each file below `root`. Files may change meanwhile; the next check will see that.
 void add_files(const std::string& root, std::set<std::string>& seen, std::vector<std::string>& lines) {
   std::error_code unread;
   for (const std::string& name : base::names_in(root, unread)) {
@@ -50,7 +50,7 @@ void add_files(const std::string& root, std::set<std::string>& seen, std::vector
     const auto time = fs::last_write_time(path, unread).time_since_epoch().count();
     lines.push_back(path.string() + '|' + std::to_string(size) + '|' + std::to_string(time) + '\n');
     if (!fs::is_directory(path, unread)) continue;
-    const bool is_link = fs::is_symlink(path, unread);  // links may lead in circles
+    const bool is_link = fs::is_symlink(path, unread);  // links may form cycles
     if (!is_link || seen.insert(fs::canonical(path, unread).string()).second)
       add_files(path.string(), seen, lines);
   }
@@ -87,7 +87,7 @@ std::vector<std::string> model_names(const std::vector<std::string>& roots) {
 std::vector<std::string> model_homes(const std::vector<std::string>& roots, const std::string& name) {
   std::vector<std::string> homes;
   for (const std::string& root : roots) {
-    std::error_code none;  // what cannot be looked at is not there
+    std::error_code none;  // errors count as absence
     if (fs::is_directory(root + "/" + name, none)) homes.push_back(root + "/" + name);
   }
   return homes;
@@ -110,7 +110,7 @@ void check_model_name(std::string_view name) {
 ModelConfig read_config(const std::string& root, const std::string& name) {
   const std::string file = root + "/config.pbtxt";
   std::error_code none;
-  const bool is_link = fs::is_symlink(file, none);  // one that leads nowhere is no absent configuration
+  const bool is_link = fs::is_symlink(file, none);  // a broken link is not an absent configuration
   if (!is_link && !base::file_exists(file)) return {};
   try {
     ModelConfig config = parse_model_config(base::read_file(file, size_t{4} << 20));
@@ -133,7 +133,7 @@ std::shared_ptr<const std::string> write_override(const LoadOverride& load) {
     try {
       fs::create_directories(fs::path(*root) / relative.parent_path());
       base::write_file_atomic(*root + "/" + name, contents);
-    } catch (const std::exception& e) {  // a name too long, a full disk
+    } catch (const std::exception& e) {  // a name too long, or a full disk
       base::fail(base::ErrorCode::internal, "failed to poll from model repository: file '",
                  name.substr(0, 120), "' cannot be written: ", std::string_view(e.what()).substr(0, 400));
     }

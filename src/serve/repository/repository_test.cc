@@ -1,5 +1,5 @@
-// The repository without a network: what loads, what a failure leaves, versions, raw requests, and swaps
-// under load.
+// Tests the repository without a network: what loads, the state after failures, versions, raw requests, and
+// replacement under load.
 #include "serve/repository/repository.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ class RepositoryTest : public ::testing::Test {
     repository_ = std::make_unique<Repository>(options_, env_, metrics_);
     repository_->load();
   }
-  /// The error of a load or unload, or "".
+  /// Returns the error of a load or unload, or "".
   std::string change(const std::function<void(Repository::Done)>& request) {
     std::promise<std::string> said;
     request([&](const std::optional<base::Error>& error) { said.set_value(error ? error->message() : ""); });
@@ -60,7 +60,7 @@ class RepositoryTest : public ::testing::Test {
   std::string unload(const std::string& name) {
     return change([&](Repository::Done done) { repository_->request_unload(name, false, std::move(done)); });
   }
-  /// y[0] for x = 0; throws the error of the request.
+  /// Returns y[0] for x = 0; throws the error of the request.
   float ask(const std::string& name, const std::string& version = "") {
     const std::string body(16, '\0');
     const auto model = repository_->catalog()->find(name, version);
@@ -109,7 +109,7 @@ TEST_F(RepositoryTest, LoadsReloadsAndUnloads) {
 TEST_F(RepositoryTest, ServesTheVersionsOfThePolicy) {
   for (int v = 1; v <= 3; ++v)
     write_model(root_ / "m" / std::to_string(v) / "model.onnx", static_cast<float>(v));
-  write_model(root_ / "m/04/model.onnx", 4);  // no version: a leading zero
+  write_model(root_ / "m/04/model.onnx", 4);  // not a version, because of the leading zero
   base::write_file_atomic((root_ / "m/config.pbtxt").string(),
                           "version_policy { specific { versions: [1, 3] } }");
   start();
@@ -130,7 +130,7 @@ TEST_F(RepositoryTest, TakesAConfigWithTheRequest) {
   EXPECT_EQ(repository_->catalog()->find("m", "")->config().max_batch_size, 32);
 }
 
-// Statistics over the batch would tell one client of another's rows: without a config each request is
+// Statistics over the batch would reveal one client's rows to another: without a config, each request is
 // answered alone.
 TEST_F(RepositoryTest, BatchesOnlyWhereRowsAreApart) {
   for (const bool of_batch : {false, true}) {
@@ -182,7 +182,7 @@ TEST_F(RepositoryTest, NoRequestFailsWhileModelsAreSwapped) {
   EXPECT_GT(asked, 10);
 }
 
-// No rows would be filled up to a batch of what the client named, and paid nothing for.
+// A request without rows would be padded to a batch of a size that the client names at no cost to itself.
 TEST_F(RepositoryTest, RequestsHaveARowAtLeast) {
   write_model(root_ / "m/1/model.onnx", 1);
   start();

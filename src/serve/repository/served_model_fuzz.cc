@@ -1,6 +1,6 @@
-// Fuzzes requests' shapes and values through a served model, its scheduler and its batches: models with open
-// extents, results sized by data, and loops. Whatever comes is answered or refused, in processor time and
-// memory that are bounded by its bytes, and all memory comes back.
+// Fuzzes shapes and values of requests through a served model, its scheduler and its batches, for models with
+// open extents, data-dependent sizes, and loops. Every request is answered or refused, with processor time
+// and memory bounded by its bytes, and all memory is returned.
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -20,8 +20,8 @@ using tensor::Dim;
 using tensor::DType;
 using tensor::Tensor;
 
-constexpr int64_t kLimitBytes = int64_t{64} << 20;   // what requests may take on top of the models
-constexpr int64_t kSlackBytes = int64_t{512} << 20;  // of the sanitizer, which keeps what is freed
+constexpr int64_t kLimitBytes = int64_t{64} << 20;   // for requests, in addition to the models
+constexpr int64_t kSlackBytes = int64_t{512} << 20;  // for the sanitizer, which keeps freed memory
 constexpr double kSecondsEach = 2, kSecondsAByte = 1e-4;
 constexpr int64_t kExtents[] = {0,
                                 1,
@@ -46,7 +46,7 @@ ir::GraphPtr parsed(const char* text) {
   return std::make_shared<const ir::Graph>(ir::parse(text, ops::table()));
 }
 
-/// n rounds, each of which keeps 4 KiB and doubles nothing, or doubles the state it carries.
+/// n iterations that either each produce 4 KiB, or double the state that they carry.
 ir::Graph loop(bool grows) {
   ir::Attrs attrs{{"captures", int64_t{0}}};
   attrs.set("body",
@@ -68,7 +68,7 @@ ir::Graph loop(bool grows) {
 
 struct Case {
   const char* text;    // null: a loop
-  const char* config;  // rows
+  const char* config;  // "batched" or ""
   bool grows = false;
 };
 constexpr Case kCases[] = {
@@ -94,7 +94,7 @@ constexpr Case kCases[] = {
 };
 constexpr size_t kCaseCount = std::size(kCases);
 
-/// The models, as long as the process lives.
+/// The models, which live as long as the process.
 class Fleet {
  public:
   Fleet() {
@@ -115,7 +115,7 @@ class Fleet {
     for (size_t i = 0; i < kCaseCount; ++i) {
       serve::ModelSource source{
           .name = base::concat("m", i), .version = "1", .path = std::to_string(i), .root = ".", .config = {}};
-      // What loops yield has no rank until it is told.
+      // The results of a loop have no known rank unless it is stated.
       if (kCases[i].text == nullptr)
         source.config.outputs = {{.name = "y0", .type = DType::f32, .dims = {-1}}};
       if (kCases[i].text == nullptr && !kCases[i].grows)
@@ -143,7 +143,7 @@ class Fleet {
   std::vector<std::shared_ptr<serve::ServedModel>> models_;
 };
 
-/// Takes what there is of the bytes, then zeros.
+/// Reads the given bytes, and then zeros.
 class Reader {
  public:
   Reader(const uint8_t* data, size_t size) : bytes_(reinterpret_cast<const char*>(data), size) {}
@@ -167,8 +167,8 @@ class Reader {
   std::string_view bytes_;
 };
 
-/// One input: its extents as told, its bytes as many as they need where there are so many, else those that
-/// are left.
+/// One input: its extents as read, and as many bytes as these need if there are enough, else all that are
+/// left.
 serve::WireTensor input_of(const serve::TensorConfig& config, Reader& reader, bool is_batched) {
   tensor::Dims dims;
   const size_t rank = config.dims.size() + (is_batched ? 1 : 0);
@@ -181,7 +181,7 @@ serve::WireTensor input_of(const serve::TensorConfig& config, Reader& reader, bo
   const int64_t wanted = elements * tensor::bytes_of(*config.type, 1);
   std::string bytes;
   if (wanted <= 4096) {
-    // Numbers small and large: an i64 is one extent from the table.
+    // Small and large numbers: an i64 is an extent from the table.
     while (static_cast<int64_t>(bytes.size()) < wanted) {
       const int64_t value = reader.extent();
       bytes.append(reinterpret_cast<const char*>(&value),

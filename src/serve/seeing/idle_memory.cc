@@ -1,4 +1,4 @@
-// Looks at the allocator's own books.
+// Returns unused memory to the system, according to the allocator's statistics.
 #include "serve/seeing/idle_memory.h"
 
 #include <malloc.h>
@@ -9,7 +9,7 @@ namespace trireme::serve {
 namespace {
 
 constexpr int64_t kLookNs = 1'000'000'000, kWindowNs = 10'000'000'000;
-constexpr size_t kKeptBytes = size_t{32} << 20;  // not worth the page faults
+constexpr size_t kKeptBytes = size_t{32} << 20;  // less is not worth the page faults
 
 }  // namespace
 

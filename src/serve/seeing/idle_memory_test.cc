@@ -1,4 +1,4 @@
-// Memory that a burst has left goes back, and what is in use comes and goes without it.
+// Tests that memory left by a burst is returned, and that normal use causes no returns.
 #include "serve/seeing/idle_memory.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ size_t resident_bytes() {
   return resident * 4096;
 }
 
-/// 200 MB of blocks of a request's size, of which a few stay: the heap cannot shrink from its end.
+/// Allocates 200 MB in blocks of a request's size and keeps a few, so the heap cannot shrink at its end.
 std::vector<std::unique_ptr<char[]>> burst() {
   std::vector<std::unique_ptr<char[]>> blocks;
   for (int i = 0; i < 2000; ++i) blocks.push_back(std::make_unique<char[]>(100'000));
@@ -41,7 +41,7 @@ TEST(IdleMemory, GivesBackWhatABurstLeft) {
   EXPECT_GT(resident_bytes(), before + (size_t{90} << 20));
   int returned = 0;
   for (int i = 0; i < 60; ++i) returned += memory.look(now_ns += kSecond);
-  EXPECT_EQ(returned, 1);  // once, not again and again
+  EXPECT_EQ(returned, 1);  // only once
   EXPECT_LT(resident_bytes(), before + (size_t{40} << 20));
 }
 

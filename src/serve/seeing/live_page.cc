@@ -1,4 +1,4 @@
-// The page at `/`: markup; and the style and security policy of every page of the program.
+// The markup of the page at `/`, and the style and security policy of all pages of the program.
 #include "serve/seeing/live_page.h"
 
 #include <random>
@@ -81,7 +81,7 @@ inferences">cost/M</abbr></th></tr></thead>
 href="/v2/models/stats">statistics</a></p></footer>
 )html";
 
-/// 128 random bits: what this one page's script and style carry, and injected ones cannot know.
+/// 128 random bits, carried by this page's own script and style and unknown to injected ones.
 std::string fresh_nonce() {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::random_device random;

@@ -4,7 +4,7 @@
 namespace trireme::serve {
 namespace {
 
-// Two parts, as compilers need not take one literal of more than 64 KiB. Texts from the server are only ever
+// In two parts, because compilers need not accept literals above 64 KiB. Texts from the server are only ever
 // set as text, never as markup.
 constexpr std::string_view kMetrics = R"js('use strict';
 const $=id=>document.getElementById(id);

@@ -1,4 +1,4 @@
-// Quantiles of a histogram's recent observations.
+// Quantiles of the recent observations of a histogram.
 #include "serve/seeing/metric_summary.h"
 
 #include <cmath>
@@ -35,7 +35,7 @@ std::vector<double> MetricSummary::read() {
   for (size_t i = 0; i <= histogram_.bounds().size(); ++i) now.counts.push_back(histogram_.in_bucket(i));
   std::vector<uint64_t> recent = now.counts;
   looks_.with([&](std::deque<Look>& looks) {
-    // Of the looks before the window only the last is of use: it says what was there when the window began.
+    // Of the samples before the window, only the last is needed: it holds the counts at the window's start.
     while (looks.size() > 1 && now.at_ns - looks[1].at_ns >= kWindowNs) looks.pop_front();
     if (!looks.empty()) {
       for (size_t i = 0; i < recent.size(); ++i) recent[i] -= std::min(recent[i], looks.front().counts[i]);

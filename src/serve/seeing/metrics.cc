@@ -1,4 +1,4 @@
-// Prometheus registry: append-only lists that are searched and extended without locks, and their text form.
+// Prometheus registry: append-only lists that are searched and extended without locks, and the text format.
 #include "serve/seeing/metrics.h"
 
 #include <algorithm>
@@ -36,9 +36,9 @@ struct MetricRegistry::Family {
 
 namespace {
 
-// Searches the list from its head; if nothing fits, pushes the node that `make` builds, looking again at
-// whatever others pushed meanwhile. Nodes are never removed, so a failed exchange only means "search the
-// newer part".
+// Searches the list from its head. If no node fits, pushes the one that `make` builds, after searching the
+// nodes that others pushed meanwhile. Nodes are never removed, so a failed exchange only means that the newer
+// part must be searched.
 template <class Node, class Fits, class Make>
 Node& find_or_push(std::atomic<Node*>& head, const Fits& fits, const Make& make) {
   Node* seen_until = nullptr;
@@ -72,7 +72,7 @@ bool is_name(std::string_view text, bool colon) {
   return !text.empty() && !(text[0] >= '0' && text[0] <= '9') && std::all_of(text.begin(), text.end(), ok);
 }
 
-/// A scraper refuses all of an exposition for one byte that is not UTF-8, and names are of files.
+/// Escapes names, which may come from files: a scraper rejects an exposition with a byte that is not UTF-8.
 void append_escaped(std::string& out, std::string_view text, bool quotes) {
   for (size_t at = 0; at < text.size();) {
     const char32_t c = base::next_code_point(text, at);
@@ -99,7 +99,7 @@ void append_value(std::string& out, double value) {
   }
 }
 
-// Whole numbers keep all their digits: no exponent form at 1e+07.
+// Whole numbers keep all their digits, without exponents such as 1e+07.
 void append_value(std::string& out, uint64_t value) { out += std::to_string(value); }
 
 template <class Value>
@@ -111,8 +111,8 @@ void append_sample(std::string& out, std::string_view name, std::string_view lab
   out += '\n';
 }
 
-// Buckets are cumulative in the exposition, and the last one is the count: taken from one reading, so that a
-// scrape never shows a count below a bucket.
+// Buckets are cumulative in the exposition, and the last one equals the count. All are summed from one
+// reading, so that a scrape never shows a count below a bucket.
 void append_histogram(std::string& out, const std::string& name, const std::string& labels,
                       const MetricHistogram& h) {
   const std::string comma = labels.empty() ? "" : labels + ",";
@@ -127,7 +127,7 @@ void append_histogram(std::string& out, const std::string& name, const std::stri
   append_sample(out, name + "_count", labels, total);
 }
 
-// Its own observations' sum and count go on for ever, as Prometheus wants them; only quantiles look back.
+// Sum and count include all observations, as Prometheus demands; only the quantiles are of recent ones.
 void append_summary(std::string& out, const std::string& name, const std::string& labels, MetricSummary& s,
                     double scale) {
   const std::vector<double> values = s.read();
@@ -140,7 +140,7 @@ void append_summary(std::string& out, const std::string& name, const std::string
   append_sample(out, name + "_count", labels, s.histogram().count());
 }
 
-constexpr int kKeyShift = 49;  // of a double's 52 bits of fraction the first three stay
+constexpr int kKeyShift = 49;  // keeps the first three of a double's 52 fraction bits
 
 uint64_t key_of(double value) { return std::bit_cast<uint64_t>(value) >> kKeyShift; }
 
@@ -159,7 +159,7 @@ MetricHistogram::MetricHistogram(std::vector<double> bounds)
   }
 }
 
-/// The first bound that is not below the value: bounds are inclusive (le).
+/// The first bound that is not below the value, because bounds are inclusive (le).
 size_t MetricHistogram::bucket_of(double value) const {
   size_t i = 0;
   if (!table_.empty() && value > 0) {
@@ -184,7 +184,7 @@ uint64_t MetricHistogram::count() const {
 std::vector<double> metric_buckets(double low, double factor, int count) {
   std::vector<double> bounds;
   for (int i = 0; i < count; ++i) {
-    // Three significant digits: the bounds are label texts that queries must repeat.
+    // Three significant digits, because queries must repeat the bounds as label texts.
     std::array<char, 40> text;
     const double exact = low * std::pow(factor, i);
     char* end =

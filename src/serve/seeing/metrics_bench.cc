@@ -1,4 +1,4 @@
-// What counting a request costs, alone and with other threads, and what a scrape costs.
+// Measures the cost of counting a request, alone and with other threads, and of a scrape.
 #include <benchmark/benchmark.h>
 
 #include "serve/seeing/model_metrics.h"
@@ -6,7 +6,7 @@
 namespace trireme::serve {
 namespace {
 
-/// Times as a small model has them, different for each request so that the buckets are.
+/// Times typical of a small model, varied so that different buckets are used.
 sched::Timing timing_of(int64_t n) {
   const int64_t at = n * 1'000'000;
   return {.enqueued_ns = at,
@@ -18,7 +18,7 @@ sched::Timing timing_of(int64_t n) {
           .queue_length = 1 + n % 5};
 }
 
-// All that a request and its batch are counted by: as if every batch held one request.
+// Everything that counts a request and its batch, as if every batch held one request.
 void count_request(benchmark::State& state) {
   static MetricRegistry registry;
   static ModelMetrics metrics(registry, {{"model", "m"}, {"version", "1"}}, 8, nullptr);

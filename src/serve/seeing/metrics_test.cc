@@ -1,4 +1,4 @@
-// The metric registry: text form as Prometheus reads it, identity of series, concurrent use.
+// Tests the metric registry: Prometheus text form, identity of series, concurrent use.
 #include "serve/seeing/metrics.h"
 
 #include <gtest/gtest.h>
@@ -116,12 +116,12 @@ TEST(Metrics, SummariesLookBackAMinute) {
   EXPECT_EQ(median(), "500");
   clock.advance(30 * base::kNsPerSecond);
   for (int i = 0; i < 10; ++i) h.observe(0.003);
-  EXPECT_EQ(median(), "1000");  // half below 1 ms
+  EXPECT_EQ(median(), "1000");  // half of them below 1 ms
   for (int i = 0; i < 5; ++i) h.observe(0.003);
   clock.advance(61 * base::kNsPerSecond);
-  EXPECT_EQ(median(), "3000");  // the five since the look that began the window
+  EXPECT_EQ(median(), "3000");  // the five since the start of the window
   clock.advance(61 * base::kNsPerSecond);
-  EXPECT_EQ(median(), "NaN");  // nothing new
+  EXPECT_EQ(median(), "NaN");  // no new observations
   EXPECT_NE(registry.expose().find("s_us_count{m=\"a\"} 25\n"), std::string::npos);
   EXPECT_NE(registry.expose().find("# TYPE s_us summary\n"), std::string::npos);
 }

@@ -1,4 +1,4 @@
-// Counts of one served model.
+// Metrics of one served model.
 #include "serve/seeing/model_metrics.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ base::Json duration_json(const DurationSum& d) {
   return base::Json::object({{"count", d.count.load()}, {"ns", d.ns.load()}});
 }
 
-/// Of a histogram of seconds; a double holds whole nanoseconds up to a hundred days.
+/// The sum of a histogram of seconds, in ns; a double holds whole nanoseconds up to a hundred days.
 uint64_t ns_of(const MetricHistogram& h) { return static_cast<uint64_t>(std::llround(h.sum() * 1e9)); }
 
 base::Json duration_json(const MetricHistogram& h) {
@@ -80,7 +80,7 @@ void ModelMetrics::make_histograms(MetricRegistry& registry, const MetricLabels&
   for (int64_t b = 1; b < 2 * max_rows; b *= 2) rows.push_back(static_cast<double>(b));
   batch_rows_ =
       &registry.histogram("trireme_batch_rows", "Rows of requests in a batch, without padding", rows, labels);
-  // 100 us to 80 s in steps of 1.26: ten buckets a decade.
+  // 100 us to 80 s in steps of 1.26: ten buckets per decade.
   const std::vector<double> seconds = metric_buckets(1e-4, 1.2589254, 60);
   latency_s_ = &registry.histogram("trireme_request_duration_seconds",
                                    "From a request's last byte to its answer", seconds, labels);
@@ -192,7 +192,7 @@ void ModelMetrics::count_success(const sched::Timing& t, int64_t received_ns, in
   latency_s_->observe(seconds_between(received_ns, answered_ns));
   queue_s_->observe(seconds_between(t.enqueued_ns, t.started_ns));
   counts_->last_ms.store(wall_ms, std::memory_order_relaxed);
-  if (t.padded_rows == 0) return;  // a kept answer costs no compute; a request of no rows does
+  if (t.padded_rows == 0) return;  // a cached answer computes nothing; a request without rows does
   input_s_->observe(seconds_between(t.started_ns, t.computed_ns));
   infer_s_->observe(seconds_between(t.computed_ns, t.finished_ns));
   output_s_->observe(seconds_between(t.finished_ns, answered_ns));

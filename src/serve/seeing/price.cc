@@ -1,4 +1,4 @@
-// What computing costs.
+// Prices of computing time.
 #include "serve/seeing/price.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// Prices from an option and a file, and the cost of a million inferences against a count by hand.
+// Tests prices from an option and a file, and compares the cost of a million inferences with a manual count.
 #include "serve/seeing/price.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST_F(PriceFile, RefusesWhatIsNoPrice) {
   EXPECT_THROW(Prices::read(1, "/no/such/prices.yaml", 8), base::Error);
 }
 
-/// The value of a series in the exposition.
+/// The value of a series in the text exposition.
 double shown(const MetricRegistry& registry, const std::string& series) {
   const std::string text = registry.expose();
   const size_t at = text.find("\n" + series + " ");
@@ -57,11 +57,11 @@ TEST(Cost, IsBusyTimeTimesPriceOverInferences) {
   MetricRegistry registry;
   const MetricLabels labels{{"model", "m"}, {"version", "1"}};
   ModelMetrics metrics(registry, labels, 8, nullptr);
-  // 3.6 an hour for 4 cores; an instance of 2 threads costs 5e-4 a second.
+  // A price of 3.6 per hour for 4 cores: an instance with 2 threads costs 5e-4 per second.
   metrics.show_cost(registry, labels, Prices::read(3.6, "", 4).per_busy_second("cpu", 2));
   const std::string cost = "trireme_cost_per_million_inferences{model=\"m\",version=\"1\"}";
   EXPECT_EQ(shown(registry, cost), 0);
-  // 3 ms for 4 rows (padding and waiting do not count), 2 ms for 1: 5 ms and 5 inferences.
+  // 3 ms for 4 rows (padding and waiting do not count) and 2 ms for 1 row: 5 ms and 5 inferences.
   metrics.count_batch({.enqueued_ns = 0,
                        .started_ns = 9'000'000,
                        .computed_ns = 9'500'000,
@@ -75,7 +75,7 @@ TEST(Cost, IsBusyTimeTimesPriceOverInferences) {
                        .padded_rows = 1});
   EXPECT_NEAR(shown(registry, cost), 5e-3 * 5e-4 / 5 * 1e6, 1e-9);
   EXPECT_NEAR(shown(registry, "trireme_cost_total{model=\"m\",version=\"1\"}"), 2.5e-6, 1e-12);
-  // Loaded again with four threads: what was computed before keeps its price.
+  // Reloaded with four threads: earlier work keeps its price.
   ModelMetrics again(registry, labels, 8, &metrics);
   again.show_cost(registry, labels, Prices::read(3.6, "", 4).per_busy_second("cpu", 4));
   again.count_batch({.started_ns = 0, .computed_ns = 0, .finished_ns = 1'000'000, .batch_rows = 5});

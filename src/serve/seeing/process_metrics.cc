@@ -1,4 +1,4 @@
-// Gauges and counters of this process and its machine, from /proc.
+// Gauges and counters of this process and its machine, read from /proc.
 #include "serve/seeing/process_metrics.h"
 
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 namespace trireme::serve {
 namespace {
 
-/// The "Key:   123" line of a /proc file; 0 if absent.
+/// The value of a line "Key:   123" in a /proc file; 0 if it is absent.
 double proc_value(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
@@ -49,8 +49,8 @@ double memory_total() { return proc_value("/proc/meminfo", "MemTotal:") * 1024; 
 
 double memory_used() { return memory_total() - proc_value("/proc/meminfo", "MemAvailable:") * 1024; }
 
-/// Share of all processors' time that was not idle between two looks, at least a second apart: a scrape that
-/// comes sooner gets the last figure, so that two scrapers do not spoil each other's.
+/// The share of all processors' time that was not idle between two readings at least a second apart. An
+/// earlier reading returns the last value, so that two scrapers do not disturb each other.
 class CpuUse {
  public:
   double read(int64_t now_ns) {
@@ -71,7 +71,7 @@ class CpuUse {
     double busy = 0, all = 0, share = 0;
     int64_t at_ns = 0;
   };
-  /// Since the machine's start: user nice system idle iowait irq softirq steal.
+  /// Ticks since the machine's start: user nice system idle iowait irq softirq steal.
   static std::pair<double, double> ticks() {
     std::ifstream file("/proc/stat");
     std::string word;
@@ -119,7 +119,7 @@ void register_process_metrics(MetricRegistry& metrics, const base::Clock& clock)
         [&clock, use = std::make_shared<CpuUse>()] { return use->read(clock.now_ns()); });
   gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory_total);
   gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory_used);
-  // Dashboards divide by the total only where it is above 0: there is no such pool.
+  // Always 0, as there is no such pool: dashboards divide by the total only if it is above 0.
   gauge("nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes",
         [] { return 0.0; });
   gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes",

@@ -1,4 +1,4 @@
-// How the answers of a decoupled model went, by their place.
+// Statistics of a decoupled model's answers, by their position.
 #include "serve/seeing/response_stats.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace trireme::serve {
 namespace {
 
-/// How many places are told apart; the last one takes all later ones.
+/// The number of positions that are distinguished; the last one covers all later ones.
 constexpr int64_t kMostPlaces = 1024;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Counts of one language model.
+// Metrics of one language model.
 #include "serve/seeing/text_metrics.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace {
 
 using Bounds = std::vector<double>;
 
-// The bounds that vLLM's dashboards expect.
+// The bounds expected by vLLM's dashboards.
 const Bounds kFirstToken{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                          1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 const Bounds kToken{.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
@@ -99,7 +99,7 @@ void TextMetrics::show_cost(double per_busy_second) {
       [busy = steps_.busy_us, prompts = steps_.prompt_tokens, answers = steps_.generated_tokens,
        per_busy_second] {
         const auto tokens = static_cast<double>(prompts->value() + answers->value());
-        // Microseconds a token are seconds a million tokens.
+        // Microseconds per token equal seconds per million tokens.
         return tokens > 0 ? static_cast<double>(busy->value()) / tokens * per_busy_second : 0;
       });
 }

@@ -1,4 +1,4 @@
-// Traces of single requests.
+// Records traces of single requests.
 #include "serve/seeing/tracer.h"
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@ bool is_hex(std::string_view text) {
          text.find_first_not_of('0') != std::string_view::npos;
 }
 
-/// splitmix64: spreads counters over all bits.
+/// splitmix64 (Steele, Lea & Flood 2014): spreads counters over all bits.
 uint64_t spread(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -233,7 +233,7 @@ void Tracer::write_all() {
     }
     try {
       if (!options_.file.empty()) write_files(batch);
-      // A server that stops does not wait for a collector that does not answer, once for each batch.
+      // When the server stops, it must not wait for an unresponsive collector again for each batch.
       base::require(!is_closing_ || !has_failed, "the server stopped before the collector answered");
       if (!options_.otlp_url.empty()) send(batch);
       has_failed = false;
@@ -244,7 +244,7 @@ void Tracer::write_all() {
   }
 }
 
-/// As Triton does: all into one file, or with a log_frequency so many each into FILE.0, FILE.1 and so on.
+/// Like Triton: all traces go to one file or, with log_frequency, that many each to FILE.0, FILE.1 and so on.
 void Tracer::write_files(const Batch& batch) {
   const int64_t each = table_.with([](const Table& table) { return table.server.log_frequency.value_or(0); });
   if (each == 0) return append(whole_, batch);
@@ -260,8 +260,8 @@ void Tracer::write_files(const Batch& batch) {
   }
 }
 
-/// Appends records and the closing bracket; the next batch writes over the bracket. Where the disk is full
-/// the file ends as it ended before.
+/// Appends records and the closing bracket, which the next batch overwrites. If the disk is full, the file
+/// keeps its previous end.
 void Tracer::append(File& file, const Batch& batch) {
   constexpr std::string_view kEnd = "\n]\n";
   std::string text;
@@ -272,7 +272,7 @@ void Tracer::append(File& file, const Batch& batch) {
   try {
     file.write_at(file.end, text + std::string(kEnd));
   } catch (const base::Error&) {
-    // Its place has just become free.
+    // The place of the bracket has just become free.
     if (ftruncate(file.fd, file.end) == 0 && file.end > 0) file.write_at(file.end, kEnd);
     throw;
   }
@@ -290,7 +290,7 @@ void Tracer::File::close() {
 }
 
 void Tracer::File::write_at(int64_t offset, std::string_view bytes) const {
-  lseek(fd, offset, SEEK_SET);  // a pipe has no places: there all follows all
+  lseek(fd, offset, SEEK_SET);  // a pipe has no positions: writes are simply appended
   while (!bytes.empty()) {
     const ssize_t n = write(fd, bytes.data(), bytes.size());
     base::require(n > 0, "cannot write the trace file: ", std::strerror(errno));
@@ -298,7 +298,7 @@ void Tracer::File::write_at(int64_t offset, std::string_view bytes) const {
   }
 }
 
-/// A full disk or an absent collector stays so for a while: the log hears of it now and then, not each time.
+/// A full disk or an absent collector persists for a while, so this logs at intervals, not each time.
 void Tracer::lose(size_t count, const char* reason) {
   constexpr int64_t kBetweenWarningsNs = 10 * base::kNsPerSecond;
   dropped_ += count;
@@ -320,7 +320,7 @@ std::string Tracer::triton_text(const Trace& t) const {
 
 namespace {
 
-/// The parts of a request's time: name, and the moments where it begins and ends.
+/// The phases of a request: name, and the events at which it begins and ends.
 constexpr struct {
   const char* name;
   const char* begin;
@@ -333,7 +333,7 @@ constexpr struct {
 
 }  // namespace
 
-/// Events of the Trace Event Format, which Perfetto and Chrome open: a process a model, a thread a request.
+/// Events in the Trace Event Format (Perfetto, Chrome): a process per model, a thread per request.
 std::string Tracer::perfetto_text(const Trace& t) const {
   std::string text;
   for (const auto& span : kSpans) {

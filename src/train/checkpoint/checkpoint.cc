@@ -1,4 +1,4 @@
-// Checkpoints on disk: writing with one commit point, listing, and finding them.
+// Checkpoints on disk: writes them with a single commit point, lists and finds them.
 #include "train/checkpoint/checkpoint.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using base::Json;
 
 constexpr int64_t kChunkBytes = 16 << 20;
-constexpr size_t kPieceBytes = 8 << 20;  // of one write call: bounds how long a failure stays unseen
+constexpr size_t kPieceBytes = 8 << 20;  // per write call, which bounds the delay until a failure is seen
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -33,7 +33,7 @@ std::string hex(uint32_t value) {
 
 Json integers(const tensor::Dims& dims) { return base::JsonArray(dims.begin(), dims.end()); }
 
-/// Gives the checksum of what it writes.
+/// Writes the bytes and returns their checksum.
 uint32_t write_bytes(OutputFile& file, std::span<const std::byte> rest) {
   uint32_t crc = 0;
   while (!rest.empty()) {
@@ -45,7 +45,7 @@ uint32_t write_bytes(OutputFile& file, std::span<const std::byte> rest) {
   return crc;
 }
 
-/// Cuts the pieces, in file order, into runs of at most `shard_bytes` (a larger piece stands alone).
+/// Groups the pieces, in file order, into shards of at most `shard_bytes`; a larger piece gets its own shard.
 std::vector<std::vector<size_t>> shards_of(const model::NamedTensors& tensors, int64_t shard_bytes) {
   std::vector<std::vector<size_t>> shards;
   int64_t used = 0;
@@ -62,7 +62,7 @@ std::vector<std::vector<size_t>> shards_of(const model::NamedTensors& tensors, i
 }
 
 /// Writes a piece's bytes and adds an entry for each of its chunks. A large piece is cut along its first
-/// dimension, so that ranks which read it share out the checksums.
+/// dimension, so that the ranks that read it can divide the checksum work.
 void write_piece(OutputFile& file, const std::string& name, const CheckpointPiece& piece, WrittenPart& part) {
   const tensor::Tensor& t = piece.content;
   const bool is_large = t.rank() > 0 && t.bytes() > kChunkBytes && t.bytes() % t.dims()[0] == 0;
@@ -93,7 +93,7 @@ int64_t write_text(FileOps& files, const std::string& path, std::string_view tex
   return static_cast<int64_t>(text.size());
 }
 
-/// The chunks of all ranks by tensor, tensors in the order of their names.
+/// The chunks of all ranks grouped by tensor, with the tensors in the order of their names.
 Json entries_of(const std::vector<WrittenPart>& parts) {
   struct Entry {
     Json dtype, shape, chunks = Json::array();
@@ -212,7 +212,7 @@ WriteResult commit_checkpoint(FileOps& files, const std::string& root, const Che
   }
   files.sync_directory(root);
   std::error_code ignored;
-  fs::remove_all(growing, ignored);  // after an exchange: what was there before
+  fs::remove_all(growing, ignored);  // after an exchange: the previous content
   write_pointer(files, root, "latest", name);
   return result;
 }
@@ -226,7 +226,7 @@ WriteResult write_checkpoint(FileOps& files, const std::string& root, const Chec
     files.make_directory(growing);
     return commit_checkpoint(files, root, head, {write_part(files, growing, "tensors", pieces, shard_bytes)});
   } catch (const base::Error& e) {
-    std::error_code ignored;  // what is left has a hidden name and is removed at the next start
+    std::error_code ignored;  // the rest has a hidden name; the next start removes it
     fs::remove_all(growing, ignored);
     throw e.with("checkpoint of step " + std::to_string(head.step));
   }
@@ -246,7 +246,7 @@ std::vector<std::string> list_checkpoints(const std::string& root) {
 }
 
 bool has_checkpoint(const std::string& path) {
-  // A directory of that name may be anything, a model of a repository for one.
+  // A directory with such a name may be something else, for example a model of a repository.
   return is_checkpoint(path) || fs::is_regular_file(path + "/latest") ||
          fs::is_regular_file(path + "/checkpoints/latest");
 }

@@ -1,4 +1,4 @@
-// Reading checkpoints: the index is checked first, then checksums, then boxes are put together from chunks.
+// Reads checkpoints: checks the index first, then checksums, and assembles boxes from chunks.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -39,7 +39,7 @@ uint32_t parse_hex(const std::string& text) {
   return static_cast<uint32_t>(std::stoul(text, nullptr, 16));
 }
 
-/// The index with its own checksum verified and removed.
+/// Reads the index; verifies and removes its own checksum.
 Json read_index(const std::string& directory) {
   const std::string path = directory + "/index.json";
   Json index;
@@ -58,9 +58,9 @@ Json read_index(const std::string& directory) {
   return index;
 }
 
-/// Dimensions along which chunks are cut; in the others all of them span the tensor.
+/// The dimensions along which chunks are cut; in all others, every chunk spans the tensor.
 std::vector<size_t> cut_dims(const StoredTensor& t) {
-  constexpr size_t kMost = 4;  // 2^4 corners a chunk; a mesh cuts a tensor along two or three
+  constexpr size_t kMost = 4;  // 2^4 corners per chunk; a mesh cuts a tensor along two or three
   std::vector<size_t> cut;
   for (size_t d = 0; d < t.dims.size(); ++d) {
     const auto is_part = [&](const StoredTensor::Chunk& c) { return c.box.size[d] != t.dims[d]; };
@@ -70,8 +70,8 @@ std::vector<size_t> cut_dims(const StoredTensor& t) {
   return cut;
 }
 
-/// Adds `sign` at the first corner of a box and at every corner an even number of steps away, and takes it
-/// off at the others.
+/// Adds `sign` at the first corner of a box and at every corner an even number of steps away, and subtracts
+/// it at the others.
 void add_corners(const Box& box, const std::vector<size_t>& cut, int64_t sign,
                  std::map<Dims, int64_t>& sums) {
   Dims corner(cut.size());
@@ -86,10 +86,10 @@ void add_corners(const Box& box, const std::vector<size_t>& cut, int64_t sign,
   }
 }
 
-/// The chunks must tile the whole box: inside it, of the same volume, and disjoint. The last is told without
-/// comparing all pairs: how often a box covers each place is the running sum, along every dimension, of +1
-/// and -1 at its corners, and the corners follow from that sum; so the chunks cover every place once exactly
-/// if the sums at their corners are those of the whole.
+/// The chunks must tile the whole box: lie inside it, have its volume, and be disjoint. Comparing all pairs
+/// is not needed for the last: how often chunks cover a place is the running sum, along every dimension, of
+/// +1 and -1 at their corners, and that sum determines the corners. So the chunks cover every place exactly
+/// once if the sums at their corners equal those of the whole.
 void check_cover(const StoredTensor& t) {
   const int64_t whole = tensor::element_count(t.dims);
   int64_t volume = 0;
@@ -137,7 +137,7 @@ void CheckpointReader::add_tensor(const Json& entry) {
   StoredTensor t;
   t.name = entry.at("name").as_string();
   t.dtype = tensor::dtype_from_name(entry.at("dtype").as_string());
-  tensor::element_bytes(t.dtype);  // chunks are cut and joined by whole elements: refuses the packed types
+  tensor::element_bytes(t.dtype);  // refuses packed types, as chunks are cut and joined by whole elements
   t.dims = dims_of(entry.at("shape"));
   for (const Json& one : entry.at("chunks").as_array()) {
     StoredTensor::Chunk c{.box = {dims_of(one.at("offset")), dims_of(one.at("size"))},
@@ -195,7 +195,7 @@ void CheckpointReader::verify(int part, int parts) const {
 
 namespace {
 
-/// What is copied must have the type and lie inside of the tensor that it is copied to.
+/// Checks that the boxes have the type of the local tensor and lie inside it at their offsets.
 void check_places(const StoredTensor& stored, const std::vector<Box>& boxes, const std::vector<Dims>& offsets,
                   const Tensor& local) {
   bool fits = local.dtype() == stored.dtype;

@@ -1,6 +1,6 @@
-// Fuzzes the index of a checkpoint, with its checksum made to fit: any index opens or is refused; the tensors
-// of one that opens are read whole. A first byte below the number of element types gives all tensors that
-// type, with the bytes that it takes.
+// Fuzzes the index of a checkpoint, with its checksum corrected: any index opens or is refused, and the
+// tensors of an index that opens are read completely. If the first byte is less than the number of element
+// types, all tensors get that type, with the number of bytes it needs.
 #include <unistd.h>
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Directory {
   ~Directory() { std::filesystem::remove_all(path); }
 };
 
-/// The index with every tensor of the type, and its chunks as long as it wants.
+/// The index with all tensors of type `dtype`, and chunks of the length that this type needs.
 base::Json with_type(const base::Json& index, tensor::DType dtype) {
   base::Json tensors = base::Json::array();
   for (base::Json entry : index.at("tensors").as_array()) {
@@ -50,7 +50,7 @@ base::Json with_type(const base::Json& index, tensor::DType dtype) {
   return changed;
 }
 
-/// The text as an index with a checksum that fits; as it is where it is no JSON object.
+/// Makes the text an index with a valid checksum; returns it unchanged if it is not a JSON object.
 std::string sealed(std::string_view text) {
   const base::JsonLimits limits{.depth = 100, .size_bytes = size_t{1} << 30, .nan_and_infinity = true};
   const bool has_type = !text.empty() && static_cast<uint8_t>(text[0]) < tensor::kDTypeCount;

@@ -1,4 +1,4 @@
-// Tests checkpoints: round trips, chunks in any layout, corruption, and failure or death at every file call.
+// Tests checkpoints: round trips, chunks in any layout, corruption, and failure or death in every file call.
 #include "train/checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(Checkpoint, RoundTripInOneAndInManyShards) {
   PosixFiles files;
   const std::string root = fresh("round");
   for (const int64_t shard_bytes : {int64_t{1} << 30, int64_t{1}, int64_t{24}}) {
-    write(files, root, example(12), shard_bytes);  // the second replaces the first
+    write(files, root, example(12), shard_bytes);  // the second write replaces the first
     expect_same(load_checkpoint(root + "/step-00000012"), example(12));
   }
   EXPECT_EQ(find_checkpoint(root), root + "/step-00000012");
@@ -67,7 +67,7 @@ TEST(Checkpoint, RoundTripInOneAndInManyShards) {
   EXPECT_EQ(list_checkpoints(root),
             (std::vector<std::string>{"step-00000012", "step-00000013", "step-123456789"}));
   EXPECT_THROW(find_checkpoint(root + "/nowhere"), base::Error);
-  // Nothing but the checkpoints and the pointer is left over.
+  // Only the checkpoints and the pointer remain.
   EXPECT_EQ(std::distance(fs::directory_iterator(root), fs::directory_iterator()), 4);
 }
 
@@ -79,7 +79,7 @@ TEST(Checkpoint, FilesAreSafetensors) {
   EXPECT_TRUE(file.need("w").same_as(example(3).tensors[2].second));
 }
 
-/// An index written by hand, with the checksum that fits, of these tensors over a file `data`.
+/// An index of these tensors over a file `data`, written by hand with a valid checksum.
 std::string indexed(const std::string& name, const std::string& tensors,
                     const std::string& data = std::string("\0\1\2\3\4\5", 6)) {
   const std::string directory = fresh(name);
@@ -93,7 +93,7 @@ std::string indexed(const std::string& name, const std::string& tensors,
   return directory;
 }
 
-/// A [2, 3] tensor in the chunks given, 1 byte an element.
+/// A [2, 3] tensor in the given chunks, with 1 byte per element.
 std::string chunked(const std::string& name, const std::string& chunks) {
   return indexed(name, R"({"name":"t","dtype":"u8","shape":[2,3],"chunks":[)" + chunks + "]}");
 }
@@ -121,9 +121,9 @@ TEST(Checkpoint, ChunksOfAnyLayoutAreAssembled) {
             std::string::npos);
 }
 
-// Every element type at every small count, with the bytes that it packs into: those that share bytes are
-// refused, the others give the bytes that lie there. A packed tensor read element by element would leave its
-// memory.
+// Every element type at every small count, with the bytes that it packs into. Types whose elements share
+// bytes are refused, and the others return the stored bytes. A packed tensor read element by element would
+// access memory beyond its end.
 TEST(Checkpoint, EveryElementTypeIsReadWholeOrRefused) {
   const std::string data("\0\1\2\3\4\5", 6);
   for (int type = 0; type < tensor::kDTypeCount; ++type) {
@@ -166,7 +166,7 @@ TEST(Checkpoint, ChunksThatTileAreTold) {
   const auto error_with = [&](const std::string& chunks) {
     return error_of([&] { CheckpointReader(chunked("tile", chunks)); });
   };
-  // Of the right volume, inside, and yet one place twice and another never.
+  // The right volume, all inside, and yet one place is covered twice and another never.
   const std::string left = chunk("[0,0]", "[2,1]", 0, "\0\1"sv),
                     middle = chunk("[0,1]", "[2,1]", 2, "\2\3"sv),
                     right = chunk("[0,2]", "[2,1]", 4, "\4\5"sv), none = chunk("[1,1]", "[0,1]", 0, ""sv);
@@ -177,7 +177,7 @@ TEST(Checkpoint, ChunksThatTileAreTold) {
                        "," + chunk("[1,2]", "[1,1]", 5, "\5"sv))
                 .find("overlap"),
             std::string::npos);
-  // Bytes of a file belong to one chunk.
+  // No two chunks may use the same bytes of a file.
   EXPECT_NE(error_of([&] {
               CheckpointReader(indexed("share", R"({"name":"a","dtype":"u8","shape":[4],"chunks":[)" +
                                                     chunk("[0]", "[4]", 0, "\0\1\2\3"sv) +
@@ -187,7 +187,7 @@ TEST(Checkpoint, ChunksThatTileAreTold) {
             std::string::npos);
 }
 
-// A comparison of all pairs would take minutes.
+// Comparing all pairs would take minutes.
 TEST(Checkpoint, ManyChunksAreCheckedInOnePass) {
   constexpr int64_t kRows = 50'000;
   std::string chunks;
@@ -224,7 +224,7 @@ TEST(Checkpoint, EveryFlippedByteAndEveryTruncationIsSeen) {
   for (const std::string name : {"/tensors-00000.safetensors", "/index.json"}) {
     const std::string path = directory + name;
     const std::string good = base::read_file(path);
-    // Of the tensor file only the data is read; its header serves other readers.
+    // Only the data of the tensor file is read; its header is for other programs.
     const size_t first = name == "/index.json" ? 0 : good.size() - static_cast<size_t>(example(7).bytes());
     for (size_t at = first; at < good.size(); ++at) {
       std::string bad = good;
@@ -261,7 +261,7 @@ TEST(Checkpoint, FailureAtEveryCallLeavesTheOneBefore) {
     expect_same(found, example(found.step));
     EXPECT_TRUE(found.step == 1 || done || call > 10);
   }
-  EXPECT_GT(call, 30);  // four shards of several writes, the index, directories and the pointer
+  EXPECT_GT(call, 30);  // four shards with several writes each, the index, directories and the pointer
 }
 
 TEST(Checkpoint, DeathAtEveryCallLeavesACompleteOne) {
@@ -270,7 +270,7 @@ TEST(Checkpoint, DeathAtEveryCallLeavesACompleteOne) {
     PosixFiles good;
     const std::string root = fresh("die");
     write(good, root, example(1));
-    const bool replace = call % 2 == 1;  // also over a checkpoint of the same step
+    const bool replace = call % 2 == 1;  // also replacing a checkpoint of the same step
     if (replace) write(good, root, example(2));
     const pid_t child = ::fork();
     if (child == 0) {
@@ -285,7 +285,7 @@ TEST(Checkpoint, DeathAtEveryCallLeavesACompleteOne) {
     const Checkpoint found = load_checkpoint(find_checkpoint(root));
     expect_same(found, example(found.step));
     for (const std::string& name : list_checkpoints(root)) load_checkpoint(root + "/" + name);
-    // The next start cleans up and goes on.
+    // The next start cleans up and continues.
     {
       CheckpointWriter writer({.root = root, .keep = 1, .keep_best = 0}, good);
       save(writer, example(3));
@@ -305,7 +305,7 @@ TEST(CheckpointWriter, WritesACopyAndKeepsTheLastAndTheBest) {
       Checkpoint live = example(step);
       const auto before = save(writer, live, step == 2 ? 0.9 : 0.1 * static_cast<double>(step));
       EXPECT_EQ(before.has_value(), step > 1);
-      for (float& v : live.tensors[2].second.mutable_data<float>()) v = -1;  // training goes on
+      for (float& v : live.tensors[2].second.mutable_data<float>()) v = -1;  // training continues
       if (step == 6) {
         const auto outcome = writer.wait();
         ASSERT_TRUE(outcome && outcome->committed);
@@ -319,7 +319,7 @@ TEST(CheckpointWriter, WritesACopyAndKeepsTheLastAndTheBest) {
   expect_same(load_checkpoint(root + "/step-00000006"), example(6));
   EXPECT_EQ(base::read_file(root + "/best"), "step-00000002\n");
   EXPECT_EQ(base::read_file(root + "/latest"), "step-00000006\n");
-  {  // Going on from step 5: 6 belongs to an abandoned past, 2 is still the best.
+  {  // Resuming from step 5: step 6 belongs to an abandoned run, 2 is still the best.
     CheckpointWriter writer({.root = root, .keep = 2, .keep_best = 1, .resumed_step = 5}, files);
     save(writer, example(7), 0.3);
   }

@@ -1,4 +1,4 @@
-// The checkpoint thread: memory goes round between the owner and the writer, nothing is shared.
+// The checkpoint thread: buffers pass between owner and writer, and are never used by both at once.
 #include "train/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Copies into the memory of the last staging where type and shape fit.
+/// Copies into the buffers of the previous staging if types and shapes match.
 void copy_pieces(const std::vector<CheckpointPiece>& from, std::vector<CheckpointPiece>& to) {
   bool fits = from.size() == to.size();
   for (size_t i = 0; fits && i < from.size(); ++i) {
@@ -37,7 +37,7 @@ void copy_pieces(const std::vector<CheckpointPiece>& from, std::vector<Checkpoin
 
 constexpr base::JsonLimits kPartLimits{.depth = 100, .size_bytes = size_t{1} << 30};
 
-/// Runs `body`; what it throws becomes the outcome's error.
+/// Runs `body`; an exception becomes the error of the outcome.
 void guard(CheckpointOutcome& outcome, const std::function<void()>& body) {
   try {
     body();
@@ -48,13 +48,13 @@ void guard(CheckpointOutcome& outcome, const std::function<void()>& body) {
   }
 }
 
-/// What cannot be removed has a hidden name, and goes at the next start.
+/// Removes a directory; what cannot be removed has a hidden name, and the next start removes it.
 void discard(const std::string& directory) {
   std::error_code ignored;
   fs::remove_all(directory, ignored);
 }
 
-/// An outcome for another rank.
+/// Serialises an outcome for another rank.
 std::string text_of(const CheckpointOutcome& o) {
   base::Json json =
       base::Json::object({{"path", o.written.path}, {"bytes", o.written.bytes}, {"committed", o.committed}});
@@ -85,7 +85,7 @@ std::string stem_of(const Ranks& ranks) {
   return ranks.size() == 1 ? "tensors" : name.data();
 }
 
-/// Hidden names are what a process that died was writing or removing.
+/// Removes entries with hidden names, which a process was writing or removing when it died.
 void remove_leftovers(FileOps& files, const std::string& root) {
   std::error_code error;
   std::vector<std::string> found;
@@ -100,7 +100,7 @@ double score_of(const std::string& directory) {
   try {
     return load_checkpoint_meta(directory).meta.get_or("score", std::nan(""));
   } catch (const base::Error&) {
-    return NAN;  // corrupt: never the best, and soon pruned
+    return NAN;  // corrupt: never the best, and pruned soon
   }
 }
 
@@ -141,7 +141,7 @@ std::optional<CheckpointOutcome> CheckpointWriter::save(const Checkpoint& head, 
   own_.reset();
   if (!is_alone()) {
     Done failed;
-    if (ranks_.is_leader()) {  // before the others write there
+    if (ranks_.is_leader()) {  // before other ranks write there
       guard(failed.outcome, [&] {
         files_.remove_tree(growing_directory(options_.root, head.step));
         files_.make_directory(growing_directory(options_.root, head.step));
@@ -158,7 +158,7 @@ std::optional<CheckpointOutcome> CheckpointWriter::save(const Checkpoint& head, 
   return before;
 }
 
-/// Takes what this rank's thread came back with; false if it is not back yet.
+/// Takes the result of this rank's thread; returns false if there is none yet.
 bool CheckpointWriter::take_done(bool waits) {
   const bool has_job = phase_ == Phase::writing || ranks_.is_leader();
   if (own_ || !has_job) return true;
@@ -180,7 +180,7 @@ std::optional<CheckpointOutcome> CheckpointWriter::poll() {
 }
 
 std::optional<CheckpointOutcome> CheckpointWriter::wait() {
-  // Ranks meet again and again rather than wait in one collective, which a watchdog would call stuck.
+  // Ranks meet repeatedly, because a watchdog would report a rank that waits in a single collective as stuck.
   constexpr auto kNap = std::chrono::milliseconds(2);
   std::optional<CheckpointOutcome> outcome;
   while (phase_ != Phase::idle && !outcome) {
@@ -195,7 +195,7 @@ std::optional<CheckpointOutcome> CheckpointWriter::wait() {
   return outcome;
 }
 
-/// All files are flushed, or a rank failed.
+/// Called when all files are flushed, or a rank failed.
 std::optional<CheckpointOutcome> CheckpointWriter::end_of_writing() {
   CheckpointOutcome& own = own_->outcome;
   double failed = own.error ? 1 : 0;
@@ -219,7 +219,7 @@ std::optional<CheckpointOutcome> CheckpointWriter::end_of_writing() {
   return std::nullopt;
 }
 
-/// The leader's outcome on every rank.
+/// Passes the leader's outcome to every rank.
 CheckpointOutcome CheckpointWriter::end_of_commit() {
   const CheckpointOutcome outcome =
       outcome_of(ranks_.from_leader(own_ ? text_of(own_->outcome) : std::string()));
@@ -235,7 +235,7 @@ CheckpointOutcome CheckpointWriter::end(CheckpointOutcome outcome) {
   return outcome;
 }
 
-/// What the first rank that failed says, on every rank.
+/// Returns the error of the first rank that failed, on every rank.
 CheckpointOutcome CheckpointWriter::first_failure(const CheckpointOutcome& own) const {
   const std::vector<std::string> all = ranks_.gather(own.error ? text_of(own) : std::string());
   for (size_t r = 0; r < all.size(); ++r) {
@@ -281,7 +281,7 @@ CheckpointWriter::Done CheckpointWriter::run(const Job& job) {
 }
 
 void CheckpointWriter::remove(const std::string& name) {
-  // First out of sight, so that nobody finds a checkpoint that is half gone.
+  // Renamed first, so that nobody finds a checkpoint that is partly removed.
   const std::string trash = options_.root + "/.trash-" + name;
   files_.rename(options_.root + "/" + name, trash);
   files_.remove_tree(trash);
@@ -292,7 +292,7 @@ void CheckpointWriter::prune() {
   for (const Kept& k : kept_) {
     if (std::isfinite(k.score)) ranked.push_back(&k);
   }
-  // Of equal scores the older wins: it was as good with less training.
+  // Among equal scores, the older checkpoint wins, because it needed less training.
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const Kept* a, const Kept* b) { return a->score > b->score; });
   if (!ranked.empty()) write_pointer(files_, options_.root, "best", ranked.front()->name);

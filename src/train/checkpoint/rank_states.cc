@@ -1,4 +1,4 @@
-// Boxes of states, out of them and into them.
+// Copies boxes out of states and into them.
 #include "train/checkpoint/rank_states.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace trireme::train {
 namespace {
 
-/// A box of the local tensor as a tensor of its own.
+/// Copies a box of the local tensor to a tensor of its own.
 tensor::Tensor part_of(const tensor::Tensor& local, const tensor::Box& box, const tensor::Dims& offset) {
   if (box.size == local.dims()) return local;
   tensor::Tensor part = tensor::Tensor::empty(local.dtype(), box.size);

@@ -1,5 +1,5 @@
-// Tests checkpoints of several ranks: written under one layout and read under any other, failure and death of
-// any rank at every file call.
+// Tests checkpoints of several ranks: written under one layout and read under any other, and failure or death
+// of any rank in every file call.
 #include "train/checkpoint/rank_states.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ using tensor::DType;
 using tensor::Placement;
 using tensor::Tensor;
 
-constexpr int kLayers = 8;     // of the tests of layouts
-constexpr int kFewLayers = 1;  // where every call of a save is tried
+constexpr int kLayers = 8;     // in tests of layouts
+constexpr int kFewLayers = 1;  // in tests that fail every call of a save
 
 struct Layout {
   int dp, tp, pp;
@@ -36,18 +36,18 @@ struct Layout {
 const std::vector<Layout> kLayouts{{2, 2, 2}, {1, 4, 1}, {4, 1, 2}, {8, 1, 1},
                                    {1, 1, 8}, {1, 1, 1}, {2, 4, 1}};
 
-/// A state of the synthetic model: on which stages it lives and how it is split.
+/// A state of the synthetic model: on which stages it exists and how it is split.
 struct Spec {
   std::string name;
   Dims dims;
-  std::vector<int> layers;       // it is held where one of these layers is
-  int tp_dim = -1, dp_dim = -1;  // split there
-  int sections = 1;              // of the dimension split over tp
+  std::vector<int> layers;       // it is held by the stages of these layers
+  int tp_dim = -1, dp_dim = -1;  // dimensions along which it is split
+  int sections = 1;              // of the dimension that is split over tp
   DType dtype = DType::f32;
 };
 
-/// Column and row splits, packed sections, ZeRO's split of moments over dp (uneven where it does not divide),
-/// an embedding that the first and the last stage share, and a scalar.
+/// Column and row splits, packed sections, ZeRO's split of moments over dp (uneven if the extent does not
+/// divide), an embedding shared by the first and last stage, and a scalar.
 std::vector<Spec> model(int layers) {
   const std::vector<int> ends{0, layers - 1};
   std::vector<Spec> all{{.name = "embed", .dims = {12, 6}, .layers = ends, .tp_dim = 0},
@@ -64,7 +64,7 @@ std::vector<Spec> model(int layers) {
   return all;
 }
 
-/// The whole tensor; `step` tells checkpoints apart.
+/// The whole tensor; its content depends on `step`, so that checkpoints differ.
 Tensor whole(const Spec& s, int64_t step) {
   if (s.dtype == DType::i64) return Tensor::scalar<int64_t>(step);
   Tensor t = Tensor::empty(DType::f32, s.dims);
@@ -74,11 +74,11 @@ Tensor whole(const Spec& s, int64_t step) {
   return t;
 }
 
-/// Element by element: the oracle for what a rank holds.
+/// Selects element by element: the oracle for what a rank holds.
 Tensor local_part(const Tensor& whole, const std::vector<tensor::Box>& boxes, const Dims& dims) {
   Tensor local = Tensor::empty(whole.dtype(), dims);
   if (whole.rank() == 0) return whole;
-  std::vector<std::pair<Dims, float>> found;  // local order is the global order of what is held
+  std::vector<std::pair<Dims, float>> found;  // the local order equals the global order of the elements held
   Dims at(whole.rank(), 0);
   size_t filled = 0;
   for (const float value : whole.data<float>()) {
@@ -98,7 +98,7 @@ Tensor local_part(const Tensor& whole, const std::vector<tensor::Box>& boxes, co
   return local;
 }
 
-/// The states of one rank under a layout, with the content of `step`.
+/// Fills the states of one rank under a layout with the content of `step`.
 void fill(engine::StateStore& states, const comm::Mesh& mesh, int layers, int64_t step) {
   const tensor::MeshShape& shape = mesh.shape();
   const std::vector<int> at = mesh.coordinates();
@@ -116,7 +116,7 @@ void fill(engine::StateStore& states, const comm::Mesh& mesh, int layers, int64_
   }
 }
 
-/// One rank of a run that saves.
+/// One rank of a run that saves checkpoints.
 struct Saver {
   comm::Mesh mesh;
   Ranks ranks{&mesh};
@@ -146,12 +146,12 @@ void save(const Layout& layout, const std::string& root, int layers, int64_t ste
   });
 }
 
-/// Every rank of a layout gets its parts, bit for bit.
+/// Checks that every rank of a layout loads its parts, bit for bit.
 void expect_loads(const Layout& layout, const std::string& directory, int layers) {
   const int64_t step = CheckpointReader(directory).step();
   comm::LocalWorld world(layout.mesh().size());
   world.run([&](comm::Communicator& c) {
-    Saver loader(c, layout, layers, step + 1000);  // other content
+    Saver loader(c, layout, layers, step + 1000);  // with different content
     const CheckpointReader reader(directory);
     reader.verify(c.rank(), c.size());
     loader.parts->check(reader);
@@ -187,7 +187,7 @@ TEST(RankStates, EveryByteIsWrittenOnceByItsOwnRank) {
   }
   int64_t expected = 0;
   for (const Spec& s : model(kLayers)) expected += whole(s, 1).bytes();
-  EXPECT_EQ(bytes, expected);  // though most ranks hold copies
+  EXPECT_EQ(bytes, expected);  // although most ranks hold copies
   EXPECT_EQ(files.size(), 8u);
   EXPECT_TRUE(files.contains("tensors-r00005-00000.safetensors"));
   const auto file = model::Safetensors::open(reader.directory() + "/tensors-r00001-00000.safetensors");
@@ -225,7 +225,7 @@ TEST(RankStates, TruncatedAndChangedFilesAreSeen) {
     bad[good.size() - 3] = static_cast<char>(bad[good.size() - 3] ^ 4);
     base::write_file_atomic(path, bad);
     const CheckpointReader reader(directory);
-    int found = 0;  // of the ranks that share out the checksums one sees it
+    int found = 0;  // the ranks divide the checksums, so exactly one of them sees the damage
     for (int part = 0; part < 4; ++part) {
       found += error_of([&] { reader.verify(part, 4); }).find("corrupt") != std::string::npos;
     }
@@ -252,7 +252,7 @@ TEST(RankStates, FailureOfAnyRankAtEveryCallCommitsNothing) {
           outcomes[static_cast<size_t>(c.rank())] = saver.save(root, files, 2);
         });
       } catch (const base::Error& e) {
-        EXPECT_EQ(e.code(), base::ErrorCode::exhausted);  // where the leader opens its folder
+        EXPECT_EQ(e.code(), base::ErrorCode::exhausted);  // raised where the leader opens its directory
         EXPECT_EQ(troubled, 0);
       }
       done = !bad.happened();
@@ -300,7 +300,7 @@ TEST(RankStates, DeathOfARankAtEveryCallLeavesACompleteCheckpoint) {
       done = WEXITSTATUS(status) == 0;
       const std::string found = find_checkpoint(root);
       expect_loads({1, 4, 1}, found, kFewLayers);
-      save({4, 1, 1}, root, kFewLayers, 3);  // the next start, of another layout, cleans up and goes on
+      save({4, 1, 1}, root, kFewLayers, 3);  // the next start, with another layout, cleans up and continues
       expect_loads({2, 2, 1}, find_checkpoint(root), kFewLayers);
       for (const auto& entry : fs::directory_iterator(root)) {
         EXPECT_NE(entry.path().filename().string()[0], '.') << entry.path();

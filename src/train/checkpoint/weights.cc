@@ -1,4 +1,4 @@
-// Weights by name: replacing the content of params.
+// Replaces the content of params with weights of the same name.
 #include "train/checkpoint/weights.h"
 
 #include <map>

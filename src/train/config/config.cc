@@ -1,4 +1,4 @@
-// The fields of a run's configuration and the arithmetic of its batches.
+// The fields of a run's configuration, and the arithmetic of its batches.
 #include "train/config/config.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// libFuzzer entry: any text is a configuration or a clear error, and what was read is written so that it
-// reads back.
+// Fuzzes configurations: any text is a configuration or gives a clear error; a configuration that was read is
+// written in a form that reads back.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,7 +30,7 @@ void check_round_trip(std::string_view text) {
   const base::Json value = base::parse_yaml(text).value;
   const std::string written = base::to_yaml(value);
   const base::Json again = base::parse_yaml(written).value;
-  // NaN is not equal to itself; its text is.
+  // Compared as text, because NaN does not equal itself.
   if (base::to_yaml(again) != written) __builtin_trap();
 }
 

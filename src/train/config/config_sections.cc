@@ -1,4 +1,4 @@
-// Sections of a configuration: YAML and assignments into options, options into YAML, JSON and Markdown.
+// Sections of a configuration: reads YAML and assignments as options; writes YAML, JSON and Markdown.
 #include "train/config/config_sections.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace trireme::train {
 namespace {
 
-/// A mapping where a list of texts is wanted: {layers: 4} -> ["layers=4"].
+/// Converts a mapping where a list of texts is expected: {layers: 4} -> ["layers=4"].
 base::Json as_assignments(const base::Json& mapping) {
   base::Json list = base::Json::array();
   for (const base::JsonMember& member : mapping.as_object()) {
@@ -107,7 +107,7 @@ void ConfigSections::assign(std::string_view assignment) {
   std::string key(assignment.substr(point + 1, equals - point - 1));
   std::replace(key.begin(), key.end(), '-', '_');
   const std::string text(assignment.substr(equals + 1));
-  // What YAML would read as a number may be meant as a text ("run.name=7"): the field decides.
+  // YAML might read as a number what is meant as text ("run.name=7"): the type of the field decides.
   set(section, key, section.options.is_text(key) ? base::Json(text) : base::parse_yaml_value(text));
 }
 

@@ -1,4 +1,4 @@
-// Tests configuration sections: YAML and assignments in, refusals with line and nearest name, round trip.
+// Tests configuration sections: YAML and assignments, refusals with line and nearest name, round trip.
 #include "train/config/config_sections.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests what follows from a configuration: batches in whole numbers, the length of a run.
+// Tests values derived from a configuration: whole numbers of batches, and the length of a run.
 #include "train/config/config.h"
 
 #include <gtest/gtest.h>

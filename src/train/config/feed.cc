@@ -1,4 +1,4 @@
-// Matching fields to inputs, and converting what does not fit as it is.
+// Assigns fields of a data set to inputs of a graph, and converts types that differ.
 #include "train/config/feed.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::string names_of(const std::vector<Field>& fields) {
   return text;
 }
 
-/// The only field of the kind wanted that no input has; null if there are none or several.
+/// The only field of the wanted kind that no input uses yet; null if there are none or several.
 const Field* only_unused(const std::vector<Field>& fields, const std::set<std::string>& used, bool target) {
   const Field* found = nullptr;
   for (const Field& f : fields) {
@@ -44,8 +44,8 @@ const Field* by_name(const std::vector<Field>& fields, const std::string& name) 
   return found == fields.end() ? nullptr : &*found;
 }
 
-/// A field with one dimension more than a row of the input holds several rows a sample: sentence pairs for
-/// an encoder of sentences. Returns how many.
+/// If a field has one dimension more than a row of the input, each sample holds several rows, such as
+/// sentence pairs for a sentence encoder. Returns how many.
 int64_t rows_per_sample(const ir::Value& input, const Field& field) {
   const tensor::Shape& want = input.type.shape;
   const bool is_stacked = want.has_rank() && want.rank() >= 2 && field.shape.has_rank() &&
@@ -56,7 +56,7 @@ int64_t rows_per_sample(const ir::Value& input, const Field& field) {
   return is_free ? field.shape[0].value() : 1;
 }
 
-/// Extents of one row: the input's where it states them all and they hold as many elements, else the field's.
+/// Extents of one row: the input's if all are known and hold as many elements, else those of the field.
 Dims row_dims(const ir::Value& input, const Field& field) {
   base::require(field.shape.is_static(), "field '", field.name,
                 "' has samples of different shapes: ", field.shape.to_string(), "; resize or crop them");
@@ -83,7 +83,7 @@ Tensor copied_as(std::span<const int64_t> from, const Dims& dims) {
   return out;
 }
 
-/// Batches hold f32 and i64; graphs may want integers as i32 or as floats.
+/// Batches hold f32 and i64, but graphs may need integers as i32 or as floats.
 Tensor converted(const Tensor& t, tensor::DType dtype, const std::string& input) {
   if (t.dtype() == dtype) return t;
   const bool integers = t.dtype() == tensor::DType::i64;

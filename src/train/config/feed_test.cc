@@ -1,4 +1,4 @@
-// Tests how fields find inputs, what is converted, how targets are counted, and evaluation against plain
+// Tests how fields are assigned to inputs, conversions, the counting of targets, and evaluation against plain
 // loops.
 #include "train/config/feed.h"
 
@@ -86,7 +86,7 @@ TEST(Feeder, SaysWhatIsMissing) {
   EXPECT_NE(error_of([&] { Feeder(wide, kImages, {}, {}); }).find("wants rows of [7]"), std::string::npos);
 }
 
-/// Ten samples of three features; the class is the index modulo 3, and every fourth is not counted.
+/// Ten samples with three features; the class is the index modulo 3, and every fourth label is ignored.
 class Points : public data::Dataset {
  public:
   Points() {
@@ -161,7 +161,7 @@ TEST(Evaluator, EverySampleCountsOnceWhateverTheBatch) {
 }
 
 TEST(Flop, CountsProductsOnly) {
-  // 2 x 5 x 3 x 3 of the product; the loss is left out.
+  // 2 x 5 x 3 x 3 for the product; the loss does not count.
   EXPECT_EQ(forward_flop(softmax_graph(), {{5, 3}, {5}}), 90);
   EXPECT_GT(measure_product_rate(1), 1e9);
 }

@@ -1,4 +1,4 @@
-// The rules of the dynamic loss scale.
+// Implements the dynamic loss scale.
 #include "train/config/loss_scale.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void LossScaler::update(bool found_inf) {
   if (++good_ < options_.window) return;
   good_ = 0;
   hysteresis_ = options_.hysteresis;
-  // Beyond f32 the scaled loss itself would be infinite.
+  // At a scale beyond f32, the scaled loss itself would be infinite.
   if (scale_ * options_.growth <= static_cast<double>(std::numeric_limits<float>::max()))
     scale_ *= options_.growth;
 }

@@ -1,4 +1,4 @@
-// The loss scale: the vectors of the training contracts, the floor, saving and restoring.
+// Tests the loss scale: vectors of the training contracts, the lower limit, saving and restoring.
 #include "train/config/loss_scale.h"
 
 #include <gtest/gtest.h>

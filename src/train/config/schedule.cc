@@ -1,4 +1,4 @@
-// Warm-up, the forms of decay, and scaling with the batch.
+// Learning rate schedules: warm-up, forms of decay, and scaling with the batch.
 #include "train/config/schedule.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 const std::vector<std::string> kKinds{"constant", "linear", "cosine", "step", "inverse_root", "wsd"};
 const std::vector<std::string> kForms{"linear", "cosine", "exponential", "one_minus_sqrt"};
 
-/// From 1 at x = 0 to 0 at x = 1.
+/// The decay from 1 at x = 0 to 0 at x = 1.
 double fall(DecayForm form, double x) {
   switch (form) {
     case DecayForm::linear: return 1 - x;

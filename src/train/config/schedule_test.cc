@@ -1,4 +1,4 @@
-// Learning rates: the vector of the training contracts, every form at its ends, independence of the batch.
+// Tests learning rates: the vector of the training contracts, every form at its ends, batch independence.
 #include "train/config/schedule.h"
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ TEST(Schedule, ContractVector) {
 TEST(Schedule, CountsSamplesSoThatTheBatchDoesNotMatter) {
   const ScheduleOptions options{.lr = 6e-4, .min_lr = 6e-5, .warmup = 1000};
   const Schedule s(options, {.total = 10000});
-  // The same samples in steps of 10 and of 100: equal rates where both begin a step, in the decay.
+  // The same samples in steps of 10 and of 100: in the decay, rates are equal where both begin a step.
   for (int64_t seen = 1000; seen < 10000; seen += 100) EXPECT_EQ(s.at(seen, 10), s.at(seen, 100));
-  // In the warm-up both reach the peak with the step that ends it.
+  // Both reach the peak at the last step of the warm-up.
   EXPECT_NEAR(s.at(990, 10), 6e-4, 1e-18);
   EXPECT_NEAR(s.at(900, 100), 6e-4, 1e-18);
   EXPECT_NEAR(s.at(0, 100), 6e-5, 1e-18);

@@ -1,4 +1,4 @@
-// Histories, limits and verdicts of the spike guard.
+// Implements the spike guard: histories, limits and verdicts.
 #include "train/config/spike_guard.h"
 
 #include <cmath>
@@ -26,7 +26,7 @@ void SpikeOptions::fields(base::OptionList& f) {
       .at_most(1);
 }
 
-// Two passes over 128 values: no running sums whose rounding would depend on where a run was resumed.
+// Two passes over the values: running sums would round differently depending on where a run was resumed.
 SpikeWindow::Moments SpikeWindow::moments() const {
   const double n = static_cast<double>(values_.size());
   double sum = 0, squares = 0;
@@ -69,7 +69,7 @@ base::Json SpikeWindow::state() const {
 void SpikeWindow::restore(const base::Json& state) {
   values_.clear();
   next_ = 0;
-  // A window that was made longer keeps all; one made shorter the newest.
+  // If the window became longer, all values are kept; if shorter, the newest.
   const base::JsonArray& all = state.as_array();
   for (size_t i = all.size() > size_ ? all.size() - size_ : 0; i < all.size(); ++i)
     values_.push_back(all[i].as_double());
@@ -94,7 +94,7 @@ SpikeVerdict SpikeGuard::observe(double loss, double grad_norm) {
   if (!std::isfinite(loss) || !std::isfinite(grad_norm)) return verdict;
   verdict.z_loss = losses_.z_score(loss);
   verdict.z_norm = norms_.z_score(grad_norm);
-  // As the step compared them, in f32.
+  // Compared in f32, as the training step compares them.
   const auto above = [](double value, double limit) {
     return static_cast<float>(value) > static_cast<float>(limit);
   };
@@ -105,7 +105,7 @@ SpikeVerdict SpikeGuard::observe(double loss, double grad_norm) {
     verdict.reason +=
         base::concat("gradient norm ", grad_norm, " is ", verdict.z_norm, " deviations above its mean");
   }
-  // Spikes enter the history too: a lasting change of level must not be skipped for ever.
+  // Spikes enter the history as well, so that a lasting change of level is not skipped for ever.
   losses_.push(loss);
   norms_.push(grad_norm);
   in_a_row_ = verdict.reason.empty() ? 0 : in_a_row_ + 1;

@@ -1,4 +1,4 @@
-// The spike guard: limits, verdicts by policy, history, saving and restoring.
+// Tests the spike guard: limits, verdicts for each policy, history, saving and restoring.
 #include "train/config/spike_guard.h"
 
 #include <gtest/gtest.h>

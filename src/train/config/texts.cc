@@ -1,4 +1,4 @@
-// Texts to token rows by the model's own tokenizer.
+// Converts texts to rows of tokens with the model's own tokenizer.
 #include "train/config/texts.h"
 
 #include <charconv>
@@ -16,7 +16,7 @@ using data::Sample;
 using tensor::DType;
 using tensor::Tensor;
 
-/// The number in a column: one that the reader recognised, or a text that is one.
+/// The number in a column: a numeric value, or a text that contains a number.
 double number_in(const Sample& sample, const std::string& column) {
   const data::Value* cell = sample.find(column);
   if (cell != nullptr && cell->tensor.defined()) return cell->tensor.to_doubles().at(0);
@@ -37,7 +37,7 @@ void need_column(const data::DatasetInfo& info, const std::string& name, bool ma
              "'; it has: ", all);
 }
 
-/// Replaces the texts of a sample by token rows.
+/// Replaces the texts of a sample with rows of tokens.
 class Tokenize {
  public:
   Tokenize(const TextOptions& options, const std::string& directory, bool is_class)

@@ -1,4 +1,4 @@
-// Sentences to token rows, stacked rows to an encoder's batch, and how well ranks agree.
+// Tests sentences as token rows, stacked rows in an encoder's batch, and rank correlation.
 #include "train/config/texts.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(Texts, PairsBecomeStackedRows) {
   EXPECT_EQ(s.tensor("attention_mask").to_ints(), (std::vector<int64_t>{1, 1, 1, 1, 0, 1, 1, 1, 0, 0}));
   EXPECT_EQ(s.tensor("input_ids").dims(), (tensor::Dims{2, 5}));
   EXPECT_FLOAT_EQ(s.tensor("labels").data<float>()[0], 0.5f);
-  EXPECT_THROW(rows->read(1), base::Error);  // "many" is no number
+  EXPECT_THROW(rows->read(1), base::Error);  // "many" is not a number
 }
 
 TEST(Texts, NamesWhatIsMissing) {

@@ -1,4 +1,4 @@
-// Sections, their meanings, and what the engine is told.
+// The sections of a configuration, their meaning, and the options derived for the engine.
 #include "train/config/train_config.h"
 
 #include "base/error.h"
@@ -107,7 +107,7 @@ data::DatasetSpec validation_spec(const TrainConfig& config, const ConfigSection
 
 data::AugmentOptions without_chance(data::AugmentOptions o) {
   if (o.random_resized_crop > 0) {
-    // The usual pair: what trains on random crops of side s is measured on the middle of images of 8/7 s.
+    // The usual pair: training on random crops of side s, evaluation on centre crops of images of 8/7 s.
     if (o.resize == 0) o.resize = (o.crop * 8 + 6) / 7;
     o.random_resized_crop = 0;
   }

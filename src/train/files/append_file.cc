@@ -1,4 +1,4 @@
-// Appending to logs: lines gather, then one write call.
+// Appends to log files: collects lines, then writes them in one call.
 #include "train/files/append_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Boxes as runs of contiguous bytes.
+// Divides boxes into contiguous runs of bytes.
 #include "train/files/box_copy.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ void for_runs(const Dims& size, const BoxPlace& from, const BoxPlace& to, int64_
               const std::function<void(int64_t, int64_t, int64_t)>& run) {
   const size_t rank = size.size();
   if (tensor::element_count(size) == 0) return;
-  // Dimensions from `inner` on form one run: all but the first of them are whole on both sides.
+  // Dimensions from `inner` on form one run: all of them except the first are complete on both sides.
   size_t inner = rank;
   int64_t run_elements = 1;
   while (inner > 0) {

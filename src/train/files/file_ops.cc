@@ -1,4 +1,4 @@
-// The machine's file system for checkpoints: POSIX calls with errors in words.
+// File operations for checkpoints: POSIX calls whose errors become messages.
 #include "train/files/file_ops.h"
 
 #include <fcntl.h>
@@ -68,7 +68,7 @@ void PosixFiles::make_directory(const std::string& path) {
 void PosixFiles::sync_directory(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) fail_errno("open", path);
-  // Some file systems cannot flush a directory and say so; names are as durable there as they get.
+  // Some file systems report that they cannot flush a directory; names are then as durable as they can be.
   const bool failed = ::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP;
   const int code = errno;
   ::close(fd);

@@ -1,5 +1,5 @@
-// One process at a time trains in a run directory: a lock on the directory itself, which leaves no file
-// behind.
+// Allows only one process at a time to train in a run directory: locks the directory itself, so that no file
+// is left behind.
 #include "train/files/run_lock.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@ RunLock::RunLock(const std::string& directory, std::chrono::milliseconds patienc
   constexpr std::chrono::milliseconds kPause(20);
   std::filesystem::create_directories(directory);
   fd_ = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd_ < 0) return;  // what cannot be opened is reported by the first file that is written
+  if (fd_ < 0) return;  // the first file that is written will report the error
   for (std::chrono::milliseconds waited(0); ::flock(fd_, LOCK_EX | LOCK_NB) != 0; waited += kPause) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return;

@@ -1,4 +1,4 @@
-// Two runs in one directory: the second one is refused, until the first has ended.
+// Tests two runs in one directory: the second one is refused until the first has ended.
 #include "train/files/run_lock.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(RunLock, OneProcessAtATime) {
   }
   first.reset();
   RunLock third(path, std::chrono::milliseconds(0));
-  EXPECT_TRUE(std::filesystem::is_empty(path));  // no file is left behind
+  EXPECT_TRUE(std::filesystem::is_empty(path));  // the lock leaves no file
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What ranks tell each other about a run: a few small collectives.
+// Exchanges information about a run between ranks, with a few small collectives.
 #include "train/ranks/ranks.h"
 
 #include <algorithm>

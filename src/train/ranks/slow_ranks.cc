@@ -1,4 +1,4 @@
-// Mean work of ranks against the median of their peers.
+// Compares the mean work of each rank with the median of its peers.
 #include "train/ranks/slow_ranks.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ std::vector<SlowRank> slow_ranks(const std::vector<double>& busy_ms, const std::
   std::vector<SlowRank> slow;
   for (size_t r = 0; r < busy_ms.size(); ++r) {
     std::vector<double>& peers = groups[group_of[r]];
-    // The lower middle: of two ranks the slower one is compared with the faster.
+    // The lower median: of two ranks, the slower one is compared with the faster.
     const auto middle = peers.begin() + static_cast<ptrdiff_t>((peers.size() - 1) / 2);
     std::nth_element(peers.begin(), middle, peers.end());
     if (busy_ms[r] > SlowRanks::kTolerated * *middle) {

@@ -1,4 +1,4 @@
-// The report: a table of totals, the evaluations, where the time went, and four plots.
+// Writes the report: a table of totals, the evaluations, the time spent by kind, and four plots.
 #include "train/report/report.h"
 
 #include <algorithm>
@@ -125,7 +125,7 @@ std::string time_table(const LoggedRun& run) {
 
 std::string eval_table(const LoggedRun& run) {
   if (run.evals.empty()) return "";
-  // Long runs: every k-th, and always the last.
+  // For long runs, only every k-th, but always the last.
   const size_t stride = (run.evals.size() + 39) / 40;
   std::string text =
       "\n## Validation\n\n| step | loss | accuracy | targets | seconds |\n|---:|---:|---:|---:|---:|\n";
@@ -139,7 +139,7 @@ std::string eval_table(const LoggedRun& run) {
   return text;
 }
 
-/// A section of plain text; nothing for an empty one.
+/// A section with plain text; nothing for an empty text.
 std::string block(const std::string& title, const std::string& text) {
   if (text.empty()) return "";
   return "\n## " + title + "\n\n```\n" + text + (text.back() == '\n' ? "" : "\n") + "```\n";

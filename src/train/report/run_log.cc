@@ -1,4 +1,4 @@
-// The run's log: JSON lines, TensorBoard, progress.
+// Writes the run's log: JSON lines, TensorBoard events, and progress.
 #include "train/report/run_log.h"
 
 #include <sys/stat.h>
@@ -31,7 +31,7 @@ std::string format(const char* pattern, Args... args) {
   return {text.data(), static_cast<size_t>(std::clamp(bytes, 0, 255))};
 }
 
-/// The line's value, or null for a line that is not whole.
+/// The value in the line, or null if the line is incomplete.
 Json parse_line(std::string_view line) {
   try {
     return base::parse_json(line, kLineLimits);
@@ -44,13 +44,13 @@ template <class Body>
 void for_lines(const std::string& text, const Body& body) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) return;  // the last line was being written
+    if (end == std::string::npos) return;  // the last line is incomplete
     body(std::string_view(text).substr(begin, end - begin));
     begin = end + 1;
   }
 }
 
-/// Keeps the lines up to `step`; what comes later is run again.
+/// Keeps the lines up to `step`; later steps will run again.
 void cut_log(const std::string& path, int64_t step) {
   if (!base::file_exists(path)) return;
   if (step == 0) return base::write_file_atomic(path, "");
@@ -251,7 +251,7 @@ void RunLog::progress(const StepRecord& record, int64_t total_steps, bool force)
   const double seconds = static_cast<double>(now - start_ns_) * 1e-9;
   const double left = done > 0 ? seconds / done * static_cast<double>(total_steps - record.step) : -1;
   const std::string text = progress_text(record, total_steps, left);
-  // On a terminal the line is drawn over the last one; elsewhere each is a line of the log.
+  // On a terminal, the line overwrites the previous one; elsewhere, each is a new line.
   std::cerr << (terminal_ ? "\r\x1b[K" : "") << text << (terminal_ ? "" : "\n") << std::flush;
   line_open_ = terminal_;
 }
@@ -275,7 +275,7 @@ LostWork work_after(const std::string& log, int64_t step, int64_t wall_ns) {
     logged_s += r.step_ms * 1e-3;
     ++logged;
   }
-  // With log.every > 1 the lines stand for the steps between them.
+  // With log.every > 1, each line stands for the steps since the one before.
   if (logged > 0) lost.seconds = logged_s * static_cast<double>(lost.steps) / static_cast<double>(logged);
   return lost;
 }

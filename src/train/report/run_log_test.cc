@@ -1,4 +1,4 @@
-// Tests the run's log: lines read back, resumed logs lose what is run again, the report holds the figures.
+// Tests the run's log: lines read back, resumed logs drop steps that run again, the report has the figures.
 #include "train/report/run_log.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(RunLog, WorkAfterACheckpointIsLost) {
   Fixture f;
   f.options.progress = {0};
   const std::string directory = fresh("lost"), path = directory + "/log.jsonl";
-  EXPECT_EQ(work_after(path, 3, 0).steps, 0);  // there is no log
+  EXPECT_EQ(work_after(path, 3, 0).steps, 0);  // no log exists yet
   {
     RunLog log(f.options, directory, 0, f.env);
     for (int64_t s = 1; s <= 6; ++s) log.step(record(s));
@@ -115,7 +115,7 @@ TEST(RunLog, NonFiniteLossesAreLogged) {
 }
 
 TEST(AppendFile, TellsOnceThatTheDiskIsFull) {
-  AppendFile file("/dev/full");  // takes no byte
+  AppendFile file("/dev/full");  // every write fails
   file.append("line\n");
   EXPECT_EQ(file.error(), "");
   file.flush();
@@ -157,7 +157,7 @@ TEST(Report, HoldsTheFiguresAndThePlots) {
   for (const char* plot : {"loss", "lr", "rate", "step_time"}) {
     const std::string svg = base::read_file(directory + "/plots/" + plot + ".svg");
     EXPECT_TRUE(svg.starts_with("<svg xmlns=")) << plot;
-    EXPECT_LT(svg.size(), 80'000u) << plot;  // thinned
+    EXPECT_LT(svg.size(), 80'000u) << plot;  // points were thinned out
   }
 }
 

@@ -1,4 +1,4 @@
-// TensorBoard events as protobuf messages: field numbers of tensorflow's event.proto and summary.proto.
+// Writes TensorBoard events as protobuf messages, with the fields of tensorflow's event.proto, summary.proto.
 #include "train/report/tensorboard.h"
 
 #include <unistd.h>
@@ -12,11 +12,11 @@
 namespace trireme::train {
 namespace {
 
-// Event
+// Fields of Event.
 constexpr protozero::pbf_tag_type kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
-// Summary, Summary.Value, SessionLog
+// Fields of Summary, Summary.Value and SessionLog.
 constexpr protozero::pbf_tag_type kValue = 1, kTag = 1, kSimpleValue = 2, kStatus = 1;
-constexpr int kStart = 1;  // SessionLog.START: what came before with this step or a later one is void
+constexpr int kStart = 1;  // SessionLog.START: voids earlier events of this step and later ones
 
 void append_little_endian(std::string& out, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> 8 * i & 255);

@@ -1,5 +1,5 @@
-// Tests event files by reading them back: frames, checksums and fields, and a golden frame of TensorFlow's
-// form.
+// Tests event files by reading them back: frames, checksums and fields, and a golden frame as TensorFlow
+// writes it.
 #include "train/report/tensorboard.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ uint64_t little_endian(std::string_view bytes) {
   return value;
 }
 
-/// Splits a file into messages, checking every length and checksum.
+/// Splits a file into messages, and checks every length and checksum.
 std::vector<std::string> messages_of(const std::string& file) {
   std::vector<std::string> messages;
   std::string_view rest = file;
@@ -109,8 +109,8 @@ TEST(Tensorboard, AResumedRunSaysFromWhere) {
   EXPECT_EQ(parse(messages[1]).step, 41);
 }
 
-// The bytes that TensorFlow's writer makes of Event{file_version: "brain.Event:2"} at wall time 1.0, whose
-// length checksum every event file starts with when its first message has 24 bytes.
+// The bytes that TensorFlow's writer creates for Event{file_version: "brain.Event:2"} at wall time 1.0. Their
+// length and its checksum begin every event file whose first message has 24 bytes.
 TEST(Tensorboard, FrameEqualsTensorFlows) {
   std::string message("\x09\0\0\0\0\0\0\xf0\x3f\x1a\x0d", 11);
   message += "brain.Event:2";

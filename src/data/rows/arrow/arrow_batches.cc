@@ -1,4 +1,4 @@
-// From record batches to rows.
+// Converts record batches to rows.
 #if TRIREME_ARROW
 #include "data/rows/arrow/arrow_batches.h"
 
@@ -11,7 +11,7 @@
 namespace trireme::data {
 
 std::vector<Field> flat_fields(const arrow::Schema& schema) {
-  // A table without rows is flattened as those with rows will be.
+  // An empty table is flattened in the same way as tables with rows.
   const auto empty = arrow::Table::MakeEmpty(std::make_shared<arrow::Schema>(schema));
   check_arrow(empty.status());
   const std::shared_ptr<arrow::Table> flat = flat_table(*empty);

@@ -1,4 +1,4 @@
-// Columns and Arrow arrays, both ways.
+// Converts columns to Arrow arrays, and Arrow arrays to columns.
 #if TRIREME_ARROW
 #include "data/rows/arrow/arrow_columns.h"
 
@@ -56,7 +56,7 @@ std::shared_ptr<arrow::Buffer> copy_of(const void* bytes, int64_t size) {
   return buffer;
 }
 
-/// Elements one after another as a primitive array.
+/// Collects the elements of many tensors in one primitive array.
 class Elements {
  public:
   Elements(DType dtype, int64_t most) : dtype_(dtype) {
@@ -97,7 +97,7 @@ class Elements {
   int64_t count_ = 0;
 };
 
-/// One bit a row, set where there is a value; null: every row has one.
+/// A bitmap with one bit per row, set if the row has a value; null if every row has one.
 std::shared_ptr<arrow::Buffer> validity_of(const Column& column, int64_t begin, int64_t count,
                                            int64_t& nulls) {
   nulls = 0;
@@ -111,7 +111,7 @@ std::shared_ptr<arrow::Buffer> validity_of(const Column& column, int64_t begin, 
   return nulls == 0 ? nullptr : copy_of(bits.data(), static_cast<int64_t>(bits.size()));
 }
 
-/// Lengths of the lists of one dimension, row after row, as offsets.
+/// The lengths of the lists along one dimension, row after row, as Arrow's offsets.
 class Offsets {
  public:
   void add(int64_t length, int64_t times) {
@@ -130,13 +130,13 @@ class Offsets {
   int64_t end_ = 0;
 };
 
-/// Rows of tensors as primitive values inside of as many lists as there are dimensions.
+/// Rows of tensors as primitive values, nested in as many lists as there are dimensions.
 std::shared_ptr<arrow::Array> tensor_array(const Column& column, int64_t begin, int64_t count) {
   const tensor::Shape& shape = column.field.shape;
   require(shape.has_rank(), "column has tensors of different ranks: '", column.field.name, "'");
   const size_t rank = shape.rank();
   std::vector<Offsets> offsets(rank);
-  std::vector<int64_t> counts(rank);  // of lists along each dimension
+  std::vector<int64_t> counts(rank);  // number of lists along each dimension
   Elements elements(column.field.dtype, 0);
   for (int64_t row = begin; row < begin + count; ++row) {
     const Tensor t = column.tensor_at(row);
@@ -169,7 +169,7 @@ std::shared_ptr<arrow::Array> tensor_array(const Column& column, int64_t begin, 
   return arrow::MakeArray(data);
 }
 
-/// Rows of one shape that the column has side by side: no tensor a row.
+/// Rows of one shape, which the column stores contiguously: needs no tensor per row.
 std::shared_ptr<arrow::Array> even_array(const Column& column, int64_t begin, int64_t count) {
   const Tensor rows = column.numbers.rows(begin, begin + count);
   Elements elements(column.field.dtype, rows.elements());
@@ -221,7 +221,7 @@ Original original_of(std::shared_ptr<arrow::Array> array, std::shared_ptr<const 
 }
 
 std::shared_ptr<arrow::Array> array_of(const Original& original) {
-  // Nobody changes it: Arrow's own arrays never do.
+  // The const_cast is safe, because Arrow arrays are immutable.
   auto* array = const_cast<arrow::Array*>(static_cast<const arrow::Array*>(original.get()));
   return {original, array};
 }
@@ -267,7 +267,7 @@ Column column_of(const Field& field, const Original& original,
     try {
       column.numbers = arrow_tensor(array, field, 0, rows);
       return column;
-    } catch (const base::Error&) {  // of a row: found below
+    } catch (const base::Error&) {  // one row is the cause: found below
     }
     tensor::Dims dims = field.shape.to_dims();
     dims.insert(dims.begin(), rows);
@@ -321,12 +321,12 @@ std::shared_ptr<arrow::DataType> arrow_type_of(const Field& field) {
 std::shared_ptr<arrow::Array> arrow_array_of(const Column& column, int64_t begin, int64_t count,
                                              const std::shared_ptr<arrow::DataType>& type) {
   if (column.original != nullptr) {
-    const Original rows = slice_original(column.original, begin, count);  // keeps the pool of its memory
+    const Original rows = slice_original(column.original, begin, count);  // keeps its memory pool alive
     if (array_of(rows)->type()->Equals(*type)) return array_of(rows);
   }
   std::shared_ptr<arrow::Array> made = made_array(column, begin, count, *type);
   if (made->type()->Equals(*type)) return made;
-  // Dates and times are integers under another name.
+  // Dates and times have the layout of integers.
   const auto viewed = made->View(type);
   require(viewed.ok(), "column's values are ", made->type()->ToString(), ", the file has ", type->ToString(),
           ": '", column.field.name, "'");

@@ -1,4 +1,4 @@
-// Arrow files (also called Feather 2) as rows: one record batch in memory at a time, wanted columns only.
+// Arrow files (also called Feather 2) as rows: one record batch in memory at a time, and only wanted columns.
 #if TRIREME_ARROW
 #include <arrow/api.h>
 #include <arrow/io/interfaces.h>
@@ -19,9 +19,9 @@ namespace {
 
 using base::require;
 
-constexpr int64_t kPoolBytes = int64_t{4} << 30;  // sizes that a file states are its author's word
+constexpr int64_t kPoolBytes = int64_t{4} << 30;  // a limit, as sizes that a file states cannot be trusted
 
-/// Where a row stands, as spans have it: the number of its batch, and its number in there.
+/// A place in the file, as spans store it: the number of a batch, and the number of a row in the batch.
 constexpr int kRowBits = 40;
 int64_t place_of(int64_t batch, int64_t row) { return batch << kRowBits | row; }
 int64_t batch_of(int64_t place) { return place >> kRowBits; }
@@ -41,7 +41,7 @@ struct Opened {
     return std::move(result).ValueUnsafe();
   }
 
-  /// `columns`: numbers of top-level fields; none: all.
+  /// `columns`: numbers of top-level fields; empty for all.
   Batches reader(std::vector<int> columns) const {
     arrow::ipc::IpcReadOptions options = arrow::ipc::IpcReadOptions::Defaults();
     options.memory_pool = pool.get();
@@ -85,7 +85,7 @@ class ArrowStream : public RowStream {
     require(next_batch_ < reader_->num_record_batches(),
             "file has changed since it was cut: it ends before row ", at_);
     batch_ = opened_.read(reader_, next_batch_++);
-    // The format has no sums: what is damaged must not lead past the batch's memory.
+    // The format has no checksums: damaged data must not lead outside the batch's memory.
     opened_.trouble->check(batch_->ValidateFull());
     require(skip_ <= batch_->num_rows(), "file has changed since it was cut: its batches have other lengths");
     batch_ = batch_->Slice(std::exchange(skip_, 0));
@@ -106,12 +106,12 @@ class ArrowStream : public RowStream {
   ColumnChoice choice_;
   int64_t at_, end_;
   int64_t next_batch_;
-  int64_t skip_;  // rows of the first batch that belong to the span before
+  int64_t skip_;  // rows at the start of the first batch that the span before covers
   int64_t piece_rows_ = 1;
   std::shared_ptr<arrow::RecordBatch> batch_;
 };
 
-/// The fewest bytes a value of the type takes: for choosing the column to count rows with.
+/// The bits per value of a type, large if they vary: used to choose the column with which rows are counted.
 int width_of(const arrow::DataType& type) {
   return arrow::is_primitive(type.id()) ? type.bit_width() : 1 << 20;
 }
@@ -129,14 +129,14 @@ class ArrowFile : public RowFile {
   std::string_view format() const override { return "arrow"; }
   const std::vector<Field>& fields() const override { return fields_; }
   uint64_t content_id() const override {
-    // The footer's length stands before the magic at the end.
+    // The footer's length precedes the magic at the end of the file.
     const int64_t size = opened_.file->size();
     uint32_t footer = 0;
     if (size >= 10) opened_.file->read(size - 10, std::as_writable_bytes(std::span(&footer, 1)));
     return content_id_of(*opened_.file, std::min<int64_t>(size, int64_t{footer} + 10));
   }
 
-  /// Footers do not say how long batches are: the narrowest column is read to count their rows.
+  /// The footer does not state the lengths of batches, so the narrowest column is read to count their rows.
   void cut(int64_t rows, const std::function<void(const RowSpan&)>& take) const override {
     require(rows > 0, "rows of a span must be positive: ", rows);
     int narrowest = 0;

@@ -1,4 +1,4 @@
-// Files and streams of Arrow over ours, and zstd.
+// Arrow's files and streams on top of the store's, and zstd.
 #if TRIREME_ARROW
 #include "data/rows/arrow/arrow_io.h"
 
@@ -134,7 +134,7 @@ class ZstdBytes : public ByteStream {
   std::unique_ptr<ByteStream> packed_;
   std::shared_ptr<arrow::util::Decompressor> unpacker_;
   bool in_frame_ = false;
-  bool holds_more_ = false;  // what was taken may still give bytes
+  bool holds_more_ = false;  // input taken before may still yield bytes
 };
 
 }  // namespace

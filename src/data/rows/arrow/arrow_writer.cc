@@ -1,4 +1,4 @@
-// Parquet and Arrow files: rows wait until a group is full, so that groups do not depend on how rows came.
+// Writes Parquet and Arrow files. Rows wait for a full group, so how they arrive does not affect groups.
 #if TRIREME_ARROW
 #include <arrow/api.h>
 #include <arrow/array/concatenate.h>
@@ -33,7 +33,7 @@ arrow::Compression::type compression_of(const RowWriterOptions& options) {
   return arrow::Compression::UNCOMPRESSED;
 }
 
-/// What groups are written to.
+/// The destination of row groups.
 class GroupSink {
  public:
   virtual ~GroupSink() = default;
@@ -49,7 +49,7 @@ class ParquetSink : public GroupSink {
     properties.created_by("trireme")->compression(compression_of(options))->enable_page_checksum();
     properties.max_row_group_length(kGroupRows);
     for (const Field& field : fields) {
-      // Numbers of embeddings hardly repeat: a dictionary of them would be given up after a megabyte.
+      // Embeddings rarely repeat a number: a dictionary of them would be abandoned after a megabyte.
       if (field.kind != FieldKind::tensor || !tensor::is_float(field.dtype)) continue;
       std::string path = field.name;
       for (size_t d = 0; field.shape.has_rank() && d < field.shape.rank(); ++d) path += ".list.element";
@@ -199,7 +199,7 @@ class ArrowWriter : public RowWriter {
   std::shared_ptr<StoreTrouble> trouble_ = std::make_shared<StoreTrouble>();
   std::shared_ptr<arrow::Schema> schema_;
   std::unique_ptr<GroupSink> sink_;
-  std::vector<arrow::ArrayVector> waiting_;  // by column, in the order of the rows
+  std::vector<arrow::ArrayVector> waiting_;  // by column, in row order
   int64_t waiting_rows_ = 0, bytes_ = 0;
 };
 

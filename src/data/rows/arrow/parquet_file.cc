@@ -1,4 +1,4 @@
-// Parquet as rows: row groups are decoded in pieces, wanted columns only.
+// Parquet files as rows: decodes row groups in pieces, and only the wanted columns.
 #if TRIREME_ARROW
 #include <arrow/api.h>
 #include <arrow/io/interfaces.h>
@@ -25,10 +25,10 @@ namespace {
 using base::require;
 
 constexpr int64_t kMostBatchRows = 8192;
-constexpr int64_t kBufferBytes = int64_t{32} << 20;  // of all columns together
-constexpr int64_t kPoolBytes = int64_t{2} << 30;     // sizes that a file states are its author's word
+constexpr int64_t kBufferBytes = int64_t{32} << 20;  // for all columns together
+constexpr int64_t kPoolBytes = int64_t{2} << 30;     // a limit, as stated sizes cannot be trusted
 
-/// What is shared by all who read the file.
+/// State shared by all readers of the file.
 struct Opened {
   std::shared_ptr<StoreTrouble> trouble = std::make_shared<StoreTrouble>();
   std::shared_ptr<arrow::MemoryPool> pool =
@@ -49,14 +49,14 @@ struct Opened {
         std::clamp<int64_t>(kBufferBytes / columns, int64_t{16} << 10, file->block_bytes()));
     properties.set_page_checksum_verification(true);
     parquet::ArrowReaderProperties arrow_properties(false);
-    arrow_properties.set_pre_buffer(false);  // it holds whole row groups
+    arrow_properties.set_pre_buffer(false);  // it would hold whole row groups
     arrow_properties.set_batch_size(batch_rows);
     auto raw = parquet::ParquetFileReader::Open(make_arrow_input(file, trouble), properties, metadata);
     return take(parquet::arrow::FileReader::Make(pool.get(), std::move(raw), arrow_properties));
   }
 };
 
-/// Calls of the library, whose own exceptions are damage of the file.
+/// Calls the library, and reports the exceptions it throws as damage of the file.
 template <class Body>
 auto guarded(const StoreTrouble& trouble, const Body& body) {
   try {
@@ -67,12 +67,12 @@ auto guarded(const StoreTrouble& trouble, const Body& body) {
   }
 }
 
-/// Batches of some row groups, from some row on.
+/// Reads the batches of some row groups, from a given row on.
 struct Cursor {
-  std::unique_ptr<parquet::arrow::FileReader> reader;  // outlives `batches`
+  std::unique_ptr<parquet::arrow::FileReader> reader;  // must outlive `batches`
   std::unique_ptr<arrow::RecordBatchReader> batches;
-  std::shared_ptr<arrow::RecordBatch> batch;  // what is left of one; null: none is
-  int64_t at = 0;                             // the row it stands at
+  std::shared_ptr<arrow::RecordBatch> batch;  // the unread rest of a batch; null if there is none
+  int64_t at = 0;                             // the row at which the rest begins
 };
 
 class ParquetStream : public RowStream {
@@ -103,7 +103,7 @@ class ParquetStream : public RowStream {
     return true;
   }
 
-  /// Rows of the present batch, after reading the next one where there is none. Never 0.
+  /// The rows left in the current batch; reads the next batch if there are none. Never 0.
   int64_t rows_here() {
     while (cursor_.batch == nullptr || cursor_.batch->num_rows() == 0) {
       cursor_.batch = opened_.take(cursor_.batches->Next());
@@ -120,7 +120,7 @@ class ParquetStream : public RowStream {
   int64_t end_, first_;
   ColumnChoice choice_;
   Cursor cursor_;
-  std::function<void(Cursor)> park_;  // null: the span ends with its row groups
+  std::function<void(Cursor)> park_;  // null if the span ends with its row groups
 };
 
 class ParquetFile : public RowFile {
@@ -152,7 +152,7 @@ class ParquetFile : public RowFile {
     return content_id_of(*opened_.file, int64_t{opened_.metadata->size()} + 8);
   }
 
-  /// Whole row groups together while they are small, parts of one where it is large.
+  /// Joins whole row groups while they are small, and cuts a large one into parts.
   void cut(int64_t rows, const std::function<void(const RowSpan&)>& take) const override {
     require(rows > 0, "rows of a span must be positive: ", rows);
     const size_t groups = group_begins_.size() - 1;
@@ -200,7 +200,7 @@ class ParquetFile : public RowFile {
                                              nullptr);
     const size_t first = group_of(span.first_row), last = group_of(span.first_row + span.rows - 1);
     const bool ends_inside = span.first_row + span.rows < group_begins_[last + 1];
-    std::string kind;  // who wants the same columns up to the same group may go on with a cursor
+    std::string kind;  // a stream of the same columns up to the same group may reuse a cursor
     for (const Field& field : choice.fields) kind += field.name + '\n';
     kind += std::to_string(last);
     std::optional<Cursor> cursor = parked_->take(kind, group_begins_[first], span.first_row);
@@ -252,7 +252,7 @@ class ParquetFile : public RowFile {
 
   Opened opened_;
   std::vector<Field> fields_;
-  std::vector<int64_t> group_begins_ = {0};  // the first row of each row group, and the end
+  std::vector<int64_t> group_begins_ = {0};  // the first row of each row group, then the end
   std::shared_ptr<Parked<Cursor>> parked_ = std::make_shared<Parked<Cursor>>(4);
 };
 

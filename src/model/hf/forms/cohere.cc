@@ -1,5 +1,5 @@
-// Command R (Cohere 2024): layer norms without a bias, one for both branches, side by side; neighbouring
-// channels rotate; scaled logits.
+// Command R (Cohere 2024): layer norms without a bias, one of them for both branches, which are parallel;
+// neighbouring channels rotate; scaled logits.
 #include "model/hf/forms/forms.h"
 
 namespace trireme::model::hf {

@@ -1,5 +1,5 @@
-// Falcon (Almazrouei et al. 2023): layer norms, branches side by side, one matrix for queries, keys and
-// values, those of each key head together.
+// Falcon (Almazrouei et al. 2023): layer norms, parallel branches, one matrix for queries, keys and values,
+// in which the rows of each key head are adjacent.
 #include "model/hf/forms/forms.h"
 
 namespace trireme::model::hf {

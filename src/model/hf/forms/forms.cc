@@ -1,4 +1,4 @@
-// The table of forms, and what they share.
+// The table of forms, and the reading that forms share.
 #include "model/hf/forms/forms.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<double> numbers(ConfigReader& in, std::string_view key) {
   return values;
 }
 
-/// Where the stretching counts from: beside the rotary parameters, else in them, else the longest sequence.
+/// The original length: a member beside the rotary parameters, else one in them, else the longest sequence.
 int64_t original_length(ConfigReader& rope, const RotarySpec& s, const DecoderConfig& c) {
   const int64_t own = rope.positive("original_max_position_embeddings", c.positions);
   return s.original > 0 ? s.original : own;
@@ -41,7 +41,7 @@ void read_yarn(ConfigReader& rope, RotarySpec& s, const DecoderConfig& c) {
   s.gain = rope.number("attention_factor", usual);
 }
 
-/// The short factors, which hold up to the original length: longer sequences are refused as too long.
+/// Only the short factors, which apply up to the original length: longer sequences are refused.
 void read_longrope(ConfigReader& rope, RotarySpec& s, DecoderConfig& c) {
   s.kind = RotaryKind::table;
   s.original = original_length(rope, s, c);
@@ -135,7 +135,7 @@ void read_rotary(ConfigReader& in, DecoderConfig& c, double usual_part) {
     const base::Json* object = in.find(key);
     if (object == nullptr) continue;
     if (object->contains("full_attention") || object->contains("sliding_attention"))
-      continue;  // by kind of layer
+      continue;  // given by kind of layer
     ConfigReader rope(*object, base::concat(key, "."));
     part = rope.number("partial_rotary_factor", part);
     read_rotary(rope, spec, c);
@@ -156,7 +156,7 @@ void read_rotary(ConfigReader& rope, RotarySpec& s, DecoderConfig& c) {
     s.factor = rope.number("factor");
     rope.ignore({"original_max_position_embeddings"});
   } else if (type == "dynamic") {
-    // Wavelengths grow with a sequence that is longer than the positions, and no table is.
+    // In this kind, wavelengths grow once a sequence exceeds the positions, which never happens here.
     s.kind = RotaryKind::plain;
     rope.ignore({"factor", "original_max_position_embeddings"});
   } else if (type == "llama3") {

@@ -1,6 +1,6 @@
-// Forms of decoders: what is written is read again, weight for weight; what a form does not know is refused
-// by name; rotary positions and windows as config.json states them. tests/decoder_forms.py holds them against
-// Transformers.
+// Tests forms of decoders: what is written reads back, weight for weight; a form refuses what it does not
+// know, by name; rotary positions and windows follow config.json. tests/decoder_forms.py compares the forms
+// with Transformers.
 #include "model/hf/forms/forms.h"
 
 #include <gtest/gtest.h>

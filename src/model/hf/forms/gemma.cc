@@ -1,5 +1,5 @@
-// Gemma 2 (Riviere et al. 2024) and the text models of Gemma 3 (Kamath et al. 2025): norms around both
-// branches, weights of norms stored less 1, a scaled embedding, windows in some layers.
+// Gemma 2 (Riviere et al. 2024) and the text models of Gemma 3 (Kamath et al. 2025): norms before and after
+// both branches, weights of norms stored less 1, a scaled embedding, windows in some layers.
 #include <cmath>
 
 #include "model/hf/forms/forms.h"
@@ -8,7 +8,7 @@ namespace trireme::model::hf {
 namespace {
 
 Form gemma_form(ConfigReader& in) {
-  in.ignore({"hidden_act"});  // hidden_activation holds
+  in.ignore({"hidden_act"});  // hidden_activation is used instead
   Form form{.decoder = read_decoder(in)};
   zoo::DecoderConfig& c = form.decoder;
   c.activation = in.text("hidden_activation", "gelu_pytorch_tanh");
@@ -24,7 +24,7 @@ Form gemma_form(ConfigReader& in) {
   return form;
 }
 
-/// Layers with a window have rotary positions of their own: the second ones.
+/// Layers with a window use rotary positions of their own, the second kind.
 void read_local_rotary(ConfigReader& in, zoo::DecoderConfig& c) {
   zoo::RotarySpec local;
   local.theta = in.number("rope_local_base_freq", 10000);
@@ -58,7 +58,7 @@ Form gemma2_form(ConfigReader& in) {
 Form gemma3_form(ConfigReader& in) {
   Form form = gemma_form(in);
   form.decoder.has_head_norms = true;
-  in.only("attn_logit_softcapping", nullptr);  // Transformers reads it and caps nothing
+  in.only("attn_logit_softcapping", nullptr);  // Transformers reads it but caps nothing
   const int64_t every = in.positive("sliding_window_pattern", in.positive("_sliding_window_pattern", 6));
   read_windows(in, form.decoder, [](size_t) { return true; });
   if (!in.has("layer_types")) {

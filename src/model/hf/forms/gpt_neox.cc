@@ -1,5 +1,5 @@
-// GPT-NeoX and Pythia (Black et al. 2022): layer norms, branches side by side, rotary positions on a part of
-// each head, one matrix for queries, keys and values, head after head.
+// GPT-NeoX and Pythia (Black et al. 2022): layer norms, parallel branches, rotary positions on a part of each
+// head, one matrix for queries, keys and values, head after head.
 #include "model/hf/forms/forms.h"
 
 namespace trireme::model::hf {

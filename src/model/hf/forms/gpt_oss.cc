@@ -1,5 +1,5 @@
-// gpt-oss (OpenAI 2025): sinks in attention, windows in every second layer, YaRN, mixtures of experts with
-// biases and a clamped gate, whose matrices are one in the checkpoint, row by row in turn, and turned.
+// gpt-oss (OpenAI 2025): attention sinks, windows in every second layer, YaRN, experts with biases and a
+// clamped gate. The checkpoint stores expert matrices transposed; columns of gate and up alternate.
 #include "model/hf/forms/forms.h"
 
 namespace trireme::model::hf {

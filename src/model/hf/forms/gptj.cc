@@ -1,5 +1,5 @@
-// GPT-J (Wang & Komatsuzaki 2021) and Phi 1 to 2 (Gunasekar et al. 2023): layer norms, one for both branches,
-// side by side; rotary positions on a part of each head; a head with a bias.
+// GPT-J (Wang & Komatsuzaki 2021) and Phi 1 to 2 (Gunasekar et al. 2023): parallel branches with one layer
+// norm for both; rotary positions on a part of each head; a head with a bias.
 #include "model/hf/forms/forms.h"
 
 namespace trireme::model::hf {
@@ -38,7 +38,7 @@ Form gptj_form(ConfigReader& in) {
   n.norm_before_attention = "ln_1";
   n.last_norm = "ln_f";
   form.prefix = "transformer.";
-  // GPT-2's way of saying what a sequence's summary is, and how it is trained.
+  // Members inherited from GPT-2 that define the summary of a sequence and its training.
   in.ignore({"summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
              "summary_use_proj"});
   return form;

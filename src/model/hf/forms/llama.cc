@@ -7,7 +7,7 @@ Form llama_form(ConfigReader& in) {
   Form form{.decoder = read_decoder(in)};
   form.decoder.has_qkv_bias = form.decoder.has_out_bias = in.flag("attention_bias", false);
   form.decoder.has_mlp_bias = in.flag("mlp_bias", false);
-  // What SmolLM2 says of itself and Transformers does not read.
+  // Members that SmolLM2 writes and Transformers does not read.
   in.ignore({"is_llama_config", "rope_interleaved", "transformers.js_config"});
   return form;
 }

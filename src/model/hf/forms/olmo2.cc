@@ -1,4 +1,4 @@
-// OLMo 2 (Walsh et al. 2024): norms behind the branches, and of queries and keys over all their heads.
+// OLMo 2 (Walsh et al. 2024): norms after the branches, and of queries and keys over all heads together.
 #include "model/hf/forms/forms.h"
 
 namespace trireme::model::hf {

@@ -1,4 +1,4 @@
-// OPT (Zhang et al. 2022): learned positions whose table begins two rows before the first token's, layer
+// OPT (Zhang et al. 2022): a table of learned positions with two rows before that of the first token, layer
 // norms before the branches, ReLU.
 #include "model/hf/forms/forms.h"
 

@@ -1,5 +1,5 @@
-// Phi-3 and Phi-4 mini (Abdin et al. 2024): queries, keys and values, gate and up are one matrix each in the
-// checkpoint.
+// Phi-3 and Phi-4 mini (Abdin et al. 2024): in the checkpoint, queries, keys and values are one matrix, and
+// so are gate and up.
 #include "model/hf/forms/forms.h"
 
 namespace trireme::model::hf {

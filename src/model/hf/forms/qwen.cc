@@ -1,5 +1,5 @@
-// Qwen2 and 2.5 (biases of queries, keys and values), Qwen3 (norms of queries and keys by head), and the
-// mixtures of experts of both.
+// Qwen2 and 2.5 (biases of queries, keys and values), Qwen3 (norms of the queries and keys of each head), and
+// the mixtures of experts of both.
 #include <algorithm>
 
 #include "model/hf/forms/forms.h"
@@ -7,7 +7,7 @@
 namespace trireme::model::hf {
 namespace {
 
-/// Layers from max_window_layers on have a window where use_sliding_window says so.
+/// Layers from max_window_layers on have a window if use_sliding_window is set.
 void read_qwen_windows(ConfigReader& in, zoo::DecoderConfig& c) {
   const bool uses = in.flag("use_sliding_window", false);
   const auto first = static_cast<size_t>(in.number("max_window_layers", 0));

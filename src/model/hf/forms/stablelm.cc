@@ -1,5 +1,5 @@
-// StableLM 2 (Bellagente et al. 2024): layer norms, gated layers, a part of each head rotates. Starcoder 2
-// (Lozhkov et al. 2024): layer norms, plain feed-forward layers, biases, a window.
+// StableLM 2 (Bellagente et al. 2024): layer norms, gated layers, rotation of a part of each head. Starcoder
+// 2 (Lozhkov et al. 2024): layer norms, plain feed-forward layers, biases, a window.
 #include "model/hf/forms/forms.h"
 
 namespace trireme::model::hf {
