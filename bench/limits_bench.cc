@@ -75,6 +75,7 @@ __attribute__((target("avx512f,avx512vnni"))) float dot_product_vnni() {
 __attribute__((target("amx-tile,amx-int8"))) float dot_product_amx() {
   cpu::TileShapes shapes;
   for (int i = 0; i < 8; ++i) shapes.set(i, 16, 64);
+  cpu::tiles_see_stores();
   _tile_loadconfig(&shapes);
   for (int64_t r = 0; r < kTileRounds; ++r) {
     _tile_dpbusd(0, 4, 6);

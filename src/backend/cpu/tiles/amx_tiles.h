@@ -21,6 +21,10 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64);
 
+/// What was stored before is in memory for the tile instructions that follow: the intrinsics of GCC 12 do not
+/// tell the compiler that they read memory, so it might drop or delay stores to a local variable.
+static inline __attribute__((always_inline)) void tiles_see_stores() { __asm__ volatile("" ::: "memory"); }
+
 /// Asks Linux for the tile registers (arch_prctl ARCH_REQ_XCOMP_PERM, Linux 5.16 and later): granted for all
 /// threads of the process. False where the system does not know them or refuses.
 bool request_tile_registers();

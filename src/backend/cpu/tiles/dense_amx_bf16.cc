@@ -60,6 +60,7 @@ void matrix_tile(const GemmTile& t) {
     shapes.set(4, MR, 4 * tail);
     shapes.set(5, tail, 64);
   }
+  tiles_see_stores();
   _tile_loadconfig(&shapes);
   _tile_zero(0);
   if constexpr (NV == 2) _tile_zero(1);

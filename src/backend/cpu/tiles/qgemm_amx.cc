@@ -103,6 +103,7 @@ TRIREME_INLINE const int32_t* multiply_copies(const int32_t* const* rows, int co
   for (int64_t k = 0; k < length; odd ^= 1) {
     const int64_t groups = groups_at(k), next = k + groups;
     if (next < length) stage_rows<kSigned>(rows, count, next, groups_at(next), staged.bytes[odd ^ 1]);
+    tiles_see_stores();
     if (groups == kChunk) {
       multiply_chunk<NV, false>(staged.bytes[odd], 64, b);
     } else {
@@ -125,6 +126,7 @@ void matrix_rows(const QuantTile& t) {
     shapes.set(4, MR, 4 * tail);
     shapes.set(5, tail, 64);
   }
+  tiles_see_stores();
   _tile_loadconfig(&shapes);
   _tile_zero(0);
   if constexpr (NV == 2) _tile_zero(1);
