@@ -1,4 +1,5 @@
-// Measures this machine's limits: multiply-adds in f32, dot products in int8, bytes read from memory.
+// What this machine can do at most: multiply-adds in f32, dot products in int8 (of tiles where the processor
+// has AMX), bytes read from memory.
 //
 // bench_limits [threads]: for each line "milliseconds" of standard input, measures for about that time and
 // prints one JSON line. The caller alternates it with the contenders, so that other load on the machine slows
@@ -17,6 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cpu/tiles/amx_tiles.h"
+#include "backend/cpu/tiles/dense_isa.h"
+
 namespace trireme {
 namespace {
 
@@ -25,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 /// Independent accumulators: enough to hide a latency of 4 cycles on 2 ports, the most of all cores tested,
 /// but few enough to stay in registers.
 constexpr int kWide = 24, kNarrow = 12;
-constexpr int64_t kRounds = 20000;
+constexpr int64_t kRounds = 20000, kTileRounds = kRounds / 16;
 
 __attribute__((target("avx512f"))) float multiply_add_avx512() {
   __m512 acc[kWide];
@@ -67,7 +71,23 @@ __attribute__((target("avx512f,avx512vnni"))) float dot_product_vnni() {
 }
 #undef TRIREME_DOT
 
-/// Eight-bit products summed in pairs and then in fours, as processors without VNNI have to compute them.
+/// Four tiles of sums, two of each operand, as a product would hold them.
+__attribute__((target("amx-tile,amx-int8"))) float dot_product_amx() {
+  cpu::TileShapes shapes;
+  for (int i = 0; i < 8; ++i) shapes.set(i, 16, 64);
+  cpu::tiles_see_stores();
+  _tile_loadconfig(&shapes);
+  for (int64_t r = 0; r < kTileRounds; ++r) {
+    _tile_dpbusd(0, 4, 6);
+    _tile_dpbusd(1, 4, 7);
+    _tile_dpbusd(2, 5, 6);
+    _tile_dpbusd(3, 5, 7);
+  }
+  _tile_release();
+  return 0;
+}
+
+/// Eight-bit products in pairs and then in fours, as processors without VNNI must do them.
 __attribute__((target("avx2"))) float dot_product_avx2() {
   __m256i acc[kNarrow];
   for (int i = 0; i < kNarrow; ++i) acc[i] = _mm256_set1_epi32(i);
@@ -93,6 +113,7 @@ Loop f32_loop() {
 }
 
 Loop int8_loop() {
+  if (cpu::best_isa() >= cpu::Isa::amx) return {dot_product_amx, double{kTileRounds} * 4 * 16 * 16 * 64 * 2};
   if (__builtin_cpu_supports("avx512vnni")) return {dot_product_vnni, double{kRounds} * kNarrow * 64 * 2};
   return {dot_product_avx2, double{kRounds} * kNarrow * 32 * 2};
 }

@@ -269,9 +269,19 @@ TEST(ShardRules, Classifier) {
             "fc3.bias [8] @tp:S(0): before relu, found in the graph\n"
             "head.weight [6,8] @tp:S(1): after relu, found in the graph\n"
             "head.bias [6]: whole\n");
-  // The 12 and 8 units of the two pairs divide over 4 ranks too; the 10 between them are never split.
-  EXPECT_NE(n.text({.tp = 4}).find("fc3.weight [8,10]"), std::string::npos) << n.text({.tp = 4});
+  // The 12 and 8 units between the layers of the pairs divide by 4; 8 do not divide by 3.
+  EXPECT_EQ(n.text({.tp = 4}), n.text({.tp = 2}));
   n.expect_same({.tp = 4});
+  EXPECT_EQ(n.text({.tp = 3}),
+            "fc1.weight [12,16] @tp:S(0): before relu, found in the graph\n"
+            "fc1.bias [12] @tp:S(0): before relu, found in the graph\n"
+            "fc2.weight [10,12] @tp:S(1): after relu, found in the graph\n"
+            "fc2.bias [10]: whole\n"
+            "fc3.weight [8,10]: whole: 'fc3.weight' [8,10] has 8 columns, which 3 ranks do not divide\n"
+            "fc3.bias [8]: whole: 'fc3.weight' [8,10] has 8 columns, which 3 ranks do not divide\n"
+            "head.weight [6,8]: whole: 'fc3.weight' [8,10] has 8 columns, which 3 ranks do not divide\n"
+            "head.bias [6]: whole\n");
+  n.expect_same({.tp = 3});
 }
 
 TEST(ShardRules, Refusals) {

@@ -410,7 +410,7 @@ double peak_gflops(const Options& o, base::ThreadPool& pool) {
   const double warm = o.threads > 1 ? 0.02 : 0.0;
   const int64_t rounds = 4000;
   std::vector<float> keep(static_cast<size_t>(o.threads) * 16);
-  const bool vnni = o.int8 && o.isa == Isa::avx512_vnni;
+  const bool vnni = o.int8 && o.isa >= Isa::avx512_vnni;
   const Call call = [&] {
     pool.run(o.threads, [&](int64_t i) {
       float& result = keep[static_cast<size_t>(i * 16)];

@@ -48,29 +48,29 @@ bool MemoryBudget::try_take(MemoryUse use, int64_t bytes) noexcept {
     used.fetch_add(bytes, std::memory_order_relaxed);
     return true;
   }
-  // Sequentially consistent: of two takers that together exceed the limit, at least one sees the excess.
-  used.fetch_add(bytes);
-  if (used_bytes() <= limit + (bytes <= kSmallBytes ? limit / 16 : 0)) {
-    thread_local int64_t since_look = 0;
-    since_look += bytes;
-    if (since_look < kLookBytes) return true;
-    since_look = 0;
+  // Before the bytes are counted: none of them is resident yet.
+  static std::atomic<int64_t> since_look{0};
+  if (since_look.fetch_add(bytes, std::memory_order_relaxed) + bytes >= kLookBytes) {
+    since_look.store(0, std::memory_order_relaxed);
     return_unused();
-    return true;
   }
+  // Added in one order for all: of two who together pass the limit at least one sees it.
+  used.fetch_add(bytes);
+  if (used_bytes() <= limit + (bytes <= kSmallBytes ? limit / 16 : 0)) return true;
   used.fetch_sub(bytes);
   refused_.fetch_add(1, std::memory_order_relaxed);
   return false;
 }
 
-/// The allocator keeps freed pieces below its mmap threshold in per-thread arenas, and together these may
-/// exceed what the budget leaves free. If resident memory shows that, this returns the unused part to the
-/// system. Called after every 32 MiB that a thread has taken.
+/// The allocator keeps for each thread what was freed: pieces below its threshold for mappings, of all sizes
+/// together more than the account leaves for it. Where they are more than an eighth of the limit, they go
+/// back to the system. This is looked at before every 32 MiB that are taken, however much memory is free: a
+/// single piece may take all the rest.
 void MemoryBudget::return_unused() const noexcept {
   const int64_t limit = limit_bytes();
   try {
     const int64_t resident = anonymous_bytes();
-    if (resident > limit - limit / 4 && resident - used_bytes() > limit / 16) malloc_trim(0);
+    if (resident > limit / 4 && resident - used_bytes() > limit / 8) malloc_trim(0);
   } catch (const std::exception&) {
     return;  // no memory even for the check
   }

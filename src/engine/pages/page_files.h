@@ -23,8 +23,8 @@ std::span<const std::byte> page_content(std::span<const std::byte> file, const P
 /// checksum. Names that are not its own are left alone. One thread at a time.
 class PageFiles {
  public:
-  /// Makes the directory, for its owner alone. Throws unavailable where another process has it, or it cannot
-  /// be used.
+  /// Makes the directory for its owner alone; one that exists keeps its permissions, and is refused where
+  /// others may write into it. Throws unavailable where another process uses it, or it cannot be used.
   explicit PageFiles(std::string directory);
   ~PageFiles();
   PageFiles(const PageFiles&) = delete;

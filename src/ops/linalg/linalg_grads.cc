@@ -33,14 +33,17 @@ ValueId filled(GradBuilder& g, const tensor::Dims& dims, bool is_identity) {
 
 /// The einsum that computes the gradient of one operand.
 struct Backward {
-  std::vector<ValueId> in;
-  std::vector<std::string> terms;
-  std::set<size_t> seen;  // letters of the terms added so far
+  const EinsumPlan& plan;
+  std::vector<ValueId> in = {};
+  std::vector<std::string> terms = {};
+  std::set<size_t> seen = {};  // letters of the plan that the terms so far reach at full extent
 
-  void add(ValueId v, const std::vector<size_t>& ids) {
+  void add(ValueId v, const std::vector<size_t>& ids, const tensor::Dims& dims) {
     in.push_back(v);
     terms.push_back(letters(ids));
-    seen.insert(ids.begin(), ids.end());
+    for (size_t d = 0; d < ids.size(); ++d) {
+      if (ids[d] < plan.extents.size() && dims[d] == plan.extents[ids[d]].value()) seen.insert(ids[d]);
+    }
   }
 };
 
@@ -48,10 +51,10 @@ struct Backward {
 /// expanded by a vector of ones, a letter that k has twice (a diagonal) by an identity matrix; a letter in
 /// which k was broadcast is summed, and its extent of 1 is restored.
 ValueId operand_gradient(GradBuilder& g, const EinsumPlan& plan, size_t k) {
-  Backward b;
-  b.add(g.grad(), plan.result);
+  Backward b{plan};
+  b.add(g.grad(), plan.result, g.dims(g.grad()));
   for (size_t i = 0; i < plan.operands.size(); ++i) {
-    if (i != k) b.add(g.in(i), plan.operands[i]);
+    if (i != k) b.add(g.in(i), plan.operands[i], g.dims(g.in(i)));
   }
   const tensor::Dims dims = g.dims(g.in(k));
   std::vector<size_t> target;
@@ -61,10 +64,10 @@ ValueId operand_gradient(GradBuilder& g, const EinsumPlan& plan, size_t k) {
     const int64_t extent = plan.extents[id].value();
     if (dims[d] == 1 && extent != 1) continue;
     if (std::find(target.begin(), target.end(), id) != target.end()) {
-      b.add(filled(g, {extent, extent}, true), {id, fresh});
+      b.add(filled(g, {extent, extent}, true), {id, fresh}, {extent, extent});
       id = fresh++;
     } else if (!b.seen.contains(id)) {
-      b.add(filled(g, {extent}, false), {id});
+      b.add(filled(g, {extent}, false), {id}, {extent});
     }
     target.push_back(id);
   }

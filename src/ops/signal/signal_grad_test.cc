@@ -47,6 +47,8 @@ TEST(EinsumGrad, MatchesDifferences) {
   check("ij,jk->ik", {values({2, 3}), values({3, 4}, 2)});
   check("bij,bkj->bik", {values({2, 2, 3}), values({2, 4, 3}, 2)});
   check("...ij,...jk->...ik", {values({2, 1, 2, 3}), values({4, 3, 2}, 2)});
+  check("ij,ij->i", {values({2, 3}), values({2, 1}, 2)});  // the gradient of the first is repeated along j
+  check("ij,ij->ij", {values({1, 3}), values({2, 1}, 2)});
   check("ij->j", {values({2, 3})});
   check("ij->", {values({2, 3})});
   check("ii->i", {values({3, 3})});

@@ -215,11 +215,12 @@ class Worker {
         transpose(p_.a, {row, rows}, {k0, k0 + depth}, t.a + (tile - group.first) * each, kRowSlots);
       }
     }
-    if (t.row_sums == nullptr) return;
     for (int64_t tile = group.first; tile < group.last; ++tile) {
       const int64_t row = tile_begin(tile), rows = tile_begin(tile + 1) - row;
-      add_sums({t.a + (tile - group.first) * each, kRowSlots, depth}, rows,
-               t.row_sums + row - tile_begin(t.first_tile), k0 > 0);
+      float* packed = t.a + (tile - group.first) * each;
+      if (t.row_sums != nullptr)
+        add_sums({packed, kRowSlots, depth}, rows, t.row_sums + row - tile_begin(t.first_tile), k0 > 0);
+      if (v_.turn != nullptr) v_.turn(packed, depth);
     }
   }
 

@@ -94,9 +94,10 @@ class Runner {
 
 bool fits_byte_tiles(const QuantGemmArgs& args) {
   const QuantEpilogue& e = args.epilogue;
+  const QuantKernels& kernels = quant_kernels(args.b.isa);
+  if (kernels.rows_from_bytes > 0 && args.b.run >= kernels.rows_from_bytes) return false;
   return (e.output == QuantOutput::u8 || e.output == QuantOutput::s8) && e.scales_below_one && e.offsets &&
-         !e.row_factors && args.b.taps == 1 && args.b.run % 4 == 0 &&
-         quant_kernels(args.b.isa).bytes[0][0][0] != nullptr;
+         !e.row_factors && args.b.taps == 1 && args.b.run % 4 == 0 && kernels.bytes[0][0][0] != nullptr;
 }
 
 void run_byte_tiles(const QuantGemmArgs& args, base::ThreadPool& pool) {

@@ -227,7 +227,8 @@ GemmPlan plan_quant(const RowSource& source, int64_t m, int64_t n, Isa isa, int 
   // One pass covers the whole depth, because an 8-bit output cannot hold partial sums.
   GemmPlan plan =
       plan_gemm(m, n, groups, dense_kernels(isa), {std::max<int64_t>(1, groups.depth()), threads});
-  plan.packed = plan.packed || !in_place;
+  const bool has_tiles = kernels.rows_from_bytes > 0 && source.run >= kernels.rows_from_bytes;
+  plan.packed = !in_place || (plan.packed && !has_tiles);
   const int64_t depth = groups.depth();
   const int64_t tiles = plan.tiles_outside ? 1 : plan.block_tiles;
   const size_t tile =

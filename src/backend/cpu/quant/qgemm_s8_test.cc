@@ -85,6 +85,8 @@ std::vector<Case> cases() {
                                 {5, 1024, 70},
                                 {79, 24, 144},
                                 {200, 16, 63},
+                                {33, 200, 70},
+                                {18, 128, 15},
                                 {100, 36, 16}}) {
     all.push_back({m, k, n, false, true, 0, 0, false});
     all.push_back({m, k, n, false, true, 131, 0, false});

@@ -52,7 +52,12 @@ namespace trireme::cpu {
 
 const Bf16Kernels* bf16_kernels() {
   static const bool usable = best_isa() >= Isa::avx512 && __builtin_cpu_supports("avx512bf16");
-  return usable ? &kKernels : nullptr;
+  static const Bf16Kernels kernels = [] {
+    Bf16Kernels best = kKernels;
+    take_matrix_tiles(best);
+    return best;
+  }();
+  return usable ? &kernels : nullptr;
 }
 
 }  // namespace trireme::cpu

@@ -9,7 +9,7 @@ namespace trireme::cpu {
 
 /// Ordered: each level also runs what the levels before it run. Packed weights belong to the level they were
 /// packed for.
-enum class Isa : uint8_t { portable, avx2, avx512, avx512_vnni };
+enum class Isa : uint8_t { portable, avx2, avx512, avx512_vnni, amx };
 
 std::string_view to_string(Isa isa);
 

@@ -36,6 +36,7 @@ const DenseKernels& dense_kernels(Isa isa) {
 
 const QuantKernels& quant_kernels(Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::amx) return quant_kernels_amx();
   if (isa == Isa::avx512_vnni) return quant_kernels_avx512_vnni();
   if (isa == Isa::avx512) return quant_kernels_avx512();
   if (isa == Isa::avx2) return quant_kernels_avx2();

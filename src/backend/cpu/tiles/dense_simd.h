@@ -19,6 +19,8 @@
 #define TRIREME_TARGET_AVX512_BEGIN TRIREME_CLANG_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma")
 #define TRIREME_TARGET_VNNI_BEGIN \
   TRIREME_CLANG_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")
+#define TRIREME_TARGET_AMX_BEGIN \
+  TRIREME_CLANG_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,amx-tile,amx-int8,amx-bf16")
 #define TRIREME_TARGET_BF16_BEGIN \
   TRIREME_CLANG_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")
 #define TRIREME_TARGET_AVX2_BEGIN TRIREME_CLANG_TARGET("avx2,fma")
@@ -29,6 +31,9 @@
 #define TRIREME_TARGET_VNNI_BEGIN \
   _Pragma("GCC push_options")     \
       _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma\")")
+#define TRIREME_TARGET_AMX_BEGIN       \
+  _Pragma("GCC push_options") _Pragma( \
+      "GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,amx-tile,amx-int8,amx-bf16\")")
 #define TRIREME_TARGET_BF16_BEGIN \
   _Pragma("GCC push_options")     \
       _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma\")")

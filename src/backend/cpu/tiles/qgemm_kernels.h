@@ -63,6 +63,7 @@ struct QuantKernels {
   QuantTileFn line[2][2][kMaxTileRows];  // [stride - 1][vectors - 1][rows - 1], group 4 only
   ByteTileFn bytes[2][3][kByteRows];     // [signed input][vectors / 2][rows - 1] for 1, 2, 4 vectors, or null
   DotBandFn dot_band;                    // or null
+  int64_t rows_from_bytes;               // from this depth on `rows` are faster than `bytes`; 0: they are not
   // Pixels of 3 bytes -> 4 bytes, the last one zero, all xor `flip`; or null.
   void (*widen_pixels)(const uint8_t* x, uint8_t* out, int64_t pixels, uint32_t flip);
 };
@@ -71,6 +72,7 @@ const QuantKernels& quant_kernels_portable();
 const QuantKernels& quant_kernels_avx2();
 const QuantKernels& quant_kernels_avx512();
 const QuantKernels& quant_kernels_avx512_vnni();
+const QuantKernels& quant_kernels_amx();
 const QuantKernels& quant_kernels(Isa isa);
 
 }  // namespace trireme::cpu
