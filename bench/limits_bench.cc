@@ -1,5 +1,5 @@
-// What this machine can do at most: multiply-adds in f32, dot products in int8 (of tiles where the processor
-// has AMX), bytes read from memory.
+// Measures this machine's limits: multiply-adds in f32, dot products in int8 (by tiles if the processor has
+// AMX), bytes read from memory.
 //
 // bench_limits [threads]: for each line "milliseconds" of standard input, measures for about that time and
 // prints one JSON line. The caller alternates it with the contenders, so that other load on the machine slows
@@ -87,7 +87,7 @@ __attribute__((target("amx-tile,amx-int8"))) float dot_product_amx() {
   return 0;
 }
 
-/// Eight-bit products in pairs and then in fours, as processors without VNNI must do them.
+/// Eight-bit products summed in pairs and then in fours, as processors without VNNI have to compute them.
 __attribute__((target("avx2"))) float dot_product_avx2() {
   __m256i acc[kNarrow];
   for (int i = 0; i < kNarrow; ++i) acc[i] = _mm256_set1_epi32(i);

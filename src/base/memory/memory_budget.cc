@@ -48,13 +48,13 @@ bool MemoryBudget::try_take(MemoryUse use, int64_t bytes) noexcept {
     used.fetch_add(bytes, std::memory_order_relaxed);
     return true;
   }
-  // Before the bytes are counted: none of them is resident yet.
+  // Checked before the bytes are counted, because none of them is resident yet.
   static std::atomic<int64_t> since_look{0};
   if (since_look.fetch_add(bytes, std::memory_order_relaxed) + bytes >= kLookBytes) {
     since_look.store(0, std::memory_order_relaxed);
     return_unused();
   }
-  // Added in one order for all: of two who together pass the limit at least one sees it.
+  // Sequentially consistent: of two takers that together exceed the limit, at least one sees the excess.
   used.fetch_add(bytes);
   if (used_bytes() <= limit + (bytes <= kSmallBytes ? limit / 16 : 0)) return true;
   used.fetch_sub(bytes);
@@ -62,10 +62,10 @@ bool MemoryBudget::try_take(MemoryUse use, int64_t bytes) noexcept {
   return false;
 }
 
-/// The allocator keeps for each thread what was freed: pieces below its threshold for mappings, of all sizes
-/// together more than the account leaves for it. Where they are more than an eighth of the limit, they go
-/// back to the system. This is looked at before every 32 MiB that are taken, however much memory is free: a
-/// single piece may take all the rest.
+/// The allocator keeps freed pieces below its mmap threshold in per-thread arenas, and together these may
+/// exceed what the budget leaves free. If they are more than an eighth of the limit, this returns them to the
+/// system. Called before every 32 MiB that are taken, even if much memory is free, since a single piece may
+/// take all of it.
 void MemoryBudget::return_unused() const noexcept {
   const int64_t limit = limit_bytes();
   try {
