@@ -314,6 +314,31 @@ zoo::DecoderNames gguf_names(const zoo::DecoderConfig& config) {
   return n;
 }
 
+const std::vector<CheckpointType>& written_types() {
+  static const std::vector<CheckpointType> rows{{"llama", "llama"},        {"mistral", "llama"},
+                                                {"mixtral", "llama"},      {"qwen2", "qwen2"},
+                                                {"qwen3", "qwen3"},        {"phi3", "phi3"},
+                                                {"qwen3_moe", "qwen3moe"}, {"gemma2", "gemma2"},
+                                                {"gemma3_text", "gemma3"}, {"olmo2", "olmo2"},
+                                                {"granite", "granite"},    {"stablelm", "stablelm"},
+                                                {"phi", "phi2"},           {"cohere", "command-r"},
+                                                {"falcon", "falcon"},      {"starcoder2", "starcoder2"},
+                                                {"qwen2_moe", "qwen2moe"}, {"gpt_oss", "gpt-oss"}};
+  return rows;
+}
+
+std::string_view checkpoint_type(std::string_view architecture) {
+  if (architecture == "gptneox") return "gpt_neox";  // read, not written
+  for (const CheckpointType& row : written_types()) {
+    if (row.architecture == architecture) return row.type;
+  }
+  base::fail_unsupported("adapters for a GGUF file of architecture '", architecture, "'");
+}
+
+bool turns_heads(std::string_view architecture) {
+  return architecture == "llama" || architecture == "granite";
+}
+
 GgufDecoder read_gguf_decoder(const GgufFile& file) { return Reader(file).read(); }
 
 }  // namespace trireme::model::gguf
