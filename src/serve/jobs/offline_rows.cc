@@ -32,12 +32,17 @@ void check(const batch::ModelOptions& o) {
       "input in format openai: precision, tokenizer and chat_template are those of the model's directory");
 }
 
+/// The directory of a model, which may be a GGUF file.
+fs::path directory_of(const std::string& model) {
+  std::error_code error;
+  const fs::path path = fs::canonical(model, error);
+  if (error) base::fail(base::ErrorCode::not_found, "no model '", model, "': ", error.message());
+  return path.extension() == ".gguf" ? path.parent_path() : path;
+}
+
 ServeOptions options_of(const batch::ModelOptions& o) {
   ServeOptions options;
-  std::error_code error;
-  fs::path path = fs::canonical(o.model, error);
-  if (error) base::fail(base::ErrorCode::not_found, "no model '", o.model, "': ", error.message());
-  if (path.extension() == ".gguf") path = path.parent_path();
+  const fs::path path = directory_of(o.model);
   options.model_repository = {path.parent_path().string()};
   options.model_control = ModelControl::explicitly;
   options.load_model = {path.filename().string()};
@@ -59,7 +64,7 @@ ServeOptions options_of(const batch::ModelOptions& o) {
 
 /// Of adapters/NAME/ beside a model's files.
 base::Json content_of_adapters(const std::string& model) {
-  const std::string directory = model + "/adapters";
+  const std::string directory = directory_of(model) / "adapters";
   base::Json all = base::Json::object();
   std::error_code error;
   for (const std::string& name : base::names_in(directory, error)) {
