@@ -437,11 +437,5 @@ def case_hostile_files():
         assert status == 503 and "adapter 'dora'" in message and "use_dora" in message, (status, message)
 
 
-def case_refused_with_ranks():
-    with serve("--tp", "2") as server:
-        status, message, _ = error_of(server, model="talk")
-        assert status == 503 and "tp=2" in message, (status, message)
-
-
 if __name__ == "__main__":
     run_cases([(name, case) for name, case in sorted(globals().items()) if name.startswith("case_")])

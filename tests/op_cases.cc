@@ -69,6 +69,8 @@ std::vector<Case> window_cases() {
 
 std::vector<Case> index_cases() {
   const Tensor x = f({3, 4, 5});
+  Tensor one_kept = filled({4}, false);
+  one_kept.mutable_data<bool>()[1] = true;
   return {
       {"gather", {x, i64({2, 2}, {0, 1, -1, 2})}, {{"axis", int64_t{1}}}},
       {"gather_elements", {x, i64({3, 1, 5}, Ints(15, 2))}, {{"axis", int64_t{1}}}},
@@ -77,6 +79,7 @@ std::vector<Case> index_cases() {
       {"scatter", {x, i64({3, 1, 5}, Ints(15, 2)), f({3, 1, 5})}, {{"axis", int64_t{1}}}},
       {"scatter_nd", {x, i64({2, 2}, {0, 1, 2, 3}), f({2, 5})}, {{"reduction", std::string("add")}}},
       {"compress", {x, flags({4})}, {{"axis", int64_t{1}}}},
+      {"compress", {x, one_kept}, {{"axis", int64_t{1}}}},
       {"one_hot", {i64({2, 3}, {0, 1, -1, 3, 9, 2}), scalar(4), f({2})}, {{"axis", int64_t{1}}}},
       {"top_k", {x, i64({2})}, {{"axis", int64_t{1}}}, 2},
       {"unique", {typed(DType::i32, {3, 4}, 0, 3)}, {{"axis", int64_t{1}}}, 4},

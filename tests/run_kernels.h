@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -64,7 +65,8 @@ inline void expect_planned(const ir::Kernel& kernel, ir::NodeView node, int thre
 }
 
 /// Binds and runs every accepting CPU kernel of `op` with a team of `threads`; an undefined tensor is an
-/// absent operand. All operands count as constants unless listed in `fed`.
+/// absent operand. All operands count as constants unless listed in `fed`. Results and workspace hold
+/// arbitrary bytes when a kernel begins, as in a server.
 inline std::vector<KernelResult> run_kernels(const std::string& op, const ir::Attrs& attrs,
                                              const std::vector<Tensor>& in, size_t out_count = 1,
                                              const std::vector<size_t>& fed = {}, int threads = 3) {
@@ -85,7 +87,12 @@ inline std::vector<KernelResult> run_kernels(const std::string& op, const ir::At
     base::SharedCache packs;
     const ir::BoundKernel bound = kernel.prepare({node, packs, threads});
     expect_planned(kernel, node, threads, bound);
-    Tensor workspace = Tensor::empty(tensor::DType::u8, {bound.workspace_bytes});
+    const auto used = [](tensor::DType type, const tensor::Dims& dims) {
+      Tensor t = Tensor::empty(type, dims);
+      std::memset(t.mutable_raw(), 0xA5, static_cast<size_t>(t.bytes()));
+      return t;
+    };
+    Tensor workspace = used(tensor::DType::u8, {bound.workspace_bytes});
     KernelResult result{kernel.name, {}};
     std::vector<const void*> in_at;
     std::vector<void*> out_at;
@@ -93,8 +100,7 @@ inline std::vector<KernelResult> run_kernels(const std::string& op, const ir::At
       const bool is_read = in[i].defined() && (bound.unread_inputs >> i & 1u) == 0;
       in_at.push_back(is_read ? in[i].raw() : nullptr);
     }
-    for (const tensor::TensorType& t : node.out)
-      result.out.push_back(Tensor::zeros(t.dtype, t.shape.to_dims()));
+    for (const tensor::TensorType& t : node.out) result.out.push_back(used(t.dtype, t.shape.to_dims()));
     for (Tensor& t : result.out) out_at.push_back(t.mutable_raw());
     cpu::CpuStream stream(pool);
     bound.run({in_at.data(), out_at.data(), workspace.mutable_raw(), stream});

@@ -17,7 +17,12 @@ void ModelOptions::fields(base::OptionList& f) {
   f.add("front_threads", &front_threads, "threads that tokenize texts and decode pictures; 0: chosen")
       .at_least(0)
       .at_most(4096);
-  f.add("tp", &tp, "tensor-parallel ranks of an instance").at_least(1);
+  f.add("tp", &tp, "tensor-parallel ranks of an instance, or of each of its stages").at_least(1);
+  f.add(
+       "pp", &pp,
+       "pipeline stages of an instance: ranks that each hold some of the layers, with the keys and values of "
+       "a language model's")
+      .at_least(1);
   f.add("batch_rows", &batch_rows, "rows of a batch at most; 0: chosen").at_least(0);
   f.add("window_rows", &window_rows, "rows among which those of like length batch together; 0: chosen")
       .at_least(0);
@@ -48,7 +53,12 @@ void ModelOptions::fields(base::OptionList& f) {
 }
 
 passes::Strategy ModelOptions::strategy() const {
-  return {.tp = tp, .precision = {.compute = precision}, .weights = weights};
+  return {.tp = tp, .pp = pp, .precision = {.compute = precision}, .weights = weights};
+}
+
+bool ModelOptions::stages_show(const std::string& of_task) const {
+  const bool is_exact = device == "cpu" && precision != passes::Precision::fp8;
+  return pp > 1 && !(is_exact && (tp == 1 || of_task == "generate"));
 }
 
 }  // namespace trireme::batch

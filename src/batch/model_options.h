@@ -23,7 +23,8 @@ struct ModelOptions {
   int threads = 0;             ///< of an instance; 0: all processors over the instances
   int instances = 1;           ///< copies of the model that run side by side
   int front_threads = 0;       ///< that tokenize and decode; 0: chosen
-  int tp = 1;                  ///< tensor-parallel ranks of one instance
+  int tp = 1;                  ///< tensor-parallel ranks of one instance, or of each of its stages
+  int pp = 1;                  ///< pipeline stages of one instance, each with some of the layers
   int64_t batch_rows = 0;      ///< rows of a batch at most; 0: chosen
   int64_t window_rows = 0;     ///< rows among which like lengths batch together; 0: chosen
   data::PixelValues image_values = data::PixelValues::off;  ///< what the bytes of pictures become
@@ -47,6 +48,11 @@ struct ModelOptions {
   void fields(base::OptionList& f);
   /// How the model's graph becomes programs.
   passes::Strategy strategy() const;
+  int ranks() const { return tp * pp; }
+  /// Whether answers may differ by rounding from those of one stage. On the CPU they do in fp8, where the
+  /// last product of each stage stays in 16 bits; and beside `tp` of graphs, whose stages meet between sums
+  /// over ranks. Decoding stages go on with the sums themselves.
+  bool stages_show(const std::string& of_task) const;
 };
 
 }  // namespace trireme::batch

@@ -46,7 +46,8 @@ void EncoderFront::prepare(const data::Rows& piece, const Take& take) const {
       take.refuse(row, e);
     }
   }
-  for (const data::TokenGroup& group : encoder_.encode(texts, buckets_)) {
+  // In groups of one length: batches fill up what they need, and count it.
+  for (const data::TokenGroup& group : encoder_.encode(texts, {})) {
     for (size_t i = 0; i < group.rows.size(); ++i) {
       const auto at = static_cast<int64_t>(i);
       take.part({.row = rows[static_cast<size_t>(group.rows[i])],

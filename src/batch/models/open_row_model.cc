@@ -24,8 +24,11 @@ namespace trireme::batch {
 namespace {
 
 constexpr const char* kEmbedding = "sentence_embedding";
-constexpr int64_t kUsualBatch = 32;   // rows
-constexpr int64_t kUsualWindow = 32;  // batches among which rows of like length are sorted
+constexpr int64_t kUsualBatch = 32;  // rows
+// Batches in a window: among them rows of like length are sorted. Large rows of one shape want only what
+// keeps instances busy.
+constexpr int64_t kUsualWindow = 32, kLeastWindow = 4;
+constexpr int64_t kWindowBytes = int64_t{64} << 20;  // of rows of one shape, as the model takes them
 
 /// "input=column" words by input. Throws invalid_argument for other words and for an input named twice.
 std::map<std::string, std::string> columns_by_input(const std::vector<std::string>& words) {
@@ -66,6 +69,29 @@ bool has_open_inner_extent(const ir::Graph& graph) {
     const auto& dims = graph.type(id).shape.dims();
     return std::any_of(dims.begin() + 1, dims.end(), [](const tensor::Dim& d) { return !d.is_static(); });
   });
+}
+
+/// Bytes of a row's inputs, as far as they are no more than a window may have; 0: rows differ, or have none.
+int64_t row_bytes(const ir::Graph& graph) {
+  int64_t bytes = 0;
+  for (const ir::ValueId id : graph.inputs()) {
+    const tensor::TensorType& type = graph.type(id);
+    double elements = 1;
+    for (size_t d = 1; d < type.shape.rank(); ++d) {
+      if (!type.shape[d].is_static()) return 0;
+      elements *= static_cast<double>(type.shape[d].value());
+    }
+    bytes += tensor::bytes_of(type.dtype, static_cast<int64_t>(std::min(elements, double{kWindowBytes})));
+  }
+  return bytes;
+}
+
+/// Rows under way at a time: as many as batches of like rows are found among, and no more than have room.
+int64_t usual_window(const ir::Graph& graph, const sched::SchedulerOptions& s) {
+  const int64_t batch = s.limits.max_rows * s.instances;
+  const int64_t bytes = s.padding.is_batched ? row_bytes(graph) : 0;
+  if (bytes == 0) return kUsualWindow * batch;
+  return std::clamp(kWindowBytes / bytes, kLeastWindow * batch, kUsualWindow * batch);
 }
 
 /// Opens one model; the members are what its parts are made of.
@@ -116,7 +142,7 @@ void Opener::check_task() const {
                 "max_adapters is for input in format openai; task generate takes adapter");
   base::require(o_.adapter.empty() || task_ == "generate", "adapter is for task generate, not ", task_);
   base::require(o_.labels.empty() || task_ == "classify", "labels are for task classify, not ", task_);
-  base::require(o_.tp == 1 || task_ == "generate" || o_.instances == 1, "ranks hold one instance");
+  base::require(o_.ranks() == 1 || task_ == "generate" || o_.instances == 1, "ranks hold one instance");
 }
 
 /// What the outputs depend on beside the rows; names of directories and counts of threads are not part of it.
@@ -126,7 +152,8 @@ base::Json Opener::identity() const {
   base::Json kept = base::Json::object();
   for (const auto& [key, value] : options.as_object()) {
     const bool is_of_speed = key == "threads" || key == "instances" || key == "front_threads" ||
-                             key == "batch_rows" || key == "window_rows" || key.starts_with("max_adapter");
+                             key == "batch_rows" || key == "window_rows" || key.starts_with("max_adapter") ||
+                             (key == "pp" && !o_.stages_show(task_));
     const bool is_path =
         key == "model" || key == "tokenizer" || key == "chat_template" || key == "labels" || key == "adapter";
     if (!is_of_speed && !is_path) kept.set(key, value);
@@ -232,7 +259,7 @@ std::unique_ptr<RowModel> Opener::open_graph(std::unique_ptr<RowFront> front, in
   s.session.device = o_.device;
   s.session.strategy = o_.strategy();
   s.session.max_programs = 512;
-  parts.window_rows = o_.window_rows > 0 ? o_.window_rows : kUsualWindow * s.limits.max_rows * o_.instances;
+  parts.window_rows = o_.window_rows > 0 ? o_.window_rows : usual_window(model_.graph, s);
   parts.prepared = std::make_shared<const engine::PreparedModel>(std::move(model_.graph),
                                                                  passes::PassOptions{}, s.session.strategy);
   model_.release_pages();
@@ -274,7 +301,7 @@ std::unique_ptr<RowModel> Opener::open_texts() {
     d.max_adapters = 1;
     d.max_adapter_rank = model::hf::adapter_rank(o_.adapter);
   }
-  const auto prepared = std::make_shared<const engine::DecodeModel>(model_.graph, d);
+  const auto prepared = std::make_shared<const engine::DecodeModel>(model_.graph, d, model_.files);
   model_.graph = {};
   if (!o_.adapter.empty())
     g.adapter = engine::AdapterSlots::make(prepared->form().adapters, model_.config)->load(o_.adapter);

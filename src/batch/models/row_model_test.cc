@@ -311,6 +311,49 @@ TEST(RowModel, IdentityHoldsWhatChangesTheBytesAndNothingElse) {
   EXPECT_NE(open(model, options)->identity().dump(), usual.dump());
 }
 
+/// y = relu(x), x [batch, 3, side, side].
+model::Model pictures(int64_t side) {
+  ir::Graph g;
+  const ir::ValueId x = g.add_input("x", {DType::f32, {Dim::symbol("batch"), Dim(3), Dim(side), Dim(side)}});
+  g.add_output(g.add1(ops::table().need("relu"), {x}), "y");
+  return named(std::move(g));
+}
+
+TEST(RowModel, AWindowHoldsAsManyRowsAsHaveRoom) {
+  // Four pieces a window, 32 rows a batch: 32 batches of small rows, and of large ones four.
+  EXPECT_EQ(open(rows_apart())->piece_rows(), 32 * 32 / 4);
+  EXPECT_EQ(open(any_length())->piece_rows(), 32 * 32 / 4);
+  EXPECT_EQ(open(pictures(16))->piece_rows(), 32 * 32 / 4);
+  EXPECT_EQ(open(pictures(96))->piece_rows(), (64 << 20) / (3 * 96 * 96 * 4) / 4);
+  EXPECT_EQ(open(pictures(224))->piece_rows(), 4 * 32 / 4);
+  ModelOptions options;
+  options.batch_rows = 8;
+  options.instances = 2;
+  EXPECT_EQ(open(pictures(512), options)->piece_rows(), 4 * 8 * 2 / 4);
+  options.window_rows = 40;
+  EXPECT_EQ(open(pictures(512), options)->piece_rows(), 10);
+}
+
+TEST(RowModel, StagesAreNoPartOfTheIdentityWhereTheyDoNotShow) {
+  ModelOptions options;
+  const model::Model model = tests::tiny_llama();
+  const auto identity = [&](int pp, const char* device, passes::Precision precision) {
+    options.pp = pp;
+    options.device = device;
+    options.precision = precision;
+    return open(model, options)->identity().dump();
+  };
+  using passes::Precision;
+  ModelOptions parts;
+  parts.tp = parts.pp = 2;
+  EXPECT_TRUE(parts.stages_show("score"));
+  EXPECT_FALSE(parts.stages_show("generate"));
+  EXPECT_EQ(identity(1, "cpu", Precision::f32), identity(2, "cpu", Precision::f32));
+  EXPECT_EQ(identity(1, "cpu", Precision::bf16), identity(2, "cpu", Precision::bf16));
+  EXPECT_NE(identity(1, "cpu", Precision::fp8), identity(2, "cpu", Precision::fp8));
+  EXPECT_NE(identity(1, "emulated", Precision::f32), identity(2, "emulated", Precision::f32));
+}
+
 TEST(RowModel, RefusesWhatTheModelIsNotMadeFor) {
   const model::Model model = rows_apart();
   const auto refused = [&](auto change) {
@@ -329,6 +372,8 @@ TEST(RowModel, RefusesWhatTheModelIsNotMadeFor) {
   EXPECT_NE(refused([](auto& o) { o.columns = {"z=x"}; }).find("no input 'z'"), std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.columns = {"x"}; }).find("not input=column"), std::string::npos);
   EXPECT_NE(refused([](auto& o) { o.image_values = data::PixelValues::unit; }).find("image_values"),
+            std::string::npos);
+  EXPECT_NE(refused([](auto& o) { o.pp = o.instances = 2; }).find("ranks hold one instance"),
             std::string::npos);
   EXPECT_EQ(refused([](auto&) {}), "taken");
 }

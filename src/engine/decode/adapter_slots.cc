@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/load/adapter.h"
+
 namespace trireme::engine {
 
 namespace {
@@ -45,10 +47,7 @@ std::shared_ptr<AdapterSlots> AdapterSlots::make(const passes::AdapterRoom& room
 
 std::shared_ptr<const LoadedAdapter> AdapterSlots::load(const std::string& directory) {
   if (slots() == 0) base::fail_unsupported("adapters where --max-adapters leaves no room for any");
-  if (base_.is_object() && base_.contains("gguf_architecture"))
-    base::fail_unsupported("adapters of a GGUF file, whose weights may stand in another order than those of ",
-                           "the checkpoint that the adapter was made for");
-  model::hf::Adapter weights = model::hf::read_adapter(directory, modules_, base_);
+  model::hf::Adapter weights = model::read_adapter(directory, modules_, base_);
   base::require(weights.rank() <= most_rank_, "the adapter has rank ", weights.rank(),
                 ", --max-adapter-rank is ", most_rank_);
   // Clone the data: rewriting a mapped adapter file (for example by training) would crash the process.

@@ -39,11 +39,11 @@ class LoadedAdapter {
 /// Any thread.
 class AdapterSlots : public std::enable_shared_from_this<AdapterSlots> {
  public:
-  /// `base`: config.json of the model.
+  /// `base`: Model::config of the model.
   static std::shared_ptr<AdapterSlots> make(const passes::AdapterRoom& room, base::Json base);
 
   /// Reads a directory and checks it against the model; a session writes the weights to the device when a
-  /// text first uses them. The files may change then. Throws what model::hf::read_adapter() throws,
+  /// text first uses them. The files may change then. Throws what model::read_adapter() throws,
   /// invalid_argument for a rank above the room's, exhausted where no slot is free, unsupported where the
   /// model has no room for adapters.
   std::shared_ptr<const LoadedAdapter> load(const std::string& directory);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "engine/decode/adapter_states.h"
 #include "engine/decode/decode_session.h"
 #include "engine/decode/generator.h"
 #include "model/zoo/gpt2.h"
@@ -317,6 +318,88 @@ TEST(Adapters, ATextHoldsItsAdapterUntilItsEnd) {
   EXPECT_NO_THROW(p.slots->load(scratch.path + "/only"));
 }
 
+/// How many steps of the program for one token talk to other ranks.
+int64_t collectives(DecodeSession& session) {
+  const compile::Program& program = session.prepare({1, 1});
+  return std::count_if(program.steps.begin(), program.steps.end(),
+                       [](const compile::Step& step) { return !step.axes.empty(); });
+}
+
+TEST(Adapters, OfSeveralRanksAreThoseOfOne) {
+  // Two adapters and the model alone in the same steps, of which one takes the slot of a third; each rank has
+  // its parts of the factors.
+  const Scratch scratch;
+  const std::vector<tests::AdapterModuleFile> of_gpt2{{"transformer.h.0.attn.c_attn", 64, 192, 5},
+                                                      {"transformer.h.1.attn.c_proj", 64, 64, 5},
+                                                      {"transformer.h.2.mlp.c_fc", 64, 256, 5},
+                                                      {"transformer.h.3.mlp.c_proj", 256, 64, 5}};
+  const auto tokens = random_tokens(23, 9);
+  for (const bool is_llama : {true, false}) {
+    const model::Model base = is_llama ? tiny_llama() : tiny_gpt2();
+    const auto modules = is_llama ? llama_modules(6) : of_gpt2;
+    const std::string names = is_llama ? "llama" : "gpt2";
+    for (uint32_t i = 0; i < 3; ++i) scratch(names + std::to_string(i), modules, 50 + 40 * i);
+    const auto logits = [&](int tp, int pp) {
+      DecodeOptions options = with_room(2);
+      options.strategy = {.tp = tp, .pp = pp};
+      const Prepared p(base, options);
+      DecodeSession session(p.model, options);
+      const auto load = [&](int i) { return p.slots->load(scratch.path + "/" + names + std::to_string(i)); };
+      Loaded gone = load(0);
+      Rows all = feed(session, session.open(gone.get()), tokens, {23});
+      gone.reset();
+      const Loaded first = load(1), second = load(2);
+      const SequenceId ids[] = {session.open(), session.open(first.get()), session.open(second.get())};
+      std::vector<DecodePiece> pieces;
+      for (const SequenceId id : ids) pieces.push_back({id, tokens});
+      const auto rows = session.step(pieces);
+      all.insert(all.end(), rows.begin(), rows.end());
+      if (is_llama && tp > 1 && pp == 1) {
+        DecodeOptions none = options;
+        none.max_adapters = 0;
+        DecodeSession alone(std::make_shared<DecodeModel>(base.graph, none), none);
+        EXPECT_EQ(collectives(session), collectives(alone)) << "what adapters add is summed with products";
+        EXPECT_GT(collectives(alone), 0);
+      }
+      return all;
+    };
+    const Rows one = logits(1, 1), split = logits(2, 1);
+    const size_t width = one.size() / 4;
+    for (size_t row = 1; row < 4; ++row) {
+      const Rows before(one.begin() + static_cast<ptrdiff_t>((row - 1) * width),
+                        one.begin() + static_cast<ptrdiff_t>(row * width));
+      const Rows own(one.begin() + static_cast<ptrdiff_t>(row * width),
+                     one.begin() + static_cast<ptrdiff_t>((row + 1) * width));
+      EXPECT_GT(difference(before, own), 0.02) << names;
+    }
+    EXPECT_EQ(logits(1, 2), one) << names;
+    EXPECT_LT(difference(split, one), 1e-4) << names;
+    EXPECT_EQ(logits(2, 2), split) << names;
+    if (is_llama) {
+      EXPECT_LT(difference(logits(4, 1), one), 1e-4);  // two ranks share a key head
+    }
+  }
+}
+
+TEST(Adapters, RanksDivideTheirRoom) {
+  const model::Model base = tiny_llama();
+  const auto bytes = [&](int tp, int pp) {
+    DecodeOptions options = with_room();
+    options.strategy = {.tp = tp, .pp = pp};
+    const DecodeModel model(base.graph, options);
+    std::vector<int64_t> list;
+    for (int rank = 0; rank < tp * pp; ++rank) list.push_back(adapter_room_bytes(model, rank));
+    return list;
+  };
+  const int64_t one = bytes(1, 1)[0];
+  // Of 4 slots of rank 8, per layer: inputs 64 six times and 96, results 64, 32, 32, 64, 96, 96, 64.
+  EXPECT_GE(one, 2 * 4 * 8 * 4 * (6 * 64 + 96 + 448));
+  for (const int64_t stage : bytes(1, 2)) EXPECT_EQ(stage, one / 2);
+  // Results of q, k, v, gate and up, and inputs of o and down, are halves.
+  const int64_t halves = 2 * 4 * 8 * 4 * (64 + 32 + 32 + 96 + 96 + 64 + 96) / 2;
+  for (const int64_t rank : bytes(2, 1)) EXPECT_EQ(rank, one - halves);
+}
+
 TEST(Adapters, RefuseWhatDoesNotFit) {
   const Scratch scratch;
   const model::Model base = tiny_llama();
@@ -333,12 +416,6 @@ TEST(Adapters, RefuseWhatDoesNotFit) {
   EXPECT_NE(refusal([&] { p.slots->load(directory); }).find("--max-adapter-rank is 8"), std::string::npos);
   const Prepared none(base, {.threads = 1});
   EXPECT_NE(refusal([&] { none.slots->load(directory); }).find("--max-adapters"), std::string::npos);
-  const auto gguf =
-      AdapterSlots::make(p.model->form().adapters, base::Json::object({{"gguf_architecture", "llama"}}));
-  EXPECT_NE(refusal([&] { gguf->load(directory); }).find("GGUF"), std::string::npos);
-  DecodeOptions ranks = with_room();
-  ranks.strategy.tp = 2;
-  EXPECT_NE(refusal([&] { DecodeModel(base.graph, ranks); }).find("tp=2"), std::string::npos);
   DecodeOptions gpu = with_room();
   gpu.device = "cuda";
   EXPECT_NE(refusal([&] { DecodeModel(base.graph, gpu); }).find("cuda"), std::string::npos);

@@ -45,9 +45,6 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options, c
   o.most_pages = (options.max_length + o.page_tokens - 1) / o.page_tokens;
   passes::DecodeGraph form = passes::decode_form(graph, o);
   if (options.max_adapters > 0) {
-    if (strategy_.world() > 1)
-      base::fail_unsupported("adapters of a model that ranks hold together; tp=", strategy_.tp,
-                             ", pp=", strategy_.pp);
     if (options.device != "cpu")
       base::fail_unsupported("adapters on device '", options.device, "'; the CPU has them");
     passes::add_adapters(form, options.max_adapters, options.max_adapter_rank);
@@ -61,6 +58,7 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options, c
       by_heads.set(mesh.index_of("tp"), tensor::Placement::split(1));
       placed_[passes::key_pages(i)] = placed_[passes::value_pages(i)] = by_heads;
     }
+    passes::place_adapters(form.adapters, mesh, placed_);
   }
   stages_.resize(static_cast<size_t>(stages()));
   if (stages() == 1) {
@@ -109,8 +107,12 @@ std::shared_ptr<const DecodeStage> DecodeModel::prepare(passes::DecodeGraph form
   return made;
 }
 
+const passes::DecodeGraph& DecodeModel::part(int number) const {
+  return stages() == 1 ? stage().form : cuts_.at(static_cast<size_t>(number));
+}
+
 KvLayout DecodeModel::kv_layout(int number) const {
-  const passes::DecodeGraph& form = stages() == 1 ? stage().form : cuts_.at(static_cast<size_t>(number));
+  const passes::DecodeGraph& form = part(number);
   const int64_t parts = strategy_.mesh().extent("tp");
   KvLayout layout{.layers = {}, .type = form.options.page_type, .page_tokens = form.options.page_tokens};
   for (const passes::DecodeLayer& l : form.layers) layout.layers.push_back({l.kv_heads / parts, l.dim});

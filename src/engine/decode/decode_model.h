@@ -84,12 +84,14 @@ class DecodeModel {
   /// The part of a stage, with no weights but its own: widened, stored and packed when it is first asked for,
   /// and kept as long as this. From any thread.
   const DecodeStage& stage(int number = 0) const;
+  /// Room for adapters beside the products of a stage.
+  const passes::AdapterRoom& adapters(int stage) const { return part(stage).adapters; }
   /// Keys and values of one token on each rank of a stage.
   KvLayout kv_layout(int stage) const;
   /// Bytes of the weights of all stages as they are stored, on as many ranks as hold them.
   int64_t weight_bytes() const;
-  /// What ranks of a stage split: weights, keys and values, and what leaves, as far as it is made as sums, by
-  /// name.
+  /// What ranks of a stage split: weights, keys and values, factors of adapters, and what leaves, as far as
+  /// it is made as sums, by name.
   const std::map<std::string, tensor::Shard>& placed() const { return placed_; }
   base::SharedCache& packs() const { return packs_; }
   /// Of several ranks: the files that weights look into.
@@ -99,6 +101,8 @@ class DecodeModel {
   std::shared_ptr<const DecodeStage> prepare(passes::DecodeGraph form, const MappedFiles& files) const;
   void hold_blocks(DecodeStage& stage, const MappedFiles& files) const;
   void place_crossings();
+  /// A stage; of several as it was cut, before its weights are stored.
+  const passes::DecodeGraph& part(int number) const;
 
   passes::Strategy strategy_;
   std::string device_;

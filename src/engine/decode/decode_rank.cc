@@ -110,7 +110,8 @@ DecodeRank::DecodeRank(std::shared_ptr<const DecodeModel> model, const DecodeOpt
   if (model_->stages() > 1) group_.links = std::make_unique<StageLinks>(*mesh, *device_, on_);
   pool_ = std::make_unique<KvPool>(*device_, model_->kv_layout(stage_of(mesh)), pages);
   if (form().adapters.slots > 0)
-    adapters_ = std::make_unique<AdapterStates>(*device_, form().adapters, *stream_);
+    adapters_ = std::make_unique<AdapterStates>(*device_, *model_, mesh == nullptr ? 0 : mesh->world().rank(),
+                                                *stream_);
   seen_ = std::make_unique<SeenCounts>(*device_, *stream_, form().draws() ? steps_.seen_places() : 0,
                                        form().vocabulary);
   drawn_ = std::make_unique<runtime::LateResults>(*device_, threads_,
@@ -125,9 +126,9 @@ DecodeRank::~DecodeRank() {
   }
 }
 
-void DecodeRank::use_adapter(const LoadedAdapter& adapter) {
+void DecodeRank::write_adapter(size_t module, int64_t slot, const AdapterFactors& factors) {
   base::check(adapters_ != nullptr, "an adapter for a model without room");
-  adapters_->use(adapter, *stream_);
+  adapters_->write(model_->form().adapters.modules.at(module), slot, factors, *stream_);
 }
 
 std::vector<void*> DecodeRank::states_of(const compile::Program& program) {

@@ -70,8 +70,8 @@ class DecodeRank {
   /// Waits until nothing is under way.
   void finish() { stream_->synchronize(); }
 
-  /// The adapter is in its slot from the next step on, whose last one nobody uses any more.
-  void use_adapter(const LoadedAdapter& adapter);
+  /// The adapter of that slot adds this to a module of the whole model from the next step on.
+  void write_adapter(size_t module, int64_t slot, const AdapterFactors& factors);
 
   /// What its device does, in order.
   tensor::Stream& stream() { return *stream_; }

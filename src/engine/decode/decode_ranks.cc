@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <string_view>
 
 #include "base/files/file.h"
 #include "base/machine/memory.h"
@@ -21,6 +23,7 @@ enum class Command : int64_t {
   prepare,
   run,
   launch,
+  write_adapter,
   copy_page,
   set_seen,
   copy_seen,
@@ -84,7 +87,7 @@ struct StepOperands {
   size_t bytes = 0;
 
   StepOperands(const DecodeRank& rank, DecodeResult result, const DecodeBucket& bucket)
-      : inputs(passes::inputs_of(result)),
+      : inputs(passes::inputs_of(result, rank.steps().form().adapters.slots > 0)),
         shapes(rank.steps().operand_shapes(result, {bucket.tokens, bucket.sequences})) {
     for (size_t i = 0; i < shapes.size(); ++i) {
       types.push_back(type_of(inputs[i]));
@@ -203,6 +206,11 @@ struct DecodeRanks::Order {
       case Command::prepare: rank.prepare(wanted(), bucket()); return;
       case Command::run: return rank.run(bucket(), operands(), nullptr, nullptr);
       case Command::launch: return rank.launch(wanted(), bucket(), operands(), static_cast<size_t>(slot));
+      case Command::write_adapter: {
+        const auto* values = reinterpret_cast<const float*>(with.data());
+        return rank.write_adapter(static_cast<size_t>(from), slot,
+                                  {to, {values, values + with.size() / sizeof(float)}});
+      }
       case Command::copy_page:
         return rank.pool().copy_page(static_cast<int32_t>(from), static_cast<int32_t>(to), rank.stream());
       case Command::copy_seen: return rank.seen().copy(from, to);
@@ -275,6 +283,28 @@ void DecodeRanks::launch(DecodeResult result, const DecodeBucket& bucket, const 
   if (size() > 1) StepOperands(first(), result, bucket).pack(inputs, packed_);
   all(Order::step(Command::launch, result, bucket, slot), packed_,
       [&](DecodeRank& r) { r.launch(result, bucket, inputs, slot); });
+}
+
+void DecodeRanks::use_adapter(const LoadedAdapter& adapter) {
+  const passes::AdapterRoom& room = model_->form().adapters;
+  base::check(adapter.slot() < room.slots, "an adapter for a model without room");
+  adapters_.resize(static_cast<size_t>(room.slots), -1);
+  int32_t& there = adapters_[static_cast<size_t>(adapter.slot())];
+  if (there == adapter.number()) return;
+  there = -1;  // until all of it is there
+  std::map<std::string_view, const model::hf::AdapterPart*> parts;
+  for (const model::hf::AdapterPart& part : adapter.weights().parts) parts[part.module] = &part;
+  for (size_t m = 0; m < room.modules.size(); ++m) {
+    const auto at = parts.find(room.modules[m].name);
+    AdapterFactors factors = AdapterFactors::of(at == parts.end() ? nullptr : at->second);
+    const Order order{.command = Command::write_adapter,
+                      .slot = adapter.slot(),
+                      .from = static_cast<int64_t>(m),
+                      .to = factors.rank};
+    all(order, std::as_writable_bytes(std::span(factors.values)),
+        [&](DecodeRank& r) { r.write_adapter(m, adapter.slot(), factors); });
+  }
+  there = adapter.number();
 }
 
 void DecodeRanks::copy_page(int32_t from, int32_t to) {

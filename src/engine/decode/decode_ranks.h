@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/decode/adapter_slots.h"
 #include "engine/decode/decode_rank.h"
 #include "engine/ranks/rank_group.h"
 
@@ -35,6 +36,9 @@ class DecodeRanks {
            runtime::Trace* trace);
   void launch(passes::DecodeResult result, const DecodeBucket& bucket,
               const std::vector<tensor::Tensor>& inputs, size_t slot);
+  /// The adapter is in its slot from the next step on, whose last one nobody uses any more: the others need
+  /// not have its files.
+  void use_adapter(const LoadedAdapter& adapter);
   void copy_page(int32_t from, int32_t to);
   void set_seen(int64_t place, std::vector<int32_t> counts);
   void copy_seen(int64_t from, int64_t to);
@@ -62,6 +66,7 @@ class DecodeRanks {
   std::unique_ptr<RankGroup<DecodeRank>> group_;  ///< of several
   std::vector<std::byte> packed_;                 ///< operands on their way
   int64_t part_bytes_ = 0;                        ///< of a page, on the rank that holds most of it
+  std::vector<int32_t> adapters_;                 ///< by slot: number of the one that is there; -1: none
 };
 
 /// What the other ranks of `options.mesh` do: the steps of the first rank's session until it ends. Throws

@@ -112,12 +112,12 @@ DecodeSession::DecodeSession(std::shared_ptr<const DecodeModel> model, const Dec
 DecodeSession::~DecodeSession() = default;
 
 SequenceId DecodeSession::open(const TextOrigin& origin) {
-  if (origin.adapter != nullptr) ranks_->first().use_adapter(*origin.adapter);
+  if (origin.adapter != nullptr) ranks_->use_adapter(*origin.adapter);
   return sequences_->open(origin);
 }
 
 SequenceId DecodeSession::open(std::span<const int64_t> prompt, const TextOrigin& origin) {
-  if (origin.adapter != nullptr) ranks_->first().use_adapter(*origin.adapter);
+  if (origin.adapter != nullptr) ranks_->use_adapter(*origin.adapter);
   return sequences_->open(prompt, origin);
 }
 

@@ -254,12 +254,16 @@ class Reader {
     c.experts.chosen = positive("expert_used_count");
     c.experts.inner = positive("expert_feed_forward_length", c.inner);
     c.experts.is_normalized = file_.metadata().flag(key("expert_weights_norm"), a_.is_normalized);
-    c.experts.has_bias = tensor("blk.0.ffn_gate_exps.bias") != nullptr;
     if (a_.name == "gpt-oss") c.experts.clamp = 7;
-    if (first("ffn_gate_shexp.weight") != nullptr)
-      c.experts.shared_inner = positive("expert_shared_feed_forward_length", c.inner);
-    for (size_t i = 0; i < c.layers.size(); ++i)
-      c.layers[i].has_experts = tensor(base::concat("blk.", i, ".ffn_gate_exps.weight")) != nullptr;
+    for (size_t i = 0; i < c.layers.size(); ++i) {
+      const auto has = [&](std::string_view name) {
+        return tensor(base::concat("blk.", i, ".", name)) != nullptr;
+      };
+      c.layers[i].has_experts = has("ffn_gate_exps.weight");
+      if (has("ffn_gate_exps.bias")) c.experts.has_bias = true;
+      if (has("ffn_gate_shexp.weight"))  // the first layer may be dense
+        c.experts.shared_inner = positive("expert_shared_feed_forward_length", c.inner);
+    }
   }
 
   void join() {
@@ -312,6 +316,31 @@ zoo::DecoderNames gguf_names(const zoo::DecoderConfig& config) {
   n.last_norm = "output_norm";
   n.head = "output";
   return n;
+}
+
+const std::vector<CheckpointType>& written_types() {
+  static const std::vector<CheckpointType> rows{{"llama", "llama"},        {"mistral", "llama"},
+                                                {"mixtral", "llama"},      {"qwen2", "qwen2"},
+                                                {"qwen3", "qwen3"},        {"phi3", "phi3"},
+                                                {"qwen3_moe", "qwen3moe"}, {"gemma2", "gemma2"},
+                                                {"gemma3_text", "gemma3"}, {"olmo2", "olmo2"},
+                                                {"granite", "granite"},    {"stablelm", "stablelm"},
+                                                {"phi", "phi2"},           {"cohere", "command-r"},
+                                                {"falcon", "falcon"},      {"starcoder2", "starcoder2"},
+                                                {"qwen2_moe", "qwen2moe"}, {"gpt_oss", "gpt-oss"}};
+  return rows;
+}
+
+std::string_view checkpoint_type(std::string_view architecture) {
+  if (architecture == "gptneox") return "gpt_neox";  // read, not written
+  for (const CheckpointType& row : written_types()) {
+    if (row.architecture == architecture) return row.type;
+  }
+  base::fail_unsupported("adapters for a GGUF file of architecture '", architecture, "'");
+}
+
+bool turns_heads(std::string_view architecture) {
+  return architecture == "llama" || architecture == "granite";
 }
 
 GgufDecoder read_gguf_decoder(const GgufFile& file) { return Reader(file).read(); }

@@ -37,17 +37,7 @@ std::vector<std::pair<std::string, Dims>> weights_of(const DecoderConfig& config
 }
 
 std::string_view architecture_of(const std::string& model_type) {
-  constexpr std::pair<std::string_view, std::string_view> kRows[] = {
-      {"llama", "llama"},        {"mistral", "llama"},
-      {"mixtral", "llama"},      {"qwen2", "qwen2"},
-      {"qwen3", "qwen3"},        {"phi3", "phi3"},
-      {"qwen3_moe", "qwen3moe"}, {"gemma2", "gemma2"},
-      {"gemma3_text", "gemma3"}, {"olmo2", "olmo2"},
-      {"granite", "granite"},    {"stablelm", "stablelm"},
-      {"phi", "phi2"},           {"cohere", "command-r"},
-      {"falcon", "falcon"},      {"starcoder2", "starcoder2"},
-      {"qwen2_moe", "qwen2moe"}, {"gpt_oss", "gpt-oss"}};
-  for (const auto& [type, name] : kRows) {
+  for (const auto& [type, name] : written_types()) {
     if (type == model_type) return name;
   }
   base::fail_unsupported("writing a model of type '", model_type, "' as GGUF");
@@ -55,11 +45,11 @@ std::string_view architecture_of(const std::string& model_type) {
 
 /// Reorders the rows of each head: the two channels of a pair, stored in its two halves, become neighbours.
 void interleave(std::vector<float>& values, int64_t heads, int64_t row) {
-  const int64_t half = static_cast<int64_t>(values.size()) / row / heads / 2;
+  const int64_t channels = static_cast<int64_t>(values.size()) / row / heads;
   std::vector<float> out(values.size());
   for (int64_t h = 0; h < heads; ++h) {
-    for (int64_t i = 0; i < 2 * half; ++i) {
-      const int64_t from = (h * 2 + i % 2) * half + i / 2, to = h * 2 * half + i;
+    for (int64_t i = 0; i < channels; ++i) {
+      const int64_t from = h * channels + checkpoint_row(i, channels), to = h * channels + i;
       std::copy_n(values.data() + from * row, row, out.data() + to * row);
     }
   }
@@ -82,8 +72,7 @@ struct WeightReader {
     }
     const bool is_query = theirs.find(".attn_q.") != std::string::npos;
     const bool is_key = theirs.find(".attn_k.") != std::string::npos;
-    const bool is_turned = architecture == "llama" || architecture == "granite";
-    if (is_turned && (is_query || is_key))
+    if (turns_heads(architecture) && (is_query || is_key))
       interleave(values, is_query ? config.heads : config.kv_heads, dims.size() == 2 ? dims[1] : 1);
     return values;
   }

@@ -141,9 +141,16 @@ class GgufParams : public ParamSource {
   const std::vector<JoinedTensor>& joined_;
 };
 
-/// The configuration that hf::end_tokens reads: the tokens that end an answer.
+/// What hf::end_tokens reads: the tokens that end an answer; and what readers of adapters read.
 base::Json config_of(const GgufFile& file, const GgufDecoder& d) {
-  base::Json config = base::Json::object({{"gguf_architecture", d.config.name}});
+  const zoo::DecoderConfig& c = d.config;
+  base::Json config = base::Json::object({{kArchitectureKey, c.name}});
+  config.set(kSizesKey, base::Json::object({{"layers", static_cast<int64_t>(c.layers.size())},
+                                            {"heads", c.heads},
+                                            {"kv_heads", c.kv_heads},
+                                            {"head_dim", c.head_dim},
+                                            {"width", c.width},
+                                            {"inner", c.inner}}));
   base::Json ends = base::Json::array();
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
     if (file.metadata().has(key)) ends.push_back(file.metadata().integer(key));

@@ -9,6 +9,11 @@
 
 namespace trireme::model::gguf {
 
+/// Members of Model::config of such a model: the architecture; layers, heads, kv_heads, head_dim, width and
+/// inner.
+inline constexpr const char* kArchitectureKey = "gguf_architecture";
+inline constexpr const char* kSizesKey = "gguf_sizes";
+
 /// Loads a file of architecture llama (Llama, Mistral, Mixtral, SmolLM), qwen2, qwen3, qwen3moe, gemma2,
 /// gemma3, phi3, gpt2 or gptneox: the graph of zoo/decoder.h whose weights are named as the file's tensors.
 /// F32 tensors and tensors in blocks look into the mapped file, blocks behind the operator dequantize_blocks,

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "base/files/file.h"
-#include "model/hf/checkpoint.h"
 #include "model/hf/forms/forms.h"
 
 namespace trireme::model::hf {
@@ -200,10 +199,10 @@ void require_sizes(const AdapterPart& part, const ModuleSizes& modules) {
                 part.module, "', whose product takes rows of ", in, " to rows of ", out);
 }
 
-/// The modules of the network that one module of the checkpoint covers: one, or several that it joins.
-std::vector<AdapterPart> parts_of(const std::string& name, const Factors& factors, const WeightMap& map,
-                                  const ModuleSizes& modules) {
-  for (const Joined& j : map.joined) {
+/// The parts that a module of the checkpoint is of ours: one, or those that the checkpoint joins.
+std::vector<AdapterPart> parts_of(const std::string& name, const Factors& factors,
+                                  const std::vector<Joined>& joined, const ModuleSizes& modules) {
+  for (const Joined& j : joined) {
     if (!ends_in(name, j.name)) continue;
     const std::string front = name.substr(0, name.size() - j.name.size());
     std::vector<AdapterPart> parts;
@@ -232,15 +231,20 @@ int64_t adapter_rank(const std::string& directory) {
 }
 
 Adapter read_adapter(const std::string& directory, const ModuleSizes& modules, const Json& base) {
+  const FormRow* row = base.is_object() ? find_form(base) : nullptr;
+  if (row == nullptr) return read_adapter(directory, modules, std::vector<Joined>{});
+  return read_adapter(directory, modules, read_form(*row, base).weights.joined);
+}
+
+Adapter read_adapter(const std::string& directory, const ModuleSizes& modules,
+                     const std::vector<Joined>& joined) {
   const Config config = read_config(directory);
   const Safetensors file = Safetensors::open((fs::path(directory) / kWeights).string());
-  WeightMap map;
-  if (const FormRow* row = base.is_object() ? find_form(base) : nullptr) map = read_form(*row, base).weights;
   Adapter adapter;
   std::set<std::string> known;
   for (const auto& [name, factors] : factors_of(file)) {
     config.check(name, factors.a->dims()[0]);
-    for (AdapterPart& part : parts_of(name, factors, map, modules)) {
+    for (AdapterPart& part : parts_of(name, factors, joined, modules)) {
       require_sizes(part, modules);
       base::require(known.insert(part.module).second, "two adapters of '", part.module, "' in one file");
       part.scale = config.scale(name, part.rank());

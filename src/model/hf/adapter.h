@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/text/json.h"
+#include "model/hf/checkpoint.h"
 #include "model/safetensors.h"
 
 namespace trireme::model::hf {
@@ -38,6 +39,9 @@ using ModuleSizes = std::map<std::string, ModuleSize>;
 /// for factors that do not fit the modules, unsupported naming what is not known: DoRA, biases,
 /// modules_to_save, embeddings, other kinds than LoRA.
 Adapter read_adapter(const std::string& directory, const ModuleSizes& modules, const base::Json& base);
+/// The same where `joined` says what checkpoints join.
+Adapter read_adapter(const std::string& directory, const ModuleSizes& modules,
+                     const std::vector<Joined>& joined);
 
 /// The largest rank that adapter_config.json names; the same errors.
 int64_t adapter_rank(const std::string& directory);

@@ -115,6 +115,8 @@ AttentionPlan plan_attention(const ir::NodeView& node) {
   p.left = a.get_int("left_window_size", -1);
   p.right = a.get_int("right_window_size", -1);
   p.qk_mode = a.get_int("qk_matmul_output_mode", 0);
+  base::require(p.qk_mode >= 0 && p.qk_mode <= 3, "attention: qk_matmul_output_mode must be 0 to 3, got ",
+                p.qk_mode);
   p.has_lengths = node.present(6);
   base::require(!p.has_lengths || node.in_dims(6) == Dims{p.batch},
                 "key lengths are not one per batch entry");

@@ -5,7 +5,9 @@
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/grouped_nhwc.h"
+#include "backend/cpu/conv_forms/depthwise_lines.h"
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
+#include "backend/cpu/conv_forms/winograd_groups.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 #include "ops/conv/conv_kernels_cpu.h"
 #include "ops/conv/conv_shape_cpu.h"
@@ -39,7 +41,15 @@ ir::Refusal refuse_depthwise(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-/// Considers one image only: if the choice depended on the batch or the team, so would the bits.
+ir::Refusal refuse_depthwise_lines(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse_depthwise(n)) return reason;
+  const cpu::ConvShape s = shape_of(n);
+  if (!cpu::depthwise_lines_pays(s))
+    return base::concat("kernel of ", s.kh, " x ", s.kw, " does not pay for copies of lines");
+  return std::nullopt;
+}
+
+/// Looks at one image only: a choice that hung on the batch or the team would change bits with them.
 ir::Refusal refuse_winograd(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse(n)) return reason;
   const cpu::ConvShape s = shape_of(n);
@@ -49,6 +59,17 @@ ir::Refusal refuse_winograd(const ir::NodeView& n) {
   if (!cpu::winograd_pays(s))
     return base::concat("output of ", s.out_h(), " x ", s.out_w(), " under dilation ", s.dilation_h,
                         " is too small, or ", s.oc, " outputs too few, to pay for the transforms");
+  return std::nullopt;
+}
+
+ir::Refusal refuse_winograd_groups(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse(n)) return reason;
+  if (reads_nchw(n)) return "reads nchw";
+  const cpu::ConvShape s = shape_of(n);
+  if (!cpu::winograd_groups_fits(s)) return "is no 3 x 3 convolution of stride 1 in groups";
+  if (!cpu::winograd_groups_pays(s))
+    return base::concat("groups of ", s.c / s.groups, " channels to ", s.oc / s.groups, " at ", s.out_h(),
+                        " x ", s.out_w(), " are too small to pay for the transforms");
   return std::nullopt;
 }
 
@@ -81,6 +102,16 @@ struct Packed {
 struct GroupedWeights {
   PackMemory memory;
   cpu::PackedGrouped packed;
+};
+
+struct DepthwiseLinesWeights {
+  PackMemory memory;
+  cpu::PackedDepthwiseLines packed;
+};
+
+struct WinogradGroupsWeights {
+  PackMemory memory;
+  std::vector<cpu::PackedWinograd> packed;
 };
 
 struct NarrowWeights {
@@ -122,6 +153,33 @@ ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
   return bound;
 }
 
+ir::BoundKernel prepare_depthwise_lines(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const cpu::ConvShape shape = shape_of(n);
+  const tensor::Tensor& w = *n.value(1);
+  const auto slab = pack_slab(init.packs);
+  const auto weights = pack_once<DepthwiseLinesWeights>(init.packs, w, "depthwise_lines_f32", [&] {
+    const PackMemory memory(slab, cpu::packed_depthwise_lines_bytes(shape));
+    const cpu::PackedDepthwiseLines packed =
+        cpu::pack_depthwise_lines(shape, w.data<float>().data(), memory.data.get());
+    return std::make_shared<DepthwiseLinesWeights>(DepthwiseLinesWeights{memory, packed});
+  });
+  const size_t operands = n.in.size();
+  ir::BoundKernel bound{.unread_inputs = 1u << 1};
+  bound.workspace_bytes = static_cast<int64_t>(cpu::depthwise_lines_workspace_bytes(shape, init.threads));
+  if (weights == nullptr) return bound;
+  bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
+    cpu::DepthwiseLinesArgs a{.shape = shape,
+                              .x = in_ptr<float>(args, 0),
+                              .weights = weights->packed,
+                              .y = out_ptr<float>(args, 0),
+                              .epilogue = epilogue};
+    bind_epilogue(a.epilogue, args, operands);
+    cpu::depthwise_lines_nhwc(a, args.workspace, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
 ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const cpu::ConvShape shape = shape_of(n);
@@ -147,6 +205,33 @@ ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
                         .epilogue = epilogue};
     bind_epilogue(a.epilogue, args, operands);
     cpu::winograd_nhwc(a, args.workspace, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
+ir::BoundKernel prepare_winograd_groups(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const cpu::ConvShape shape = shape_of(n);
+  const tensor::Tensor& w = *n.value(1);
+  const std::string format = base::concat("winograd_f32 g", shape.groups);
+  const auto slab = pack_slab(init.packs);
+  const auto weights = pack_once<WinogradGroupsWeights>(init.packs, w, format, [&] {
+    const PackMemory memory(slab, cpu::packed_winograd_groups_bytes(shape));
+    const auto packed = cpu::pack_winograd_groups(shape, w.data<float>().data(), memory.data.get());
+    return std::make_shared<WinogradGroupsWeights>(WinogradGroupsWeights{memory, packed});
+  });
+  const size_t operands = n.in.size();
+  ir::BoundKernel bound{.unread_inputs = 1u << 1};
+  bound.workspace_bytes = static_cast<int64_t>(cpu::winograd_groups_workspace_bytes(shape, init.threads));
+  if (weights == nullptr) return bound;
+  bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
+    cpu::WinogradGroupsArgs a{.shape = shape,
+                              .x = in_ptr<float>(args, 0),
+                              .weights = weights->packed.data(),
+                              .y = out_ptr<float>(args, 0),
+                              .epilogue = epilogue};
+    bind_epilogue(a.epilogue, args, operands);
+    cpu::winograd_groups_nhwc(a, args.workspace, cpu::pool_of(args.stream));
   };
   return bound;
 }
@@ -239,8 +324,10 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
 
 std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
   std::vector<ir::Kernel> all = {
+      {.name = "depthwise_lines", .refuse = refuse_depthwise_lines, .prepare = prepare_depthwise_lines},
       {.name = "depthwise", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
       {.name = "winograd", .refuse = refuse_winograd, .prepare = prepare_winograd},
+      {.name = "winograd_groups", .refuse = refuse_winograd_groups, .prepare = prepare_winograd_groups},
       {.name = "narrow", .refuse = refuse_narrow, .prepare = prepare_narrow},
       {.name = "grouped", .refuse = refuse_grouped, .prepare = prepare_grouped},
       {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit}};

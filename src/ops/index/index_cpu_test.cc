@@ -80,6 +80,57 @@ TEST(IndexLanes, GatherAndScatterAsPlainLoops) {
   }
 }
 
+/// Slices of one element and of many, at tuples that repeat, by every mode and type.
+TEST(IndexSlices, ScatterAsPlainLoops) {
+  std::mt19937 engine(9);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(engine() % static_cast<uint64_t>(n)); };
+  for (int trial = 0; trial < 300; ++trial) {
+    const size_t rank = static_cast<size_t>(1 + below(4));
+    const int64_t depth = 1 + below(static_cast<int64_t>(rank));
+    Dims x, at, rows;
+    for (size_t d = 0; d < rank; ++d) x.push_back(1 + below(trial % 9 == 0 && d + 1 == rank ? 5000 : 9));
+    for (int64_t d = below(3); d > 0; --d) rows.push_back(1 + below(trial % 7 == 0 ? 40 : 5));
+    at = rows, at.push_back(depth);
+    rows.insert(rows.end(), x.begin() + depth, x.end());
+    Tensor indices = Tensor::empty(tensor::DType::i64, at);
+    for (int64_t i = 0; i < indices.elements(); ++i) {
+      const int64_t extent = x[static_cast<size_t>(i % depth)];
+      indices.mutable_data<int64_t>()[static_cast<size_t>(i)] = below(2 * extent) - extent;
+    }
+    const int64_t codes[] = {1, 6, 10, 7, 11, 3};  // f32, i32, f16, i64, f64, i8
+    const auto as = [&](const Tensor& t) {
+      return tests::run_kernels("cast", {{"to", codes[trial % 6]}}, {t})[0].out[0];
+    };
+    const Tensor values = as(tests::random_tensor(x, static_cast<uint32_t>(trial), 5)),
+                 updates = as(tests::random_tensor(rows, static_cast<uint32_t>(trial + 1), 5));
+    const char* modes[] = {"none", "add", "mul", "max", "min"};
+    for (const int threads : {1, 3}) {
+      const auto r = tests::run_kernels("scatter_nd", {{"reduction", std::string(modes[trial % 5])}},
+                                        {values, indices, updates}, 1, {}, threads);
+      ASSERT_EQ(r.size(), 2u);
+      ASSERT_EQ(0,
+                std::memcmp(r[0].out[0].raw(), r[1].out[0].raw(), static_cast<size_t>(r[1].out[0].bytes())))
+          << trial << ": " << tensor::to_string(x) << " at " << tensor::to_string(at);
+    }
+  }
+}
+
+TEST(IndexSlices, TuplesOutOfRangeAreErrors) {
+  const Tensor x = tests::random_tensor({3, 300}, 1), u = tests::random_tensor({400}, 2);
+  for (const int64_t bad : {int64_t{300}, int64_t{-301}, INT64_MAX, INT64_MIN}) {
+    Tensor at = Tensor::zeros(tensor::DType::i64, {400, 2});
+    at.mutable_data<int64_t>()[799] = bad;
+    base::ThreadPool pool(2);
+    try {
+      evaluate(table().need("scatter_nd"), {}, {x, at, u}, 1, pool);
+      ADD_FAILURE() << bad;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument);
+      EXPECT_NE(e.message().find("an index is out of range"), std::string::npos) << e.message();
+    }
+  }
+}
+
 TEST(IndexLanes, IndicesOutOfRangeAreErrors) {
   const Tensor x = tests::random_tensor({3, 300}, 1), good = Tensor::zeros(tensor::DType::i64, {2, 300});
   for (const int64_t bad : {int64_t{3}, int64_t{-4}, INT64_MAX, INT64_MIN}) {

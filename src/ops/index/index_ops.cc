@@ -121,9 +121,13 @@ Types infer_compress(const NodeView& n) {
   const bool is_known = n.value(1) != nullptr && !tensor::is_absent(*n.value(1));
   const Dim count = is_known ? Dim(kept_count(*n.value(1))) : Dim::unknown();
   const auto limit = [&](const Dim& extent) {
-    // Entries past the end of the condition count as false; conditions past the extent must be false.
-    base::require(!count.is_static() || !extent.is_static() || count.value() <= extent.value(),
-                  "compress: the condition keeps more than ", extent.to_string(), " elements");
+    // Elements past the end of the condition are dropped; entries past the extent must be false, or the
+    // result would have elements that nothing fills.
+    if (!is_known || !extent.is_static()) return;
+    const auto keeps = n.value(1)->data<bool>();
+    const auto last = std::find(keeps.rbegin(), keeps.rend(), true);
+    base::require(keeps.rend() - last <= extent.value(), "compress: the condition keeps element ",
+                  keeps.rend() - last - 1, " of ", extent.value());
   };
   if (!n.attrs.has("axis")) {
     if (const auto all = x.elements()) limit(*all);

@@ -5,8 +5,7 @@
 #include <cstring>
 
 #include "backend/cpu/device/cpu_stream.h"
-#include "ops/elementwise/row_kernels.h"
-#include "ops/index/index_ops.h"
+#include "ops/index/join_update.h"
 #include "ops/kernel_forms.h"
 #include "ops/shape/strided_copy.h"
 
@@ -165,55 +164,26 @@ ir::BoundKernel bind_gather(const ir::NodeView& node) {
   }
 }
 
-/// Joins one update into one element.
-template <class T, ScatterMode kMode>
-void join(T& y, T u) {
-  using C = std::conditional_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, uint64_t, Arithmetic<T>>;
-  if constexpr (kMode == ScatterMode::none) y = u;
-  if constexpr (kMode == ScatterMode::add) y = static_cast<T>(static_cast<C>(y) + static_cast<C>(u));
-  if constexpr (kMode == ScatterMode::mul) y = static_cast<T>(static_cast<C>(y) * static_cast<C>(u));
-  if constexpr (kMode == ScatterMode::max) y = u > y ? u : y;
-  if constexpr (kMode == ScatterMode::min) y = u < y ? u : y;
-}
-
-/// Joins updates into y at the offsets, in order.
+/// Updates into y at offsets, in their order.
 using JoinRun = void (*)(void* y, const void* updates, const Offsets& to, int64_t count);
 
-template <class T, ScatterMode kMode>
-void join_run(void* y, const void* updates, const Offsets& to, int64_t count) {
-  T* out = static_cast<T*>(y);
-  const T* u = static_cast<const T*>(updates);
-  for (int64_t i = 0; i < count; ++i) {
-    if (to.at[i] >= 0) join<T, kMode>(out[to.at[i]], u[i]);
+struct JoinRuns {
+  template <class T, ScatterMode kMode>
+  static JoinRun of() {
+    return [](void* y, const void* updates, const Offsets& to, int64_t count) {
+      T* out = static_cast<T*>(y);
+      const T* u = static_cast<const T*>(updates);
+      for (int64_t i = 0; i < count; ++i) {
+        if (to.at[i] >= 0) join_update<T, kMode>(out[to.at[i]], u[i]);
+      }
+    };
   }
-}
-
-template <ScatterMode kMode>
-JoinRun join_of(tensor::DType dtype) {
-  return tensor::visit_dtype(dtype, [](auto zero) -> JoinRun { return &join_run<decltype(zero), kMode>; });
-}
-
-JoinRun join_for(const ir::NodeView& n) {
-  const tensor::DType type = n.in[0].dtype;
-  switch (scatter_mode(n.attrs)) {
-    case ScatterMode::add: return join_of<ScatterMode::add>(type);
-    case ScatterMode::mul: return join_of<ScatterMode::mul>(type);
-    case ScatterMode::max: return join_of<ScatterMode::max>(type);
-    case ScatterMode::min: return join_of<ScatterMode::min>(type);
-    case ScatterMode::none: break;
-  }
-  switch (element_bytes_of(type)) {
-    case 1: return &join_run<uint8_t, ScatterMode::none>;
-    case 2: return &join_run<uint16_t, ScatterMode::none>;
-    case 4: return &join_run<uint32_t, ScatterMode::none>;
-    default: return &join_run<uint64_t, ScatterMode::none>;
-  }
-}
+};
 
 ir::BoundKernel bind_scatter(const ir::NodeView& node) {
   const LanePlan p = plan_lanes(node);
   const Resolver resolver(node);
-  const JoinRun join = join_for(node);
+  const JoinRun join = join_loop<JoinRuns>(node);
   const int64_t size = element_bytes_of(node.in[0].dtype), bytes = tensor::bytes_of(node.out[0]);
   return {[=](const ir::RunArgs& args) {
     if (args.out[0] != args.in[0] && bytes > 0)
@@ -247,15 +217,15 @@ ir::Kernel lanes(std::function<ir::Refusal(const ir::NodeView&)> refuse,
 
 ir::Kernel gather_lanes_kernel() { return lanes(refuse_odd, bind_gather); }
 
+ir::Refusal refuse_join(const ir::NodeView& n) {
+  if (auto why = refuse_odd(n)) return why;
+  if (scatter_mode(n.attrs) != ScatterMode::none && !has_arithmetic(n.in[0].dtype))
+    return base::concat("no arithmetic on ", name_of(n.in[0].dtype));
+  return std::nullopt;
+}
+
 ir::Kernel scatter_lanes_kernel() {
-  ir::Kernel k = lanes(
-      [](const ir::NodeView& n) -> ir::Refusal {
-        if (auto why = refuse_odd(n)) return why;
-        if (scatter_mode(n.attrs) != ScatterMode::none && !has_arithmetic(n.in[0].dtype))
-          return base::concat("no arithmetic on ", name_of(n.in[0].dtype));
-        return std::nullopt;
-      },
-      bind_scatter);
+  ir::Kernel k = lanes(refuse_join, bind_scatter);
   k.may_overwrite = 1;
   return k;
 }

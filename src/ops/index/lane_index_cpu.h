@@ -1,5 +1,5 @@
 // gather_elements and scatter_elements by lanes: what an index reads or writes lies in its own lane along the
-// axis, so lanes go over the team, and runs of indices become runs of offsets.
+// axis, so lanes go over the team, and runs of indices become runs of offsets; scatter_nd by slices.
 #pragma once
 
 #include "ir/kernel.h"
@@ -9,5 +9,10 @@ namespace trireme::ops {
 ir::Kernel gather_lanes_kernel();
 /// Updates of a lane are joined in operand order, so repeated indices give what the plain loops give.
 ir::Kernel scatter_lanes_kernel();
+
+/// scatter_nd: index tuples become offsets in runs, then slices of one type join in a plain loop. Where
+/// slices are wide, members of a team take the slices of a part of x each; repeated tuples join in operand
+/// order whatever the team.
+ir::Kernel scatter_slices_kernel();
 
 }  // namespace trireme::ops

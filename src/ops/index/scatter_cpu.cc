@@ -127,6 +127,6 @@ std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) 
 std::vector<ir::Kernel> scatter_elements_cpu_kernels() {
   return {scatter_lanes_kernel(), reference(bind_elements)[0]};
 }
-std::vector<ir::Kernel> scatter_nd_cpu_kernels() { return reference(bind_nd); }
+std::vector<ir::Kernel> scatter_nd_cpu_kernels() { return {scatter_slices_kernel(), reference(bind_nd)[0]}; }
 
 }  // namespace trireme::ops

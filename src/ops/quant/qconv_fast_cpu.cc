@@ -5,6 +5,7 @@
 #include "backend/cpu/conv/conv_quantized.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
+#include "backend/cpu/conv_forms/quant_groups.h"
 #include "ops/conv/window.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
@@ -47,57 +48,90 @@ ir::Refusal refuse_conv(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-/// The packed groups of one weight, shared through the model's cache.
+/// Packed groups, or blocks of them, of one weight, shared through the model's cache.
 struct PackedGroups {
   tensor::Tensor memory;
   std::vector<cpu::PackedQuantMatrix> groups;
 };
 
-ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = conv_shape(init.node);
-  ir::BoundKernel bound{
-      .workspace_bytes = static_cast<int64_t>(cpu::quant_conv2d_workspace_bytes(shape, init.threads)),
-      .unread_inputs = 1u << Q::w};
-  if (lacks_content(init.node)) return bound;
+/// The scale of each sum of a product with 8-bit results, and of one with f32 results.
+float sum_scale(const QProduct& q, double s) { return static_cast<float>(q.to_float() ? s : s / q.y_scale); }
+
+bool has_scales_below_one(const QProduct& q) {
+  return std::all_of(q.product_scale.begin(), q.product_scale.end(),
+                     [&](double s) { return std::abs(sum_scale(q, s)) < 1.0f; });
+}
+
+/// Whether blocks of groups may compute a product of this shape; what else they need is in its numbers.
+bool may_join_groups(const ir::NodeView& node, const cpu::ConvShape& shape) {
+  return node.out[0].dtype != DType::f32 && cpu::quant_groups_fits(shape);
+}
+
+/// Weights between the groups of a block are zero, and results leave the tiles as bytes.
+bool joins_groups(const ir::NodeView& node, const cpu::ConvShape& shape, const QProduct& q) {
+  const int32_t neutral = node.in[Q::w].dtype == DType::i8 ? 0 : 128;  // the byte that is packed as zero
+  return may_join_groups(node, shape) && has_scales_below_one(q) &&
+         std::all_of(q.w_zero.begin(), q.w_zero.end(), [&](int32_t zero) { return zero == neutral; });
+}
+
+std::shared_ptr<const PackedGroups> pack_groups(const ir::KernelInit& init, const cpu::ConvShape& shape,
+                                                bool joined) {
   const tensor::Tensor& w = *init.node.value(Q::w);
-  const std::string format = base::concat("qconv ", cpu::to_string(cpu::best_isa()), " group ", shape.groups);
-  const auto packed = init.packs.get<PackedGroups>(ir::pack_key(w, format), [&] {
+  const cpu::QuantConvWeights weights{w.raw(), w.dtype() == DType::i8};
+  const std::string format = base::concat(joined ? "qconv lines " : "qconv ", cpu::to_string(cpu::best_isa()),
+                                          " group ", shape.groups);
+  return init.packs.get<PackedGroups>(ir::pack_key(w, format), [&] {
     auto made = std::make_shared<PackedGroups>();
-    made->memory =
-        tensor::Tensor::empty(DType::u8, {static_cast<int64_t>(cpu::packed_quant_conv_bytes(shape))});
-    for (int64_t g = 0; g < shape.groups; ++g) {
-      made->groups.push_back(
-          cpu::pack_quant_conv(shape, {w.raw(), w.dtype() == DType::i8}, g, made->memory.mutable_raw()));
+    const size_t bytes = joined ? cpu::packed_quant_groups_bytes(shape) : cpu::packed_quant_conv_bytes(shape);
+    made->memory = tensor::Tensor::empty(DType::u8, {static_cast<int64_t>(bytes)});
+    std::byte* memory = made->memory.mutable_raw();
+    if (joined) {
+      made->groups = cpu::pack_quant_groups(shape, weights, memory);
+    } else {
+      for (int64_t g = 0; g < shape.groups; ++g)
+        made->groups.push_back(cpu::pack_quant_conv(shape, weights, g, memory));
     }
     return made;
   });
+}
+
+ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = conv_shape(init.node);
+  size_t workspace = cpu::quant_conv2d_workspace_bytes(shape, init.threads);
+  if (may_join_groups(init.node, shape))
+    workspace = std::max(workspace, cpu::quant_groups_workspace_bytes(shape, init.threads));
+  ir::BoundKernel bound{.workspace_bytes = static_cast<int64_t>(workspace), .unread_inputs = 1u << Q::w};
+  if (lacks_content(init.node)) return bound;
+  const QProduct q = read_product(init.node, shape.oc);
+  const bool joined = joins_groups(init.node, shape, q);
+  const auto packed = pack_groups(init, shape, joined);
   auto p = std::make_shared<PackedProduct>();
   p->memory = packed;
   p->groups = packed->groups;
-  finish_packed(init.node, read_product(init.node, shape.oc), *p);
-  bound.run = [shape, p](const ir::RunArgs& args) {
+  finish_packed(init.node, q, *p);
+  bound.run = [shape, p, joined](const ir::RunArgs& args) {
     const cpu::QuantConvArgs call{.shape = shape,
                                   .x = args.in[Q::x],
                                   .input = p->input,
                                   .groups = p->groups.data(),
                                   .y = args.out[0],
                                   .epilogue = p->epilogue};
-    cpu::quant_conv2d_nhwc(call, args.workspace, cpu::pool_of(args.stream));
+    const auto run = joined ? cpu::quant_groups_nhwc : cpu::quant_conv2d_nhwc;
+    run(call, args.workspace, cpu::pool_of(args.stream));
   };
   return bound;
 }
 
 /// Sets scales, output type and clamp of a product whose offsets are already set.
 void set_epilogue(const QProduct& q, PackedProduct& p) {
-  for (double s : q.product_scale) p.scale.push_back(static_cast<float>(q.to_float() ? s : s / q.y_scale));
+  for (double s : q.product_scale) p.scale.push_back(sum_scale(q, s));
   cpu::QuantEpilogue& e = p.epilogue;
   e.output = q.to_float()         ? cpu::QuantOutput::f32
              : q.out == DType::u8 ? cpu::QuantOutput::u8
                                   : cpu::QuantOutput::s8;
   e.offsets = p.offsets.data();
   e.scale = p.scale.data();
-  e.scales_below_one =
-      std::all_of(p.scale.begin(), p.scale.end(), [](float s) { return std::abs(s) < 1.0f; });
+  e.scales_below_one = has_scales_below_one(q);
   if (q.to_float()) {
     e.real = epilogue_of(q.activation);
   } else {

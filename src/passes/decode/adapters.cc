@@ -63,13 +63,31 @@ void add_adapters(DecodeGraph& form, int64_t slots, int64_t rank) {
         graph.add(op, {node.out[0], node.in[0], slot_of, ranks, down, up}, {}, 1, node.from)[0];
     graph.replace_uses(node.out[0], sum);
     graph.set_operand(graph.value(sum).producer, 0, node.out[0]);
-    form.adapters.modules.push_back({.name = module, .in = in, .out = out});
+    form.adapters.modules.push_back(
+        {.name = module, .in = in, .out = out, .is_transposed = node.attrs.get_int("transposed", 0) != 0});
     return true;
   });
   if (form.adapters.modules.empty())
     base::fail_unsupported("adapters for a graph none of whose products reads a named weight");
   graph.sort();
   graph.infer_all();
+}
+
+void place_adapters(const AdapterRoom& room, const tensor::MeshShape& mesh,
+                    std::map<std::string, tensor::Shard>& placed) {
+  constexpr int kFactorDim = 2;  // of adapter_down() and adapter_up(), behind slots and rank
+  for (const AdapterModule& m : room.modules) {
+    const auto at = placed.find(m.name + std::string(kWeight));
+    if (at == placed.end()) continue;
+    const tensor::Shard weight = at->second;
+    for (size_t axis = 0; axis < mesh.axes().size(); ++axis) {
+      const tensor::Placement on = weight.on(axis);
+      if (!on.is_split()) continue;
+      const bool is_by_output = (on.dim == 0) == m.is_transposed;
+      const std::string factor = is_by_output ? adapter_up(m.name) : adapter_down(m.name);
+      placed[factor].set(axis, tensor::Placement::split(kFactorDim, on.sections));
+    }
+  }
 }
 
 }  // namespace trireme::passes

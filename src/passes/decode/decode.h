@@ -29,6 +29,7 @@ struct DecodeLayer {
 struct AdapterModule {
   std::string name;
   int64_t in = 0, out = 0;
+  bool is_transposed = false;  ///< its weight is [out, in], else [in, out]
 };
 
 /// Room for adapters, see passes/decode/adapters.h.

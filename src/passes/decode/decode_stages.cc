@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "passes/decode/adapters.h"
 #include "passes/pipeline/pipeline.h"
 
 namespace trireme::passes {
@@ -35,7 +36,7 @@ std::set<std::string> states_of(const ir::Graph& graph) {
 DecodeGraph stage_of(const DecodeGraph& form, PipelinePart part, int number) {
   DecodeGraph stage{.graph = std::move(part.graph),
                     .layers = {},
-                    .adapters = {},
+                    .adapters = {.slots = form.adapters.slots, .rank = form.adapters.rank, .modules = {}},
                     .positions = form.positions,
                     .vocabulary = form.vocabulary,
                     .options = form.options,
@@ -47,6 +48,9 @@ DecodeGraph stage_of(const DecodeGraph& form, PipelinePart part, int number) {
     base::check(has_keys == states.contains(value_pages(layer.number)), "keys and values of layer ",
                 layer.number, " are in different stages");
     if (has_keys) stage.layers.push_back(layer);
+  }
+  for (const AdapterModule& m : form.adapters.modules) {
+    if (states.contains(adapter_ranks(m.name))) stage.adapters.modules.push_back(m);
   }
   const std::string& ids = form.graph.value(form.graph.inputs()[kDecodeIds]).name;
   for (const ir::ValueId id : stage.graph.inputs()) {
@@ -60,7 +64,6 @@ DecodeGraph stage_of(const DecodeGraph& form, PipelinePart part, int number) {
 
 std::vector<DecodeGraph> cut_decode_form(const DecodeGraph& form, int stages,
                                          const std::vector<std::string>& cuts) {
-  base::check(form.adapters.slots == 0, "a form with room for adapters is not cut");
   const ir::Graph planned = of_one_token(form);
   const auto parts = static_cast<size_t>(stages);
   const PipelineCut cut =

@@ -244,7 +244,9 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
   options.store = host.pages;
   if (options.store != nullptr) options.store_model = engine::page_model(model.graph, options);
   const auto prepared = std::make_shared<const engine::DecodeModel>(model.graph, options, model.files);
-  parts.weight_bytes = prepared->weight_bytes() + engine::adapter_room_bytes(prepared->form().adapters);
+  parts.weight_bytes = prepared->weight_bytes();
+  for (int rank = 0; rank < prepared->strategy().world(); ++rank)
+    parts.weight_bytes += engine::adapter_room_bytes(*prepared, rank);
   parts.adapters = engine::AdapterSlots::make(prepared->form().adapters, model.config);
   parts.add_drafter(source, host, prepared->form().vocabulary);
   parts.make = [prepared, options] {

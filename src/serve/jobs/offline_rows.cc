@@ -32,12 +32,17 @@ void check(const batch::ModelOptions& o) {
       "input in format openai: precision, tokenizer and chat_template are those of the model's directory");
 }
 
+/// The directory of a model, which may be a GGUF file.
+fs::path directory_of(const std::string& model) {
+  std::error_code error;
+  const fs::path path = fs::canonical(model, error);
+  if (error) base::fail(base::ErrorCode::not_found, "no model '", model, "': ", error.message());
+  return path.extension() == ".gguf" ? path.parent_path() : path;
+}
+
 ServeOptions options_of(const batch::ModelOptions& o) {
   ServeOptions options;
-  std::error_code error;
-  fs::path path = fs::canonical(o.model, error);
-  if (error) base::fail(base::ErrorCode::not_found, "no model '", o.model, "': ", error.message());
-  if (path.extension() == ".gguf") path = path.parent_path();
+  const fs::path path = directory_of(o.model);
   options.model_repository = {path.parent_path().string()};
   options.model_control = ModelControl::explicitly;
   options.load_model = {path.filename().string()};
@@ -46,6 +51,7 @@ ServeOptions options_of(const batch::ModelOptions& o) {
   options.device = o.device;
   options.weights = o.weights;
   options.ranks.tp = o.tp;
+  options.ranks.pp = o.pp;
   options.cache.max_length = o.max_length;
   options.cache.max_adapters = o.max_adapters;
   options.cache.max_adapter_rank = o.max_adapter_rank;
@@ -58,7 +64,7 @@ ServeOptions options_of(const batch::ModelOptions& o) {
 
 /// The content hashes of the adapters in adapters/NAME/ beside a model's files.
 base::Json content_of_adapters(const std::string& model) {
-  const std::string directory = model + "/adapters";
+  const std::string directory = directory_of(model) / "adapters";
   base::Json all = base::Json::object();
   std::error_code error;
   for (const std::string& name : base::names_in(directory, error)) {
@@ -89,6 +95,7 @@ class OfflineRows final : public batch::RowModel {
     for (const char* key :
          {"weights", "weight_group", "weight_zeros", "weight_rows", "device", "tp", "max_length"})
       kept.set(key, all.at(key));
+    if (o.pp > 1) kept.set("pp", o.pp);  // the model's directory may ask for fp8, in which stages show
     parts.identity = base::Json::object({{"name", parts.model},
                                          {"files", batch::content_of_files(o.model, {})},
                                          {"options", std::move(kept)}});

@@ -204,7 +204,7 @@ std::string CompletionCall::usage() const {
     answer += answers_[i].end.answer_tokens;
     if (i % static_cast<size_t>(request_.best_of) != 0) continue;  // each prompt counts once
     prompt += answers_[i].end.prompt_tokens;
-    known += answers_[i].end.known_tokens;
+    if (origin_.tells_known) known += answers_[i].end.known_tokens;
   }
   std::string out = "{";
   append_member(out, "prompt_tokens", prompt);

@@ -24,6 +24,7 @@ class CompletionCall final : public KeptStream, public std::enable_shared_from_t
   struct Origin {
     std::string id;
     int64_t created = 0;
+    bool tells_known = true;            ///< cached tokens: their number depends on the time
     std::shared_ptr<const void> keeps;  ///< what must live as long as answers come
     ReplyHeaders headers = {};          ///< of the reply, beside its own
   };

@@ -414,6 +414,7 @@ OpenAiApi::Ready OpenAiApi::ready(CompletionRequest& asked, const http::Request&
   if (!asked.has_most_tokens) asked.ask.generate.max_tokens = model.texts.max_length();
   CompletionCall::Origin origin{.id = id_of(request),
                                 .created = own != nullptr ? own->created_s : core_.wall_s(),
+                                .tells_known = own == nullptr,
                                 .keeps = model.served};
   int64_t prompt_tokens = 0, most_tokens = 0;
   for (const std::vector<int64_t>& prompt : prompts) prompt_tokens += static_cast<int64_t>(prompt.size());

@@ -24,7 +24,8 @@ namespace trireme::serve {
 class OpenAiApi {
  public:
   /// A request of the server's own, in the name of somebody who was let in before: what a client would say in
-  /// headers, and what would else differ from one time to the next.
+  /// headers, and what would else differ from one time to the next. Its usage says of no token that it was
+  /// known.
   struct Own {
     std::string id;         ///< of the answer, without its kind
     int64_t seed = 0;       ///< where the request has none

@@ -166,6 +166,16 @@ TEST(BlockProduct, RowsDoNotDependOnMatesOrTeam) {
   }
 }
 
+TEST(BlockProduct, NoLevelFallsBehindTheOneBelowIt) {
+  const BlockKernels* below = nullptr;
+  for (const Isa isa : usable_isas()) {
+    const BlockKernels* own = &block_kernels(isa);
+    EXPECT_EQ(own == &block_kernels_portable(), isa == Isa::portable) << to_string(isa);
+    EXPECT_TRUE(own != below || isa == Isa::amx) << to_string(isa);
+    below = own;
+  }
+}
+
 TEST(BlockProduct, SeveralMatricesGiveWhatEachGivesAlone) {
   for (const BlockFormat& f : tensor::all_block_formats()) {
     const int64_t k = 2 * f.weights, m = 19;

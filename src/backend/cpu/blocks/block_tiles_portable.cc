@@ -21,7 +21,7 @@ const BlockKernels& block_kernels_portable() { return kTable; }
 
 const BlockKernels& block_kernels(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512_vnni) return block_kernels_avx512_vnni();
+  if (isa >= Isa::avx512_vnni) return block_kernels_avx512_vnni();
   if (isa == Isa::avx512) return block_kernels_avx512();
   if (isa == Isa::avx2) return block_kernels_avx2();
 #endif

@@ -169,7 +169,7 @@ TEST(DepthwiseNhwc, AgreesWithDoubleLoops) {
 }
 
 TEST(PoolNhwc, WindowsAgreeWithDoubleLoops) {
-  for (const int64_t c : {1, 19, 32}) {
+  for (const int64_t c : {1, 19, 32, 150}) {
     for (const bool count_padding : {false, true}) {
       ConvShape s = shape(8, c, c, 3, 2);
       const std::vector<float> x = random_floats(s.n * s.h * s.w * c, 1);
@@ -207,16 +207,21 @@ TEST(PoolNhwc, WindowsAgreeWithDoubleLoops) {
 }
 
 TEST(PoolNhwc, GlobalAverage) {
-  const int64_t n = 3, h = 7, w = 5, c = 43;
-  const std::vector<float> x = random_floats(n * h * w * c, 1);
-  for (const Isa isa : usable_isas()) {
-    std::vector<float> y(static_cast<size_t>(n * c));
-    base::ThreadPool pool(2);
-    global_average_pool_nhwc({n, h, w, c, x.data(), y.data(), isa}, pool);
-    for (int64_t i = 0; i < n * c; ++i) {
-      double sum = 0;
-      for (int64_t p = 0; p < h * w; ++p) sum += x[static_cast<size_t>((i / c * h * w + p) * c + i % c)];
-      ASSERT_NEAR(y[static_cast<size_t>(i)], sum / static_cast<double>(h * w), 1e-6);
+  const int64_t n = 3, h = 7, w = 5;
+  for (const int64_t c : {1, 43, 64, 300, 520}) {
+    const std::vector<float> x = random_floats(n * h * w * c, 1);
+    for (const Isa isa : usable_isas()) {
+      std::vector<float> y(static_cast<size_t>(n * c) + 1, -7), alone(y);
+      base::ThreadPool pool(2), one(1);
+      global_average_pool_nhwc({n, h, w, c, x.data(), y.data(), isa}, pool);
+      global_average_pool_nhwc({n, h, w, c, x.data(), alone.data(), isa}, one);
+      ASSERT_EQ(y, alone);
+      ASSERT_EQ(y.back(), -7);
+      for (int64_t i = 0; i < n * c; ++i) {
+        double sum = 0;
+        for (int64_t p = 0; p < h * w; ++p) sum += x[static_cast<size_t>((i / c * h * w + p) * c + i % c)];
+        ASSERT_NEAR(y[static_cast<size_t>(i)], sum / static_cast<double>(h * w), 1e-6);
+      }
     }
   }
 }

@@ -326,6 +326,8 @@ class Winograd {
   Winograd(const WinogradArgs& args, const Grid& grid, const float* zeros)
       : a_(args), s_(args.shape), g_(grid), zeros_(zeros), lane_(lane_of(grid, args.shape)) {
     simd_ready();
+    x_pixel_ = a_.x_pixel > 0 ? a_.x_pixel : s_.c;
+    y_pixel_ = a_.y_pixel > 0 ? a_.y_pixel : s_.oc;
     const bool two = g_.out == 2;
     gather_ = two ? HWY_DYNAMIC_DISPATCH(gather_two) : HWY_DYNAMIC_DISPATCH(gather_four);
     scatter_ = two ? HWY_DYNAMIC_DISPATCH(scatter_two) : HWY_DYNAMIC_DISPATCH(scatter_four);
@@ -391,10 +393,10 @@ class Winograd {
         const int64_t w = at.w - s_.pad_left + int64_t{j} * s_.dilation_w;
         const bool inside = h >= 0 && h < s_.h && w >= 0 && w < s_.w;
         pixels[static_cast<size_t>(i * g_.side + j)] =
-            inside ? a_.x + ((at.image * s_.h + h) * s_.w + w) * s_.c : zeros_;
+            inside ? a_.x + ((at.image * s_.h + h) * s_.w + w) * x_pixel_ : zeros_;
         // The next tile's new pixels.
         if (j >= g_.side - g_.out) {
-          const float* next = pixels[static_cast<size_t>(i * g_.side + j)] + 2 * g_.out * s_.c;
+          const float* next = pixels[static_cast<size_t>(i * g_.side + j)] + 2 * g_.out * x_pixel_;
           for (int64_t c = 0; c < s_.c; c += 16) __builtin_prefetch(next + c, 0, 2);
         }
       }
@@ -454,7 +456,7 @@ class Winograd {
     const Epilogue& e = a_.epilogue;
     const Spot at = spot(tile);
     const int64_t oh = s_.out_h(), ow = s_.out_w();
-    const int64_t first = ((at.image * oh + at.h) * ow + at.w) * s_.oc + column;
+    const int64_t first = ((at.image * oh + at.h) * ow + at.w) * y_pixel_ + column;
     const float* residual = e.residual ? e.residual + first : nullptr;
     const bool later = !clamps_ && e.act_before_residual;  // the residual follows a curved activation
     const WinogradScatter s = {.in = products.in,
@@ -463,8 +465,8 @@ class Winograd {
                                .y = a_.y + first,
                                .residual = later ? nullptr : residual,
                                .bias = e.bias ? e.bias + column : nullptr,
-                               .pixel = s_.dilation_w * s_.oc,
-                               .line = s_.dilation_h * ow * s_.oc,
+                               .pixel = s_.dilation_w * y_pixel_,
+                               .line = s_.dilation_h * ow * y_pixel_,
                                .rows = outputs(oh, at.h, s_.dilation_h),
                                .columns = outputs(ow, at.w, s_.dilation_w),
                                .lo = lo_,
@@ -499,6 +501,7 @@ class Winograd {
   Lane lane_;
   void (*gather_)(const WinogradGather&);
   void (*scatter_)(const WinogradScatter&);
+  int64_t x_pixel_, y_pixel_;
   bool clamps_;
   float lo_, hi_;
 };
@@ -540,6 +543,9 @@ void winograd_nhwc(const WinogradArgs& args, void* workspace, base::ThreadPool& 
   base::check(args.takes_maxima || args.which == nullptr, "places of maxima that are not taken");
   base::check((s.dilation_h == 1 && s.dilation_w == 1) || (!args.takes_maxima && args.x_which == nullptr),
               "windows of a dilated convolution");
+  base::check((args.x_pixel == 0 && args.y_pixel == 0) ||
+                  (!args.takes_maxima && args.x_which == nullptr && args.gate == nullptr),
+              "windows of a group's channels");
   const bool is_plain = args.gate == nullptr && args.epilogue.residual == nullptr &&
                         (args.epilogue.act == Activation::none || args.epilogue.act == Activation::relu);
   base::check(!args.takes_maxima || is_plain, "maxima of more than a rectifier's results");

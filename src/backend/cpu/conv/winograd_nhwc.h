@@ -49,6 +49,9 @@ struct WinogradArgs {
   PackedWinograd weights;
   float* y = nullptr;
   Epilogue epilogue;
+  /// Floats between pixels of x, and of y and the residual, where they are a group's channels among others;
+  /// 0: shape.c and shape.oc. Not together with what follows.
+  int64_t x_pixel = 0, y_pixel = 0;
   /// Not null: x [n, h / 2, w / 2, c] holds a value for each window of the input, which stands where x_which
   /// [like x] says; all other inputs are zero. Tiles of four only.
   const uint8_t* x_which = nullptr;

@@ -3,7 +3,9 @@
 
 #include "backend/cpu/conv/conv_inside.h"
 #include "backend/cpu/conv/grouped_nhwc.h"
+#include "backend/cpu/conv_forms/depthwise_lines.h"
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
+#include "backend/cpu/conv_forms/winograd_groups.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 
 namespace trireme::cpu {
@@ -23,6 +25,13 @@ int64_t winograd_products(const ConvShape& s) {
 
 }  // namespace
 
+bool depthwise_lines_pays(const ConvShape& s) {
+  if (!depthwise_lines_fits(s) || s.kh * s.kw == 1) return false;
+  const bool in_registers = s.kh == s.kw && (s.kw == 3 || s.kw == 5) && s.stride_h == s.stride_w &&
+                            s.stride_w <= 2 && s.dilation_h == 1 && s.dilation_w == 1;
+  return !in_registers;
+}
+
 bool winograd_pays(const ConvShape& s) {
   if (!winograd_fits(s) || s.c < 16 || s.oc < 16) return false;
   if (s.out_h() < 4 || s.out_w() < 4 || s.out_h() * s.out_w() < 49) return false;
@@ -31,6 +40,14 @@ bool winograd_pays(const ConvShape& s) {
     return winograd_tile(s) == WinogradTile::two || s.out_h() * s.out_w() >= 64;
   // Phases that leave tiles half empty compete with products that leave out the padding.
   return 10 * winograd_products(s) <= 9 * conv_inside_taps(s);
+}
+
+bool winograd_groups_pays(const ConvShape& s) {
+  constexpr int64_t kLeastChannels = 32;  // of a group: transforms of fewer cost more than they save
+  ConvShape group = s;
+  group.c /= s.groups, group.oc /= s.groups, group.groups = 1;
+  return winograd_groups_fits(s) && group.c >= kLeastChannels && group.oc >= kLeastChannels &&
+         winograd_pays(group);
 }
 
 bool narrow_pays(const ConvShape& s) { return narrow_fits(s); }
@@ -45,8 +62,10 @@ bool grouped_pays(const ConvShape& s) {
 
 ConvForm conv_form(const ConvShape& s, ImageLayout x_layout) {
   if (x_layout == ImageLayout::nchw) return ConvForm::implicit;
+  if (depthwise_lines_pays(s)) return ConvForm::depthwise_lines;
   if (conv_is_depthwise(s)) return ConvForm::depthwise;
   if (winograd_pays(s)) return ConvForm::winograd;
+  if (winograd_groups_pays(s)) return ConvForm::winograd_groups;
   if (narrow_pays(s)) return ConvForm::narrow;
   return grouped_pays(s) ? ConvForm::grouped : ConvForm::implicit;
 }

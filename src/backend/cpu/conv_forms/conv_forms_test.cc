@@ -15,7 +15,9 @@
 #include "backend/cpu/conv/conv_inside.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/grouped_nhwc.h"
+#include "backend/cpu/conv_forms/depthwise_lines.h"
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
+#include "backend/cpu/conv_forms/winograd_groups.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 #include "backend/cpu/simd/simd_level.h"
 
@@ -108,6 +110,15 @@ std::vector<float> depthwise(const Problem& p, const Epilogue& e, int threads) {
                     });
 }
 
+std::vector<float> depthwise_lines(const Problem& p, const Epilogue& e, int threads) {
+  const size_t space = depthwise_lines_workspace_bytes(p.s, threads);
+  return outputs_of(p, packed_depthwise_lines_bytes(p.s), space, threads,
+                    [&](void* packed, void* memory, float* y, auto& pool) {
+                      const PackedDepthwiseLines weights = pack_depthwise_lines(p.s, p.w.data(), packed);
+                      depthwise_lines_nhwc({p.s, p.x.data(), weights, y, e}, memory, pool);
+                    });
+}
+
 std::vector<float> winograd(const Problem& p, const Epilogue& e, int threads) {
   const WinogradTile tile = winograd_tile(p.s);
   const size_t space = winograd_workspace_bytes(p.s, tile, threads);
@@ -115,6 +126,15 @@ std::vector<float> winograd(const Problem& p, const Epilogue& e, int threads) {
                     [&](void* packed, void* memory, float* y, auto& pool) {
                       const PackedWinograd weights = pack_winograd(p.s, p.w.data(), tile, packed);
                       winograd_nhwc({p.s, p.x.data(), weights, y, e}, memory, pool);
+                    });
+}
+
+std::vector<float> winograd_groups(const Problem& p, const Epilogue& e, int threads) {
+  const size_t space = winograd_groups_workspace_bytes(p.s, threads);
+  return outputs_of(p, packed_winograd_groups_bytes(p.s), space, threads,
+                    [&](void* packed, void* memory, float* y, auto& pool) {
+                      const auto weights = pack_winograd_groups(p.s, p.w.data(), packed);
+                      winograd_groups_nhwc({p.s, p.x.data(), weights.data(), y, e}, memory, pool);
                     });
 }
 
@@ -127,9 +147,11 @@ struct Named {
 std::vector<Named> forms_of(const ConvShape& s) {
   std::vector<Named> forms = {{"implicit", implicit}};
   if (conv_is_depthwise(s)) forms.push_back({"depthwise", depthwise});
+  if (depthwise_lines_fits(s)) forms.push_back({"depthwise_lines", depthwise_lines});
   if (grouped_fits(s)) forms.push_back({"grouped", grouped});
   if (narrow_fits(s)) forms.push_back({"narrow", narrow});
   if (winograd_fits(s)) forms.push_back({"winograd", winograd, 30});
+  if (winograd_groups_fits(s)) forms.push_back({"winograd_groups", winograd_groups, 30});
   return forms;
 }
 
@@ -173,6 +195,10 @@ ConvShape random_shape(std::mt19937& generator) {
     s.c = s.groups * pick({1, 1, 2, 3, 4, 5, 8, 12, 15, 16, 17, 33});
     s.oc = s.groups * pick({1, 1, 2, 3, 4, 5, 8, 12, 15, 16, 17, 33, 40});
     s.kh = pick({1, 2, 3, 3, 3, 5}), s.kw = pick({1, 2, 3, 3, 3, 4, 5, 7});
+    if (generator() % 8 == 0) {  // one channel a group: tall kernels, and more vectors than a block has
+      s.c = s.oc = s.groups = pick({1, 7, 16, 40, 70, 130});
+      s.kh = pick({1, 3, 5, 7, 9}), s.kw = pick({1, 3, 6, 7, 9, 11});
+    }
     s.stride_h = pick({1, 1, 2, 3}), s.stride_w = pick({1, 1, 1, 2, 2, 3, 6});
     s.dilation_h = pick({1, 1, 2, 7}), s.dilation_w = pick({1, 1, 2, 3});
     s.pad_top = pick({0, 1, 1, 2, 6}), s.pad_left = pick({0, 1, 1, 3, 9});
@@ -185,7 +211,7 @@ ConvShape random_shape(std::mt19937& generator) {
 
 TEST(ConvForms, RandomShapesAgreeWithDoubleLoops) {
   std::mt19937 generator(11);
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < 450; ++i) {
     const ConvShape s = random_shape(generator);
     Epilogue e;
     e.act = Activation::relu;
@@ -222,7 +248,7 @@ std::vector<ConvShape> named_shapes() {
           same(13, 40, 36, 1, 6),        same(14, 33, 20, 1, 12),         same(9, 32, 17, 1, 12),
           same(14, 64, 40, 1, 2),        same(12, 48, 18, 1, 3),          same(12, 35, 3, 1, 5),
           halved(same(20, 70, 1, 1, 1)), halved(same(11, 21, 21, 21, 2)), same(8, 32, 32, 32, 3),
-          same(16, 24, 24, 3, 2)};
+          same(16, 24, 24, 3, 2),        same(14, 96, 64, 2, 1)};
 }
 
 TEST(ConvForms, NamedShapesAgreeWithDoubleLoopsAtEveryLevel) {

@@ -19,7 +19,9 @@
 #include "backend/cpu/conv_forms/conv_choice.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/grouped_nhwc.h"
+#include "backend/cpu/conv_forms/depthwise_lines.h"
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
+#include "backend/cpu/conv_forms/winograd_groups.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 
 namespace trireme::cpu {
@@ -122,9 +124,11 @@ class Contest {
     add_implicit();
     if (layout_ == ImageLayout::nchw) return;
     if (conv_is_depthwise(s_)) add_depthwise();
+    if (depthwise_lines_fits(s_)) add_depthwise_lines();
     if (winograd_fits(s_)) add_winograd(winograd_tile(s_));
     if (narrow_fits(s_)) add_narrow();
     if (grouped_fits(s_)) add_grouped();
+    if (winograd_groups_fits(s_) && s_.c / s_.groups >= 8) add_winograd_groups();
   }
 
   void run(benchmark::State& state) {
@@ -208,6 +212,17 @@ class Contest {
     };
   }
 
+  void add_depthwise_lines() {
+    Contender& c = add(ConvForm::depthwise_lines, "depthwise_lines", packed_depthwise_lines_bytes(s_),
+                       depthwise_lines_workspace_bytes(s_, 1));
+    const PackedDepthwiseLines packed = pack_depthwise_lines(s_, w_.data(), c.packed.data());
+    repeat(c);
+    c.run = [this, packed, space = c.space.data()](size_t offset) {
+      depthwise_lines_nhwc({s_, x_.data(), {moved(packed.data, offset), packed.lanes}, y_.data(), {}}, space,
+                           pool_);
+    };
+  }
+
   void add_winograd(WinogradTile tile) {
     Contender& c = add(ConvForm::winograd, "winograd", packed_winograd_bytes(s_, tile),
                        winograd_workspace_bytes(s_, tile, 1));
@@ -236,6 +251,18 @@ class Contest {
     repeat(c);
     c.run = [this, packed, space = c.space.data()](size_t offset) {
       grouped_nhwc({s_, x_.data(), {moved(packed.data, offset), packed.lanes}, y_.data(), {}}, space, pool_);
+    };
+  }
+
+  void add_winograd_groups() {
+    Contender& c = add(ConvForm::winograd_groups, "winograd_groups", packed_winograd_groups_bytes(s_),
+                       winograd_groups_workspace_bytes(s_, 1));
+    const auto packed = pack_winograd_groups(s_, w_.data(), c.packed.data());
+    repeat(c);
+    c.run = [this, packed, space = c.space.data()](size_t offset) {
+      std::vector<PackedWinograd> weights = packed;
+      for (PackedWinograd& w : weights) w.data = moved(w.data, offset);
+      winograd_groups_nhwc({s_, x_.data(), weights.data(), y_.data(), {}}, space, pool_);
     };
   }
 
@@ -269,12 +296,37 @@ ConvShape conv_of(const Layer& l) {
   return s;
 }
 
+/// Depthwise kernels of many taps, and a few wide groups.
+std::vector<std::pair<const char*, Layer>> group_layers() {
+  return {
+      {"convmixer_32_7x7", {32, 768, 768, 7, 1, 768}},
+      {"convmixer_16_9x9", {16, 1024, 1024, 9, 1, 1024}},
+      {"convnext_56_7x7", {56, 96, 96, 7, 1, 96}},
+      {"convnext_14_7x7", {14, 384, 384, 7, 1, 384}},
+      {"convnext_7_7x7", {7, 768, 768, 7, 1, 768}},
+      {"depthwise_112_3x3", {112, 32, 32, 3, 1, 32}},
+      {"depthwise_14_3x3_512", {14, 512, 512, 3, 1, 512}},
+      {"depthwise_14_5x5_672", {14, 672, 672, 5, 1, 672}},
+      {"depthwise_28_5x5_s2", {28, 240, 240, 5, 2, 240}},
+      {"depthwise_7_3x3_1024", {7, 1024, 1024, 3, 1, 1024}},
+      {"depthwise_14_11x11", {14, 256, 256, 11, 1, 256}},
+      {"resnest_56_g2", {56, 64, 128, 3, 1, 2}},
+      {"resnest_28_g2", {28, 128, 256, 3, 1, 2}},
+      {"resnest_14_g2", {14, 256, 512, 3, 1, 2}},
+      {"resnest_7_g2", {7, 512, 1024, 3, 1, 2}},
+      {"group_28_g8x32", {28, 256, 256, 3, 1, 8}},
+      {"group_56_g16x16", {56, 256, 256, 3, 1, 16}},
+      {"group_14_g3x232", {14, 696, 696, 3, 1, 3}},
+  };
+}
+
 std::vector<Shape> layers() {
   std::vector<Shape> all;
   const auto add = [&](const char* name, const Layer& l, ImageLayout layout = ImageLayout::nhwc) {
     all.push_back({name, conv_of(l), layout});
   };
   const ImageLayout planes = ImageLayout::nchw;
+  for (const auto& [name, layer] : group_layers()) add(name, layer);
   add("resnext_56_g32x4", {56, 128, 128, 3, 1, 32});
   add("resnext_28_g32x8", {28, 256, 256, 3, 1, 32});
   add("resnext_56_g32x8_s2", {56, 256, 256, 3, 2, 32});

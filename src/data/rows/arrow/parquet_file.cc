@@ -9,12 +9,15 @@
 #include <parquet/metadata.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
 
 #include "base/error.h"
 #include "data/readers/arrow_values.h"
 #include "data/rows/arrow/arrow_batches.h"
 #include "data/rows/arrow/arrow_columns.h"
 #include "data/rows/arrow/arrow_io.h"
+#include "data/rows/arrow/parquet_footer.h"
 #include "data/rows/byte_stream.h"
 #include "data/rows/parked.h"
 #include "data/rows/row_formats.h"
@@ -34,7 +37,15 @@ struct Opened {
   std::shared_ptr<arrow::MemoryPool> pool =
       std::make_shared<arrow::CappedMemoryPool>(arrow::default_memory_pool(), kPoolBytes);
   std::shared_ptr<const StoreFile> file;
-  std::shared_ptr<parquet::FileMetaData> metadata;
+  std::unique_ptr<const ParquetFooter> footer;
+  std::shared_ptr<parquet::FileMetaData> metadata;  // without row groups
+
+  /// The metadata with the row groups [first, last) alone.
+  std::shared_ptr<parquet::FileMetaData> metadata_of(size_t first, size_t last) const {
+    const std::string bytes = footer->with_groups(first, last);
+    return parquet::FileMetaData::Make(bytes.data(), static_cast<int64_t>(bytes.size()),
+                                       parquet::ReaderProperties(pool.get()));
+  }
 
   template <class T>
   T take(arrow::Result<T> result) const {
@@ -42,7 +53,8 @@ struct Opened {
     return std::move(result).ValueUnsafe();
   }
 
-  std::unique_ptr<parquet::arrow::FileReader> reader(int64_t batch_rows, int64_t columns) const {
+  std::unique_ptr<parquet::arrow::FileReader> reader(std::shared_ptr<parquet::FileMetaData> groups,
+                                                     int64_t batch_rows, int64_t columns) const {
     parquet::ReaderProperties properties(pool.get());
     properties.enable_buffered_stream();
     properties.set_buffer_size(
@@ -51,7 +63,8 @@ struct Opened {
     parquet::ArrowReaderProperties arrow_properties(false);
     arrow_properties.set_pre_buffer(false);  // it would hold whole row groups
     arrow_properties.set_batch_size(batch_rows);
-    auto raw = parquet::ParquetFileReader::Open(make_arrow_input(file, trouble), properties, metadata);
+    auto raw =
+        parquet::ParquetFileReader::Open(make_arrow_input(file, trouble), properties, std::move(groups));
     return take(parquet::arrow::FileReader::Make(pool.get(), std::move(raw), arrow_properties));
   }
 };
@@ -67,7 +80,30 @@ auto guarded(const StoreTrouble& trouble, const Body& body) {
   }
 }
 
-/// Reads the batches of some row groups, from a given row on.
+/// The metadata at the end of a file. Throws what the library says of a file that has none, and unsupported
+/// for one that is encrypted.
+std::string read_footer(const Opened& opened) {
+  constexpr size_t kTailBytes = size_t{64} << 10, kEndBytes = 8;  // the length of the metadata and a name
+  const StoreFile& file = *opened.file;
+  const auto size = static_cast<size_t>(file.size());
+  const auto read = [&](size_t behind) {
+    std::string bytes(behind, '\0');
+    file.read(static_cast<int64_t>(size - behind), std::as_writable_bytes(std::span(bytes)));
+    return bytes;
+  };
+  std::string tail = read(std::min(size, kTailBytes));
+  uint32_t bytes = 0;
+  if (tail.size() > kEndBytes) std::memcpy(&bytes, tail.data() + tail.size() - kEndBytes, sizeof bytes);
+  if (!tail.ends_with("PAR1") || bytes + kEndBytes > size) {
+    const parquet::ReaderProperties properties(opened.pool.get());
+    parquet::ParquetFileReader::Open(make_arrow_input(opened.file, opened.trouble), properties);
+    base::fail_unsupported("a Parquet file whose footer does not end with PAR1");
+  }
+  if (bytes + kEndBytes > tail.size()) tail = read(bytes + kEndBytes);
+  return tail.substr(tail.size() - kEndBytes - bytes, bytes);
+}
+
+/// Batches of some row groups, from some row on.
 struct Cursor {
   std::unique_ptr<parquet::arrow::FileReader> reader;  // must outlive `batches`
   std::unique_ptr<arrow::RecordBatchReader> batches;
@@ -128,20 +164,18 @@ class ParquetFile : public RowFile {
   explicit ParquetFile(RowSource source) {
     opened_.file = std::move(source.file);
     guarded(*opened_.trouble, [&] {
-      parquet::ReaderProperties properties(opened_.pool.get());
-      const auto reader =
-          parquet::ParquetFileReader::Open(make_arrow_input(opened_.file, opened_.trouble), properties);
-      opened_.metadata = reader->metadata();
+      opened_.footer = std::make_unique<const ParquetFooter>(read_footer(opened_));
+      opened_.metadata = opened_.metadata_of(0, 0);
       std::shared_ptr<arrow::Schema> schema;
       opened_.trouble->check(parquet::arrow::FromParquetSchema(
           opened_.metadata->schema(), parquet::default_arrow_reader_properties(),
           opened_.metadata->key_value_metadata(), &schema));
       fields_ = flat_fields(*schema);
-      for (int g = 0; g < opened_.metadata->num_row_groups(); ++g) {
-        const int64_t rows = opened_.metadata->RowGroup(g)->num_rows();
-        require(rows >= 0 && rows <= INT64_MAX - group_begins_.back(), "Parquet file is damaged: row group ",
-                g, " has ", rows, " rows");
-        group_begins_.push_back(group_begins_.back() + rows);
+      for (const ParquetFooter::Group& group : opened_.footer->groups()) {
+        require(group.rows >= 0 && group.rows <= INT64_MAX - group_begins_.back(),
+                "Parquet file is damaged: row group ", group_begins_.size() - 1, " has ", group.rows,
+                " rows");
+        group_begins_.push_back(group_begins_.back() + group.rows);
       }
     });
   }
@@ -149,7 +183,7 @@ class ParquetFile : public RowFile {
   std::string_view format() const override { return "parquet"; }
   const std::vector<Field>& fields() const override { return fields_; }
   uint64_t content_id() const override {
-    return content_id_of(*opened_.file, int64_t{opened_.metadata->size()} + 8);
+    return content_id_of(*opened_.file, static_cast<int64_t>(opened_.footer->size()) + 8);
   }
 
   /// Joins whole row groups while they are small, and cuts a large one into parts.
@@ -217,12 +251,13 @@ class ParquetFile : public RowFile {
   }
 
   Cursor make_cursor(size_t first, size_t last, const std::vector<Field>& fields) const {
-    std::vector<int> groups;
-    for (size_t g = first; g <= last; ++g) groups.push_back(static_cast<int>(g));
+    const std::shared_ptr<parquet::FileMetaData> metadata = opened_.metadata_of(first, last + 1);
+    std::vector<int> groups;  // of that metadata
+    for (size_t g = first; g <= last; ++g) groups.push_back(static_cast<int>(g - first));
     const std::vector<int> leaves = leaves_of(fields);
     int64_t bytes = 0;
     for (const int g : groups) {
-      const auto group = opened_.metadata->RowGroup(g);
+      const auto group = metadata->RowGroup(g);
       for (const int leaf : leaves)
         bytes += std::clamp<int64_t>(group->ColumnChunk(leaf)->total_uncompressed_size(), 0, kPoolBytes);
     }
@@ -231,7 +266,7 @@ class ParquetFile : public RowFile {
     Cursor cursor;
     cursor.at = group_begins_[first];
     const int64_t batch_rows = static_cast<int64_t>(kPieceBytes) / 4 / row_bytes;
-    cursor.reader = opened_.reader(std::clamp<int64_t>(batch_rows, 1, kMostBatchRows),
+    cursor.reader = opened_.reader(metadata, std::clamp<int64_t>(batch_rows, 1, kMostBatchRows),
                                    std::max<int64_t>(1, static_cast<int64_t>(leaves.size())));
     cursor.batches = opened_.take(cursor.reader->GetRecordBatchReader(groups, leaves));
     return cursor;
