@@ -29,6 +29,15 @@ void release(const MappedFiles& files, const tensor::Tensor& read) {
   for (const auto& file : files) file->release_pages({read.raw(), static_cast<size_t>(read.bytes())});
 }
 
+/// Bytes of weights that are not `known` yet.
+int64_t count_weights(const DecodeStage& stage, std::set<const std::byte*>& known) {
+  int64_t bytes = 0;
+  for (const ir::Value& v : stage.form.graph.values()) {
+    if (v.data.defined() && known.insert(v.data.raw()).second) bytes += static_cast<int64_t>(v.data.bytes());
+  }
+  return bytes;
+}
+
 /// How the ranks of one stage share it.
 passes::Strategy of_stage(passes::Strategy strategy) {
   strategy.pp = 1;
@@ -122,13 +131,13 @@ KvLayout DecodeModel::kv_layout(int number) const {
 int64_t DecodeModel::weight_bytes() const {
   int64_t bytes = 0;
   std::set<const std::byte*> known;  // a tied weight is in several stages
-  for (int i = 0; i < stages(); ++i) {
-    for (const ir::Value& v : stage(i).form.graph.values()) {
-      if (v.data.defined() && (stages() == 1 || known.insert(v.data.raw()).second))
-        bytes += static_cast<int64_t>(v.data.bytes());
-    }
-  }
+  for (int i = 0; i < stages(); ++i) bytes += count_weights(stage(i), known);
   return bytes;
+}
+
+int64_t DecodeModel::weight_bytes(int number) const {
+  std::set<const std::byte*> known;
+  return count_weights(stage(number), known);
 }
 
 /// Weights in blocks that products alone read stay in packed form: what they were packed from is let go.
