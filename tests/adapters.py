@@ -437,5 +437,74 @@ def case_hostile_files():
         assert status == 503 and "adapter 'dora'" in message and "use_dora" in message, (status, message)
 
 
+def case_of_several_ranks():
+    """Ranks by heads and by layers: the tokens of one rank, by stages alone its chances to the bit."""
+    names, base = ["talk", *(f"talk:{name}" for name in ADAPTERS)], Repository.get() / "talk"
+    with serve() as server:
+        want = {name: complete(server, name) for name in names}
+    for layout in (["--tp", "2"], ["--pp", "2"], ["--tp", "2", "--pp", "2"]):
+        root = Repository.copy()
+        with serve(*layout, "--model-control", "explicit", "--load-model", "talk", repository=root) as server:
+            with ThreadPoolExecutor(4) as pool:
+                got = dict(zip(names, pool.map(lambda name: complete(server, name), names)))
+            for name in names:
+                assert got[name][0] == want[name][0], (layout, name)
+                np.testing.assert_allclose(got[name][1], want[name][1], atol=0 if "--tp" not in layout else 1e-4)
+            assert unload(server, "talk:polite")[0] == 200
+            assert load(server, "talk:late", "adapters/polite")[0] == 200  # in the slot of another
+            assert complete(server, "talk:late") == got["talk:polite"]
+        options = ["--prompt", PROMPT, "--max-tokens", "24", "--json", "--adapter", str(base / "adapters/loud")]
+        assert generate(base, *options, *layout)["tokens"] == generate(base, *options)["tokens"], layout
+    turns = subprocess.run([TRIREME, "chat", str(base), "--threads", "2", "--max-tokens", "12", "--json", "--tp", "2",
+                            "--adapter", str(base / "adapters/loud")], input=PROMPT, capture_output=True, text=True)
+    alone = subprocess.run([TRIREME, "chat", str(base), "--threads", "2", "--max-tokens", "12", "--json",
+                            "--adapter", str(base / "adapters/loud")], input=PROMPT, capture_output=True, text=True)
+    assert turns.returncode == 0 and turns.stdout == alone.stdout != "", (turns, alone)
+    root = temporary()
+    (root / "prompts.jsonl").write_text(json.dumps({"id": 1, "prompt": PROMPT}))
+    prompts = {"files": [str(root / "prompts.jsonl")], "keep": ["id"]}
+    rows = [batch_job(root, base, tp=tp, max_tokens=24, adapter=str(base / "adapters/loud"), input=prompts,
+                      output={"directory": str(root / f"tp-{tp}"), "format": "jsonl"}) for tp in (1, 2)]
+    assert rows[0] == rows[1], rows
+
+
+def case_over_gguf():
+    """A file answers as the directory that it was made of, whose adapters are those of the checkpoint."""
+    root, base = temporary(), Repository.get() / "talk"
+    (root / "talk").mkdir()
+    # A GGUF file has no post-processor: what puts the first token before a text is said by the configuration.
+    whole = temporary() / "talk"
+    shutil.copytree(base, whole, ignore=shutil.ignore_patterns("adapters"))
+    for name, more in (("config.json", {"bos_token_id": 1}), ("tokenizer_config.json", {"add_bos_token": True})):
+        (whole / name).write_text(json.dumps(json.loads((whole / name).read_text()) | more))
+    subprocess.run([TRIREME, "quantize", str(whole), "--to", "f32", "-o", str(root / "talk/talk.gguf")], check=True,
+                   capture_output=True)
+    shutil.copytree(base / "adapters", root / "talk/adapters")
+    with serve() as server:
+        want = {name: complete(server, f"talk:{name}") for name in ADAPTERS}
+    for layout in ([], ["--tp", "2"], ["--pp", "2"]):
+        with serve(*layout, repository=root) as server:
+            for name, (tokens, chances) in want.items():
+                got = complete(server, f"talk:{name}")
+                assert got[0] == tokens, (layout, name)
+                np.testing.assert_allclose(got[1], chances, atol=1e-4)
+    options = ["--prompt", PROMPT, "--max-tokens", "24", "--json"]
+    for name in ADAPTERS:
+        adapter = ["--adapter", str(root / "talk/adapters" / name)]
+        got = generate(root / "talk/talk.gguf", *options, *adapter)
+        assert got["tokens"] == generate(base, *options, *adapter)["tokens"], name
+    # Lines of a batch name those of the file's directory; another one's weights are another job.
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {
+        "model": "any:loud", "prompt": PROMPT, "max_tokens": 24, "temperature": 0, "logprobs": 0}}
+    (root / "asks.jsonl").write_text(json.dumps(line))
+    keys = {"max_adapters": 3, "input": {"files": [str(root / "asks.jsonl")], "format": "openai"},
+            "output": {"directory": str(root / "answers"), "format": "jsonl"}}
+    row, = batch_job(root, root / "talk/talk.gguf", **keys)
+    assert row["response"]["body"]["choices"][0]["logprobs"]["tokens"] == want["loud"][0]
+    shutil.rmtree(root / "talk/adapters/polite")
+    again = subprocess.run([TRIREME, "batch", str(root / "job.json")], capture_output=True, text=True)
+    assert again.returncode != 0 and "talk" in again.stderr, again
+
+
 if __name__ == "__main__":
     run_cases([(name, case) for name, case in sorted(globals().items()) if name.startswith("case_")])

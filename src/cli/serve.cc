@@ -21,7 +21,7 @@
 #include "engine/ranks/rank_service.h"
 #include "http/descriptor.h"
 #include "serve/seeing/idle_memory.h"
-#include "serve/models/model_file.h"
+#include "serve/repository/load_served_model.h"
 #include "serve/core/kserve_settings.h"
 #include "serve/server.h"
 #include "serve/config/triton_flags.h"
@@ -191,20 +191,18 @@ int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base
 
 /// Runs one process of a launched job: the first rank serves, the others follow its models.
 int serve_in_job(serve::ServeOptions options, const sigset_t& signals, base::Env& env) {
-  const engine::SessionOptions own{.threads = options.threads, .strategy = options.ranks.read()};
+  const int ranks = options.ranks.read().world();
   int code = 0;
-  comm::run_ranks(
-      {.kind = comm::RankKind::mpi, .ranks = own.strategy.world()}, [&](comm::Communicator& world) {
-        if (world.rank() != 0) {
-          return engine::follow_service(
-              world, own, [&](const std::string& key) { return serve::load_to_follow(key, options.others); });
-        }
-        engine::RankService service(world);
-        options.service = &service;
-        code = serve_here(options, signals, env);
-        if (service.is_lost())
-          base::fail(base::ErrorCode::unavailable, "a rank that held the models is gone");
-      });
+  comm::run_ranks({.kind = comm::RankKind::mpi, .ranks = ranks}, [&](comm::Communicator& world) {
+    if (world.rank() != 0) {
+      return engine::follow_service(
+          world, [&](const std::string& key) { return serve::load_to_follow(key, options); });
+    }
+    engine::RankService service(world);
+    options.service = &service;
+    code = serve_here(options, signals, env);
+    if (service.is_lost()) base::fail(base::ErrorCode::unavailable, "a rank that held the models is gone");
+  });
   return code;
 }
 

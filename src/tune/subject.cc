@@ -232,9 +232,10 @@ void load_variants(Subject& subject, const serve::OtherModels& others) {
     const auto same = std::find_if(subject.variants.begin(), subject.variants.begin() + static_cast<long>(i),
                                    [&](const Variant& earlier) { return earlier.path == v.path; });
     try {
-      v.model = same != subject.variants.begin() + static_cast<long>(i)
-                    ? same->model
-                    : serve::load_to_follow(v.path, others);
+      v.model =
+          same != subject.variants.begin() + static_cast<long>(i)
+              ? same->model
+              : std::make_shared<const engine::PreparedModel>(serve::open_as_tensors(v.path, others).graph);
     } catch (const base::Error& e) {
       throw e.with(base::concat("variant '", v.name, "'"));
     }

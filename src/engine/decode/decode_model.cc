@@ -29,7 +29,16 @@ void release(const MappedFiles& files, const tensor::Tensor& read) {
   for (const auto& file : files) file->release_pages({read.raw(), static_cast<size_t>(read.bytes())});
 }
 
-/// The strategy of the ranks within one stage.
+/// Bytes of weights that are not `known` yet.
+int64_t count_weights(const DecodeStage& stage, std::set<const std::byte*>& known) {
+  int64_t bytes = 0;
+  for (const ir::Value& v : stage.form.graph.values()) {
+    if (v.data.defined() && known.insert(v.data.raw()).second) bytes += static_cast<int64_t>(v.data.bytes());
+  }
+  return bytes;
+}
+
+/// How the ranks of one stage share it.
 passes::Strategy of_stage(passes::Strategy strategy) {
   strategy.pp = 1;
   strategy.cuts.clear();
@@ -122,16 +131,16 @@ KvLayout DecodeModel::kv_layout(int number) const {
 int64_t DecodeModel::weight_bytes() const {
   int64_t bytes = 0;
   std::set<const std::byte*> known;  // a tied weight is in several stages
-  for (int i = 0; i < stages(); ++i) {
-    for (const ir::Value& v : stage(i).form.graph.values()) {
-      if (v.data.defined() && (stages() == 1 || known.insert(v.data.raw()).second))
-        bytes += static_cast<int64_t>(v.data.bytes());
-    }
-  }
+  for (int i = 0; i < stages(); ++i) bytes += count_weights(stage(i), known);
   return bytes;
 }
 
-/// Block-format weights that only products read are kept in packed form; their source is released.
+int64_t DecodeModel::weight_bytes(int number) const {
+  std::set<const std::byte*> known;
+  return count_weights(stage(number), known);
+}
+
+/// Weights in blocks that products alone read stay in packed form: what they were packed from is let go.
 void DecodeModel::hold_blocks(DecodeStage& stage, const MappedFiles& files) const {
   ir::Graph& graph = stage.form.graph;
   const int threads = base::read_cpu_info().threads();

@@ -22,6 +22,7 @@ class Mesh;
 namespace trireme::engine {
 
 class PageStore;
+class RankService;
 
 struct DecodeOptions {
   std::string device = "cpu";  ///< as runtime::open_device() takes it
@@ -38,6 +39,10 @@ struct DecodeOptions {
   /// The ranks of a job of that shape instead: this is rank 0 of it, the others run follow_decoding().
   /// Outlives the session.
   comm::Mesh* mesh = nullptr;
+  /// Or: where a group of them is opened, on the first rank of a job, and the name by which the others load
+  /// the model.
+  RankService* service = nullptr;
+  std::string model_key = {};
   int64_t cache_bytes =
       0;  ///< of all pages of a rank; 0: cache_share of what is free, at most what can be used
   double cache_share = 0.5;  ///< of the device's memory, or of what this process may use
@@ -90,6 +95,8 @@ class DecodeModel {
   KvLayout kv_layout(int stage) const;
   /// Bytes of the weights of all stages as they are stored, on as many ranks as hold them.
   int64_t weight_bytes() const;
+  /// Of one stage, whose ranks share them.
+  int64_t weight_bytes(int stage) const;
   /// What ranks of a stage split: weights, keys and values, factors of adapters, and what leaves, as far as
   /// it is made as sums, by name.
   const std::map<std::string, tensor::Shard>& placed() const { return placed_; }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "base/files/file.h"
@@ -38,8 +39,9 @@ DecodeOptions options_of(const DecodeOptions& all, int rank, int ranks) {
   ThreadShare share = share_of(all.threads, all.cpus, rank, ranks);
   own.threads = share.threads;
   own.cpus = std::move(share.cpus);
-  own.device = all.mesh != nullptr ? runtime::device_of_rank(all.device)
-                                   : runtime::device_of_rank(all.device, {rank, ranks});
+  own.device = all.mesh != nullptr || all.service != nullptr
+                   ? runtime::device_of_rank(all.device)
+                   : runtime::device_of_rank(all.device, {rank, ranks});
   return own;
 }
 
@@ -62,17 +64,23 @@ int64_t pages_of(const DecodeOptions& options, const DecodeModel& model, int sta
   return std::min(most, fit);
 }
 
-/// Opens this rank with as many pages as all ranks can hold. Collective.
+/// This rank's part, with as many pages as all ranks can hold. Collective. `here`: ranks that live in this
+/// process, 1 of a job.
 std::unique_ptr<DecodeRank> open_rank(const std::shared_ptr<const DecodeModel>& model,
-                                      const DecodeOptions& own, comm::Mesh& mesh) {
-  const int here = own.mesh == nullptr ? mesh.world().size() : 1;
-  if (own.mesh != nullptr) {
-    require_same_model(mesh.world(), model->form().graph);
-    // The weights of other stages are not read again.
+                                      const DecodeOptions& own, comm::Mesh& mesh, int here) {
+  if (here < mesh.world().size()) {
+    // All of it was read to be compared; of other stages nothing is read again.
     for (const auto& file : model->files()) file->release_pages();
   }
   const int stage = mesh.coordinates()[mesh.shape().index_of("pp")];
-  std::array<int64_t, 1> fewest{-pages_of(own, *model, stage, here)};
+  std::array<int64_t, 1> fewest{0};
+  std::optional<base::Error> failure;
+  try {
+    fewest[0] = -pages_of(own, *model, stage, here);
+  } catch (const base::Error& e) {
+    failure = e;
+  }
+  require_all_well(mesh.world(), failure);
   mesh.world().all_reduce(comm::as_bytes(std::span<int64_t>(fewest)), {DType::i64, comm::ReduceOp::max},
                           "pages");
   return std::make_unique<DecodeRank>(model, own, -fewest[0], &mesh);
@@ -234,9 +242,14 @@ DecodeRanks::DecodeRanks(std::shared_ptr<const DecodeModel> model, const DecodeO
     alone_ = std::make_unique<DecodeRank>(model_, options_, pages_of(options_, *model_, 0, 1));
     return;
   }
-  RankHome home{.shape = model_->strategy().mesh(), .mesh = options_.mesh, .graph = &model_->form().graph};
+  RankHome home{.shape = model_->strategy().mesh(),
+                .mesh = options_.mesh,
+                .service = options_.service,
+                .model_key = options_.model_key,
+                .graph = &model_->form().graph};
   const auto open = [this, here = home.here()](int rank, comm::Mesh& mesh) {
-    return open_rank(model_, options_of(options_, rank, here), mesh);
+    if (options_.mesh != nullptr) require_same_model(mesh.world(), model_->form().graph);
+    return open_rank(model_, options_of(options_, rank, here), mesh, here);
   };
   group_ = std::make_unique<RankGroup<DecodeRank>>(
       std::move(home),
@@ -357,10 +370,29 @@ void DecodeRanks::write_pages(std::span<const int32_t> pages, std::span<const st
   }
 }
 
+namespace {
+
+/// Once all have found that they loaded the same.
+void follow_on(const std::shared_ptr<const DecodeModel>& model, const DecodeOptions& options,
+               comm::Mesh& mesh) {
+  const std::unique_ptr<DecodeRank> own = open_rank(model, options_of(options, 0, 1), mesh, 1);
+  DecodeRanks::follow(*own, mesh.world());
+}
+
+}  // namespace
+
 void follow_decoding(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options) {
   base::check(options.mesh != nullptr, "to follow, a rank needs the others");
-  const std::unique_ptr<DecodeRank> own = open_rank(model, options_of(options, 0, 1), *options.mesh);
-  DecodeRanks::follow(*own, options.mesh->world());
+  require_same_model(options.mesh->world(), model->form().graph);
+  follow_on(model, options, *options.mesh);
+}
+
+void follow_decoding(std::shared_ptr<const DecodeModel> model, DecodeOptions options,
+                     comm::Communicator& group) {
+  require_same_model(group, model->form().graph);
+  comm::Mesh mesh(group, model->strategy().mesh());
+  options.mesh = &mesh;
+  follow_on(model, options, mesh);
 }
 
 }  // namespace trireme::engine

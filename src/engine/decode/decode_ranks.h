@@ -17,9 +17,9 @@ namespace trireme::engine {
 class DecodeRanks {
  public:
   /// Ranks are threads of this process, each with its share of `options.threads` and a device of its own as
-  /// runtime::device_of_rank() gives them out; or those of `options.mesh`, whose others run
-  /// follow_decoding(). `options.cache_bytes` and `cache_share` are each rank's: all have as many pages as
-  /// the smallest can hold.
+  /// runtime::device_of_rank() gives them out; or those of `options.mesh` or of a group of `options.service`,
+  /// whose others run follow_decoding(). `options.cache_bytes` and `cache_share` are each rank's: all have as
+  /// many pages as the smallest can hold.
   DecodeRanks(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options);
   ~DecodeRanks();
   DecodeRanks(const DecodeRanks&) = delete;
@@ -72,5 +72,8 @@ class DecodeRanks {
 /// What the other ranks of `options.mesh` do: the steps of the first rank's session until it ends. Throws
 /// invalid_argument where they loaded different models.
 void follow_decoding(std::shared_ptr<const DecodeModel> model, const DecodeOptions& options);
+/// The same over a group that a RankService opened.
+void follow_decoding(std::shared_ptr<const DecodeModel> model, DecodeOptions options,
+                     comm::Communicator& group);
 
 }  // namespace trireme::engine

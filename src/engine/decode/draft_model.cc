@@ -142,7 +142,9 @@ void DraftModel::draft(std::span<const DraftWish> wishes) {
 DecodeOptions draft_options(DecodeOptions o, const SpeculationOptions& options) {
   o.strategy = o.strategy.over({});
   o.mesh = nullptr;
-  o.max_adapters = 0;  // drafts use no adapters
+  o.service = nullptr;
+  o.counts_ahead = false;  // its guesses are one behind another
+  o.max_adapters = 0;      // it guesses by itself
   o.cache_bytes = options.draft_cache_bytes.bytes;
   o.cache_share = 0.125;
   return o;

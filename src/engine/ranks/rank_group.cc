@@ -2,6 +2,7 @@
 #include "engine/ranks/rank_group.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/machine/cpu_info.h"
 #include "engine/ranks/rank_service.h"
@@ -16,14 +17,45 @@ ThreadShare share_of(int threads, const std::vector<int>& cpus, int rank, int ra
   return own;
 }
 
+namespace {
+
+/// A rank's error as it travels, of one size on all ranks.
+struct Verdict {
+  bool is_well = true;
+  base::ErrorCode code = base::ErrorCode::internal;
+  std::array<char, 1000> text{};
+};
+
+}  // namespace
+
+void require_all_well(comm::Communicator& ranks, const std::optional<base::Error>& own) {
+  Verdict mine;
+  if (own) {
+    mine.is_well = false;
+    mine.code = own->code();
+    std::copy_n(own->message().data(), std::min(own->message().size(), mine.text.size() - 1),
+                mine.text.data());
+  }
+  std::vector<Verdict> all(static_cast<size_t>(ranks.size()));
+  ranks.all_gather(comm::as_bytes(std::span<Verdict>(&mine, 1)), comm::as_bytes(std::span<Verdict>(all)),
+                   "whether all are well");
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].is_well) continue;
+    throw AgreedError(base::Error(all[r].code, all[r].text.data()).with(base::concat("rank ", r)));
+  }
+}
+
 void require_same_model(comm::Communicator& ranks, const ir::Graph& graph) {
   uint64_t mine = 14695981039346656037u;
   for (const char c : ir::print(graph)) mine = (mine ^ static_cast<unsigned char>(c)) * 1099511628211u;
   std::vector<uint64_t> all(static_cast<size_t>(ranks.size()));
   ranks.all_gather(comm::as_bytes(std::span<uint64_t>(&mine, 1)), comm::as_bytes(std::span<uint64_t>(all)),
                    "what was loaded");
-  for (size_t r = 1; r < all.size(); ++r)
-    base::require(all[r] == all[0], "ranks 0 and ", r, " loaded different graphs or weights");
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    throw AgreedError(base::Error(base::ErrorCode::invalid_argument,
+                                  base::concat("ranks 0 and ", r, " loaded different graphs or weights")));
+  }
 }
 
 OpenRanks::OpenRanks(const RankHome& home, const Follow& follow) : local_(home.here()) {

@@ -4,10 +4,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/local.h"
 #include "comm/mesh.h"
 #include "ir/graph.h"
@@ -36,8 +38,18 @@ struct ThreadShare {
 };
 ThreadShare share_of(int threads, const std::vector<int>& cpus, int rank, int ranks);
 
-/// Processes load a model each for themselves: weights that differ would answer without a word. Throws
-/// invalid_argument naming the rank. Collective.
+/// What all ranks of a group find at once: they end what they began together, and none waits for another.
+class AgreedError : public base::Error {
+ public:
+  explicit AgreedError(const base::Error& error) : base::Error(error) {}
+};
+
+/// Collective: throws an AgreedError on all ranks where one of them has an error of its own, naming the first
+/// that has. `own`: this rank's. Texts of more than 1,000 bytes are cut.
+void require_all_well(comm::Communicator& ranks, const std::optional<base::Error>& own);
+
+/// Processes load a model each for themselves: weights that differ would answer without a word. Throws an
+/// AgreedError, invalid_argument naming the rank. Collective.
 void require_same_model(comm::Communicator& ranks, const ir::Graph& graph);
 
 /// Ranks that are up. The leader is the caller's.
@@ -131,7 +143,11 @@ void RankGroup<Leader>::open() {
   auto ranks = std::make_unique<OpenRanks>(home_, crew_.follow);
   try {
     leader_ = crew_.lead(ranks->mesh());
+  } catch (const AgreedError& e) {
+    ranks->fail(0, e.what());
+    throw;
   } catch (const std::exception& e) {
+    say_lost(home_);           // those of a job wait for this one
     ranks->fail(0, e.what());  // the followers need not wait
     throw;
   }

@@ -8,8 +8,6 @@
 #include <string>
 
 #include "comm/communicator.h"
-#include "engine/prepared_model.h"
-#include "engine/session_options.h"
 
 namespace trireme::engine {
 
@@ -24,8 +22,9 @@ class RankService {
   RankService(const RankService&) = delete;
   RankService& operator=(const RankService&) = delete;
 
-  /// A group of all ranks for one session of the model `key`, which the others load by that name. Throws
-  /// unavailable once a rank is gone: the job has to be started again.
+  /// A group of all ranks for one session of the model `key`, which the others load by that name. Throws what
+  /// one of them met where it cannot load the model, after which other models go on, and unavailable once a
+  /// rank is gone: the job has to be started again.
   std::unique_ptr<comm::Communicator> open(const std::string& key);
   /// A session found a rank gone.
   void say_lost() { is_lost_.store(true); }
@@ -37,9 +36,13 @@ class RankService {
   std::atomic<bool> is_lost_{false};
 };
 
+/// What another rank does in a session of a model that it has loaded, until the first rank ends it; of any
+/// thread, for several sessions at a time.
+using FollowSession = std::function<void(comm::Communicator& group)>;
+
 /// What the other ranks do until the service ends: load models by their keys and follow their sessions, each
-/// on a thread. `options`: threads and device of this rank, the strategy of all models.
-void follow_service(comm::Communicator& world, const SessionOptions& options,
-                    const std::function<std::shared_ptr<const PreparedModel>(const std::string& key)>& load);
+/// on a thread. A model is let go of when its last session is over; what `load` throws, the first rank gets.
+void follow_service(comm::Communicator& world,
+                    const std::function<std::shared_ptr<const FollowSession>(const std::string& key)>& load);
 
 }  // namespace trireme::engine

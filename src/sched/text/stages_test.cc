@@ -9,6 +9,7 @@
 #include "comm/local.h"
 #include "comm/mesh.h"
 #include "engine/decode/prompt_lookup.h"
+#include "engine/ranks/rank_service.h"
 #include "model/hf/forms/test_configs.h"
 #include "model/zoo/gpt2.h"
 #include "sched/text/token_scheduler.h"
@@ -358,6 +359,114 @@ TEST(Stages, OfAJobFollowTheFirst) {
       EXPECT_EQ(run(prepared, own), want);
     });
   }
+}
+
+TEST(Stages, OfAServiceFollowEverySession) {
+  // As a server's in a job: sessions one after another and beside one another, each with a group of its own.
+  const model::Model model = tests::tiny_llama();
+  DecodeOptions options{.threads = 1, .page_tokens = 4};
+  options.strategy = {.tp = 2, .pp = 2};
+  const auto add = [](TokenScheduler& scheduler) {
+    for (int64_t i = 0; i < 3; ++i)
+      scheduler.add({.prompt = {7, 8 + i}, .max_tokens = 6, .stop = {}, .sampling = {.temperature = 0}});
+  };
+  const auto run = [&](const std::shared_ptr<const DecodeModel>& prepared, const DecodeOptions& o) {
+    DecodeSession session(prepared, o);
+    TokenScheduler scheduler(session);
+    add(scheduler);
+    return run_all(scheduler);
+  };
+  const Answers want = run(std::make_shared<DecodeModel>(model.graph, options), options);
+  comm::LocalWorld world(4);
+  world.run([&](comm::Communicator& all) {
+    const auto prepared = std::make_shared<const DecodeModel>(model.graph, options);
+    if (all.rank() != 0) {
+      return follow_service(all, [&](const std::string& key) {
+        EXPECT_EQ(key, "talk");
+        return std::make_shared<const FollowSession>(
+            [prepared, &options](comm::Communicator& group) { follow_decoding(prepared, options, group); });
+      });
+    }
+    RankService service(all);
+    DecodeOptions own = options;
+    own.service = &service;
+    own.model_key = "talk";
+    EXPECT_EQ(run(prepared, own), want);
+    DecodeSession first(prepared, own), second(prepared, own);
+    TokenScheduler one(first), other(second);
+    add(one);
+    one.step();
+    add(other);
+    EXPECT_EQ(run_all(other), want);
+    run_all(one);
+    EXPECT_FALSE(service.is_lost());
+  });
+}
+
+/// The code and words of what `act` throws.
+template <class Act>
+std::pair<base::ErrorCode, std::string> error_of(const Act& act) {
+  try {
+    act();
+  } catch (const base::Error& e) {
+    return {e.code(), e.message()};
+  }
+  return {base::ErrorCode::internal, "nothing is thrown"};
+}
+
+TEST(Stages, OfAServiceGoOnWhereOneRankCannotOpenAModel) {
+  const model::Model model = tests::tiny_llama();
+  DecodeOptions options{.threads = 1, .page_tokens = 4};
+  options.strategy = {.tp = 2};
+  const auto add = [](TokenScheduler& scheduler) {
+    scheduler.add({.prompt = {7, 8}, .max_tokens = 6, .stop = {}, .sampling = {.temperature = 0}});
+  };
+  comm::LocalWorld world(2);
+  world.run([&](comm::Communicator& all) {
+    const auto prepared = std::make_shared<const DecodeModel>(model.graph, options);
+    const auto other =
+        std::make_shared<const DecodeModel>(tests::tiny_llama(tests::tiny_llama_config(), 8).graph, options);
+    if (all.rank() != 0) {
+      return follow_service(all, [&](const std::string& key) {
+        if (key == "absent") base::fail(base::ErrorCode::not_found, "no such file");
+        if (key == "strange") throw std::runtime_error("of a library");
+        DecodeOptions own = options;
+        if (key == "no room") own.cache_bytes = 1;
+        return std::make_shared<const FollowSession>(
+            [loaded = key == "different" ? other : prepared, own](comm::Communicator& group) {
+              follow_decoding(loaded, own, group);
+            });
+      });
+    }
+    RankService service(all);
+    DecodeOptions own = options;
+    own.service = &service;
+    own.model_key = "talk";
+    DecodeSession session(prepared, own);
+    TokenScheduler scheduler(session);
+    const auto open = [&](const char* key, int64_t cache_bytes = 0) {
+      own.model_key = key;
+      own.cache_bytes = cache_bytes;
+      return error_of([&] { DecodeSession refused(prepared, own); });
+    };
+    using Code = base::ErrorCode;
+    EXPECT_EQ(open("absent"), std::pair(Code::not_found, std::string("rank 1: no such file")));
+    EXPECT_EQ(open("strange"), std::pair(Code::internal, std::string("rank 1: of a library")));
+    EXPECT_EQ(open("different"), std::pair(Code::invalid_argument,
+                                           std::string("ranks 0 and 1 loaded different graphs or weights")));
+    EXPECT_EQ(open("no room").first, Code::exhausted);
+    EXPECT_EQ(open("talk", 1).first, Code::exhausted);  // on the first rank alone
+    EXPECT_FALSE(service.is_lost());
+    add(scheduler);
+    const Answers answers = run_all(scheduler);  // nobody else minds
+    EXPECT_EQ(answers.at(0).tokens.size(), 6);
+    own.model_key = "talk";
+    own.cache_bytes = 0;
+    DecodeSession again(prepared, own);
+    TokenScheduler next(again);
+    add(next);
+    EXPECT_EQ(run_all(next), answers);
+  });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/machine/cpu_info.h"
 #include "serve/config/run_config.h"
+#include "serve/models/follow_key.h"
 
 namespace trireme::serve {
 namespace {
@@ -43,7 +44,11 @@ void Setup::share_machine(sched::SchedulerOptions& out, const RunConfig& run) co
   out.session.device = options.device;
   out.session.strategy = strategy_of(run, options);
   out.session.service = options.service;
-  out.session.model_key = base::concat(source_.path, "\n", parts_.load_number, parts_.kept_outputs);
+  out.session.model_key = FollowKey{.path = source_.path,
+                                    .parameters = config_.parameters,
+                                    .kept_outputs = parts_.kept_outputs,
+                                    .load = parts_.load_number}
+                              .text();
   out.pin = options.pin;
   out.cpus = cpu.allowed;
 }

@@ -2,6 +2,7 @@
 #include "serve/generative/generative_model.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "base/files/file.h"
@@ -14,6 +15,7 @@
 #include "model/hf/generation.h"
 #include "sched/current_error.h"
 #include "serve/config/run_config.h"
+#include "serve/generative/text_session.h"
 #include "serve/models/call.h"
 #include "serve/models/model_file.h"
 #include "serve/seeing/price.h"
@@ -76,19 +78,15 @@ ModelConfig complete(const ModelSource& source, const ServeOptions& options) {
   return config;
 }
 
-engine::DecodeOptions session_options(const ModelSource& source, const ModelHost& host) {
-  const ServeOptions& options = host.options;
-  const RunConfig run = RunConfig::of(source.config.parameters);
-  base::require(options.service == nullptr,
-                "language models are served by the ranks of one process (--tp, --pp), "
-                "not by those of a job");
-  engine::DecodeOptions o;
-  options.cache.apply(o);
-  o.cache_share = 0.25;  // other models live here too
-  o.device = options.device;
-  o.threads = run.threads > 0 ? run.threads : options.threads;
-  o.strategy = strategy_of(run, options);
-  return o;
+/// Of this load of the model: the next one's files may differ.
+std::string follow_key(const ModelSource& source) {
+  static std::atomic<uint64_t> loads{0};
+  return FollowKey{.path = source.path,
+                   .continues_texts = true,
+                   .parameters = source.config.parameters,
+                   .kept_outputs = {},
+                   .load = ++loads}
+      .text();
 }
 
 constexpr int64_t kShortText = 4 << 10;  // takes less time to tokenize than to hand over
@@ -207,11 +205,13 @@ std::string own_draft(const std::string& draft, const ModelSource& source,
 /// Who guesses the next tokens of texts.
 void GenerativeModel::Parts::add_drafter(const ModelSource& source, const ModelHost& host,
                                          int64_t vocabulary) {
-  const auto own = RunConfig::of(source.config.parameters).speculation;
+  const RunConfig run = RunConfig::of(source.config.parameters);
+  const auto own = run.speculation;
   const engine::SpeculationOptions speculation = own.value_or(host.options.texts.speculation);
   speculation.check();
   if (speculation.speculate == engine::Speculation::off) return;
-  const engine::DecodeOptions options = engine::draft_options(session_options(source, host), speculation);
+  const engine::DecodeOptions options =
+      engine::draft_options(session_options(run, host.options), speculation);
   std::shared_ptr<const engine::DecodeModel> draft;
   if (speculation.speculate == engine::Speculation::draft) {
     try {
@@ -238,14 +238,16 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
   parts.chat_template = data::ChatTemplate::of_directory(model.directory);
   parts.end_tokens = model::hf::end_tokens(model);
   parts.add_turn_end();
-  engine::DecodeOptions options = session_options(source, host);
-  const auto own = RunConfig::of(source.config.parameters).speculation;
-  options.counts_ahead = own.value_or(host.options.texts.speculation).speculate != engine::Speculation::off;
+  engine::DecodeOptions options = session_options(RunConfig::of(source.config.parameters), host.options);
+  options.service = host.options.service;
+  if (options.service != nullptr) options.model_key = follow_key(source);
   options.store = host.pages;
   if (options.store != nullptr) options.store_model = engine::page_model(model.graph, options);
   const auto prepared = std::make_shared<const engine::DecodeModel>(model.graph, options, model.files);
-  parts.weight_bytes = prepared->weight_bytes();
-  for (int rank = 0; rank < prepared->strategy().world(); ++rank)
+  // Of a job this process is the first rank, of the first stage.
+  const bool is_first = options.service != nullptr;
+  parts.weight_bytes = is_first ? prepared->weight_bytes(0) : prepared->weight_bytes();
+  for (int rank = 0; rank < (is_first ? 1 : prepared->strategy().world()); ++rank)
     parts.weight_bytes += engine::adapter_room_bytes(*prepared, rank);
   parts.adapters = engine::AdapterSlots::make(prepared->form().adapters, model.config);
   parts.add_drafter(source, host, prepared->form().vocabulary);

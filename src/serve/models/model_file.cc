@@ -78,15 +78,10 @@ void keep_outputs(ir::Graph& graph, const std::string& places) {
   if (!ids.empty()) graph.set_outputs(std::move(ids), std::move(names));
 }
 
-std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& key,
-                                                            const OtherModels& others) {
-  // The key: "<path>\n<number of the load>", and the outputs that are kept.
-  const size_t number = key.find('\n');
-  model::Model model = open_model(key.substr(0, number), others);
+model::Model open_as_tensors(const std::string& path, const OtherModels& others) {
+  model::Model model = open_model(path, others);
   if (!keep_embedding(model)) model::hf::add_pair_score(model);
-  const size_t places = number == std::string::npos ? number : key.find('\n', number + 1);
-  if (places != std::string::npos) keep_outputs(model.graph, key.substr(places));
-  return std::make_shared<const engine::PreparedModel>(std::move(model.graph));
+  return model;
 }
 
 }  // namespace trireme::serve

@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "engine/session/session.h"
 #include "model/model.h"
 #include "serve/config/model_config.h"
 #include "serve/config/other_models.h"
@@ -29,8 +28,8 @@ std::string places_of_outputs(const ir::Graph& graph, const ModelConfig& config)
 /// Drops the other outputs; does nothing for no places.
 void keep_outputs(ir::Graph& graph, const std::string& places);
 
-/// What a rank that follows a served model loads: the same graph, by SessionOptions::model_key.
-std::shared_ptr<const engine::PreparedModel> load_to_follow(const std::string& key,
-                                                            const OtherModels& others);
+/// A model that is served as one of tensors, with the outputs that its kind has by itself: an encoder's
+/// embeddings, a cross-encoder's scores.
+model::Model open_as_tensors(const std::string& path, const OtherModels& others);
 
 }  // namespace trireme::serve
