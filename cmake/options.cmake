@@ -8,6 +8,7 @@ option(TRIREME_WERROR "warnings are errors" ON)
 option(TRIREME_FUZZ "also build the libFuzzer targets (*_fuzz.cc): target fuzzers; needs clang" OFF)
 option(TRIREME_SHARED "one shared library of ours instead of a copy in each program" OFF)
 option(TRIREME_PRECOMPILE "parse the standard headers of cmake/precompiled.h once a target" ON)
+option(TRIREME_UNITY "compile the files of a folder together in groups" ON)
 option(TRIREME_WANT_CUDA "compile the CUDA backend when a toolkit is found" OFF)
 
 set(TRIREME_LIBRARY STATIC)
