@@ -24,6 +24,7 @@ PagedView view_of(const PagedAttentionArgs& a) {
           .page_tokens = a.page_tokens,
           .most_pages = a.most_pages,
           .window = a.window,
+          .group_size = a.heads / a.kv_heads,
           .scale = a.scale,
           .softcap = a.softcap,
           .fault = a.fault,

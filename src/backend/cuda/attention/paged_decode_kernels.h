@@ -22,8 +22,8 @@ struct PagedParts {
   static constexpr int kEach = kDim / kLanes;                                       // channels of a thread
   static constexpr int kTeams = kThreads / kLanes;
   static constexpr int kTurn = kEach > 8 ? 2 : 4;
-  static constexpr int64_t kStateFloats = kTeams * kVectors * (kDim + 2);
-  static constexpr int64_t kJoinFloats = 2 * kVectors * kMostParts;
+  static constexpr int64_t kStateFloats = kTeams * kVectors * (kDim + 2) + kTeams * kVectors;
+  static constexpr int64_t kJoinFloats = 3 * kVectors * kMostParts;
   static constexpr int64_t kSharedBytes =
       (kStateFloats > kJoinFloats ? kStateFloats : kJoinFloats) * static_cast<int64_t>(sizeof(float)) + 16;
   PagedView view;
@@ -39,12 +39,14 @@ struct PagedParts {
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
-    const int64_t chunks = chunks_of(view), places = view.sequences * view.kv_heads * chunks;
+    // Places and parts fit 32 bits, which a GPU divides in a tenth of the time.
+    const auto chunks = static_cast<uint32_t>(chunks_of(view)), heads = static_cast<uint32_t>(view.kv_heads);
+    const uint32_t places = static_cast<uint32_t>(view.sequences) * heads * chunks;
+    const uint32_t all = places * static_cast<uint32_t>(view.most_parts());
     // First parts come first: what short sequences do not have is at the end.
-    for (int64_t i = lane.block(); i < places * view.most_parts(); i += lane.blocks()) {
-      const int64_t part = i / places, place = i % places, chunk = place % chunks;
-      run(lane,
-          {place / chunks / view.kv_heads, place / chunks % view.kv_heads, chunk * kVectors, part, place});
+    for (auto i = static_cast<uint32_t>(lane.block()); i < all; i += static_cast<uint32_t>(lane.blocks())) {
+      const uint32_t part = i / places, place = i % places, head = place / chunks;
+      run(lane, {head / heads, head % heads, place % chunks * int64_t{kVectors}, part, place});
     }
   }
 
@@ -72,12 +74,14 @@ struct PagedParts {
     int64_t most = 0, least = length;
     TRIREME_UNROLL
     for (int i = 0; i < kVectors; ++i) {
-      const int64_t vector = at.first + (i < v.count ? i : 0), row = vector / view.group();
+      const auto vector = static_cast<uint32_t>(at.first + (i < v.count ? i : 0));
+      const uint32_t row = vector / static_cast<uint32_t>(view.group());
       v.seen[i] = static_cast<int32_t>(view.seen(at.sequence, row));
       most = v.seen[i] > most ? v.seen[i] : most;
       least = v.seen[i] < least ? v.seen[i] : least;
-      load_channels<kEach>(q + at.row_of(view, static_cast<int>(vector - at.first)) * view.dim,
-                           in_team * kEach, view.dim, v.query[i]);
+      load_channels<kEach>(
+          q + at.row_of(view, static_cast<int>(vector - static_cast<uint32_t>(at.first))) * view.dim,
+          in_team * kEach, view.dim, v.query[i]);
     }
     const int64_t end = begin + part < most ? begin + part : most;
     const int64_t left_behind = view.first_of(least), start = begin > left_behind ? begin : left_behind;
@@ -150,23 +154,31 @@ struct PagedParts {
       if (in_team == 0) row[kDim] = state[i].top, row[kDim + 1] = state[i].sum;
     }
     lane.sync();
+    float* shares = shared + kTeams * kVectors * kRow;
+    for (int i = lane.thread(); i < v.count * kTeams; i += kThreads) {
+      const float* tops = shared + i / kTeams * kTeams * kRow + kDim;
+      shares[i] = share_of(tops[i % kTeams * kRow], largest_score(tops, kTeams, kRow));
+    }
+    lane.sync();
     const bool is_whole = parts_of(view.length(at.sequence)) == 1;
     for (int i = lane.thread(); i < v.count * kDim; i += kThreads) {
       const int vector = i / kDim, channel = i % kDim;
       if (channel >= view.dim) continue;
-      PagedState<1> joined;
+      const float* row = shared + vector * kTeams * kRow;
+      float total = 0, value = 0;
+      TRIREME_UNROLL
       for (int t = 0; t < kTeams; ++t) {
-        const float* row = shared + (vector * kTeams + t) * kRow;
-        joined.join(row[kDim], row[kDim + 1], row + channel);
+        const float share = shares[vector * kTeams + t];
+        total += share * row[t * kRow + kDim + 1];
+        value += share * row[t * kRow + channel];
       }
       if (is_whole) {
-        y[at.row_of(view, vector) * view.dim + channel] =
-            from_float<Q>(joined.sum != 0 ? joined.y[0] / joined.sum : 0.0f);
+        y[at.row_of(view, vector) * view.dim + channel] = from_float<Q>(total != 0 ? value / total : 0.0f);
         continue;
       }
       float* out = partial + at.state_of(view, vector, at.part);
-      out[channel] = joined.y[0];
-      if (channel == 0) out[view.dim] = joined.top, out[view.dim + 1] = joined.sum;
+      out[channel] = value;
+      if (channel == 0) out[view.dim] = largest_score(row + kDim, kTeams, kRow), out[view.dim + 1] = total;
     }
   }
 };

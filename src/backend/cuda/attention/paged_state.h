@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/attention/paged_view.h"
+#include "backend/cuda/device/step.h"
 
 namespace trireme::cuda {
 
@@ -13,16 +14,6 @@ template <int kEach>
 struct PagedState {
   float top = -INFINITY, sum = 0;
   float y[kEach] = {};
-
-  /// Takes in another state, whose scores come later.
-  TRIREME_DEVICE void join(float other_top, float other_sum, const float* other_y) {
-    if (other_top == -INFINITY) return;
-    const float most = other_top > top ? other_top : top;
-    const float own = expf(top - most), others = expf(other_top - most);
-    sum = sum * own + other_sum * others;
-    for (int i = 0; i < kEach; ++i) y[i] = y[i] * own + other_y[i] * others;
-    top = most;
-  }
 };
 
 /// What a block takes: query vectors from `first` on of one key head, over one part of a sequence.
@@ -31,13 +22,14 @@ struct PagedPlace {
 
   /// Row and head of a vector, counted from the first, as a row of q and y.
   TRIREME_DEVICE int64_t row_of(const PagedView& view, int vector) const {
-    const int64_t number = first + vector;
-    return (view.starts[sequence] + number / view.group()) * view.heads + kv * view.group() +
-           number % view.group();
+    // Vectors of a sequence fit 32 bits, see PagedView::place().
+    const auto number = static_cast<uint32_t>(first + vector), group = static_cast<uint32_t>(view.group());
+    return (view.starts[sequence] + int64_t{number / group}) * view.heads + kv * view.group() +
+           number % group;
   }
   TRIREME_DEVICE int64_t state_of(const PagedView& view, int vector, int64_t of_part) const {
-    const int64_t number = first + vector, head = kv * view.group() + number % view.group();
-    return view.state(sequence, number / view.group(), head, of_part);
+    const auto number = static_cast<uint32_t>(first + vector), group = static_cast<uint32_t>(view.group());
+    return view.state(sequence, number / group, kv * view.group() + number % group, of_part);
   }
 };
 
@@ -63,13 +55,22 @@ struct PagedJoin {
   Q* y;
 };
 
+/// The largest of `count` scores; NaN if one is.
+TRIREME_DEVICE float largest_score(const float* top, int count, int step) {
+  float most = -INFINITY;
+  for (int i = 0; i < count; ++i) most = !(top[i * step] <= most) ? top[i * step] : most;
+  return most;
+}
+/// What a state with the largest score `top` counts beside one with `most`.
+TRIREME_DEVICE float share_of(float top, float most) { return top == -INFINITY ? 0.0f : expf(top - most); }
+
 /// y from the states of all parts: weights by the largest score first, then sums in the order of the parts.
-/// Shared memory: 2 kVectors kMostParts floats.
+/// Shared memory: 3 kVectors kMostParts floats.
 template <int kVectors, class Lane, class Q>
 TRIREME_DEVICE void join_parts(const Lane& lane, const PagedJoin<Q>& j) {
   const PagedView& view = j.view;
   float* tops = lane.template shared<float>();
-  float* sums = tops + kVectors * kMostParts;
+  float *sums = tops + kVectors * kMostParts, *shares = sums + kVectors * kMostParts;
   const int parts = static_cast<int>(j.parts), dim = static_cast<int>(view.dim);
   for (int i = lane.thread(); i < j.count * parts; i += lane.threads()) {
     const float* from = j.partial + j.at.state_of(view, i / parts, i % parts) + dim;
@@ -77,17 +78,26 @@ TRIREME_DEVICE void join_parts(const Lane& lane, const PagedJoin<Q>& j) {
     sums[i] = from[1];
   }
   lane.sync();
+  for (int i = lane.thread(); i < j.count * parts; i += lane.threads())
+    shares[i] = share_of(tops[i], largest_score(tops + i / parts * parts, parts, 1));
+  lane.sync();
   for (int i = lane.thread(); i < j.count * dim; i += lane.threads()) {
     const int vector = i / dim, channel = i % dim;
-    const float *top = tops + vector * parts, *sum = sums + vector * parts;
+    const float *share = shares + vector * parts, *sum = sums + vector * parts;
     const float* from = j.partial + j.at.state_of(view, vector, 0) + channel;
-    float most = -INFINITY, total = 0, value = 0;
-    for (int p = 0; p < parts; ++p) most = !(top[p] <= most) ? top[p] : most;
-    for (int p = 0; p < parts && most != -INFINITY; ++p) {
-      const float weight = top[p] == -INFINITY ? 0.0f : expf(top[p] - most);
-      total += weight * sum[p];
-      // A part that saw nothing has zeros.
-      value += weight * from[p * (dim + 2)];
+    float total = 0, value = 0;
+    constexpr int kTurn = 8;  // reads under way
+    for (int p = 0; p < parts; p += kTurn) {
+      float state[kTurn];
+      TRIREME_UNROLL
+      for (int t = 0; t < kTurn; ++t) state[t] = p + t < parts ? from[(p + t) * (dim + 2)] : 0.0f;
+      TRIREME_UNROLL
+      for (int t = 0; t < kTurn; ++t) {
+        // A part that saw nothing has zeros.
+        if (p + t >= parts) continue;
+        total += share[p + t] * sum[p + t];
+        value += share[p + t] * state[t];
+      }
     }
     j.y[j.at.row_of(view, vector) * dim + channel] = from_float<Q>(total != 0 ? value / total : 0.0f);
   }

@@ -29,12 +29,13 @@ TRIREME_HD inline int64_t parts_of(int64_t length) {
 struct PagedView {
   const int32_t *table, *lengths, *starts;
   int64_t rows, sequences, heads, kv_heads, dim, pages, page_tokens, most_pages, window;
+  int64_t group_size;  ///< heads / kv_heads: a division that threads need not do
   float scale, softcap;
   int64_t* fault;
   int64_t step;
 
   /// Query heads of a key head.
-  TRIREME_HD int64_t group() const { return heads / kv_heads; }
+  TRIREME_HD int64_t group() const { return group_size; }
   /// Parts of the longest sequence that the table has room for. A shorter one may have more than another
   /// longer one, but none more than this.
   TRIREME_HD int64_t most_parts() const {

@@ -1,7 +1,8 @@
-// Plans of convolutions: cuDNN where it takes the shape, else the plain kernel. A finish that cuDNN does not
+// Plans of convolutions: f32 as products, cuDNN where it takes the shape, else the plain kernel. A finish that cuDNN does not
 // do is computed by a kernel of ours afterwards.
 #include "backend/cuda/conv/convolution.h"
 
+#include "backend/cuda/conv/product_convolution.h"
 #include "base/error.h"
 
 namespace trireme::cuda {
@@ -55,6 +56,7 @@ std::shared_ptr<const ConvolutionPlan> prepare_convolution(const GemmPlace& plac
   base::check(s.kind != ConvolutionKind::weights || !has_finish(s), "a finish of the gradient of weights");
   const bool is_empty = s.x_elements() == 0 || s.y_elements() == 0 || s.w_elements() == 0;
   if (!is_empty) {
+    if (is_product_convolution(s)) return make_product_convolution(place, s);
     if (auto whole = make_convolution(place, s)) return whole;
     if (auto bare = has_finish(s) ? make_convolution(place, without_finish(s)) : nullptr)
       return std::make_shared<ComposedConvolution>(s, std::move(bare));

@@ -22,6 +22,13 @@ constexpr int most_threads() {
   return 512;
 }
 
+/// Blocks of a multiprocessor at once that the compiler keeps registers for: the kernel's kBlocksAtOnce, or 1.
+template <class Kernel>
+constexpr int blocks_at_once() {
+  if constexpr (requires { Kernel::kBlocksAtOnce; }) return Kernel::kBlocksAtOnce;
+  return 1;
+}
+
 /// Blocks that fill the device `waves` times at most, fewer for little work.
 inline int64_t blocks_for(const CudaStream& stream, int64_t work, int waves = 8) {
   return std::clamp<int64_t>(work, 1, int64_t{stream.multiprocessors()} * waves);
@@ -42,7 +49,7 @@ inline void require_launchable(const char* name, const Launch& grid, int most_th
 
 #ifdef __CUDACC__
 template <class Kernel>
-__global__ void __launch_bounds__(most_threads<Kernel>(), 1)
+__global__ void __launch_bounds__(most_threads<Kernel>(), blocks_at_once<Kernel>())
     run_kernel(const __grid_constant__ Kernel kernel) {
   kernel(GpuLane{});
 }

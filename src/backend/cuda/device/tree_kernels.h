@@ -44,6 +44,15 @@ struct TreeMax {
   }
 };
 
+/// The bits of a 16-bit element as an integer. ptxas 13.0 stores the low byte of a register that it knows to hold
+/// an f16 as the element converted to an integer (seen on an H200), so it is not to know.
+TRIREME_DEVICE uint32_t opaque(uint32_t bits) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(bits));
+#endif
+  return bits;
+}
+
 /// Element i of an array that begins at any byte, or, if `kAligned`, where its elements may lie.
 template <class T, bool kAligned>
 TRIREME_DEVICE T load_at(const std::byte* array, int64_t i) {
@@ -57,10 +66,17 @@ TRIREME_DEVICE T load_at(const std::byte* array, int64_t i) {
 }
 template <class T, bool kAligned>
 TRIREME_DEVICE void store_at(std::byte* array, int64_t i, T value) {
+  std::byte* at = array + i * static_cast<int64_t>(sizeof(T));
   if constexpr (kAligned) {
     reinterpret_cast<T*>(array)[i] = value;
+  } else if constexpr (sizeof(T) == 2) {
+    uint16_t bits;
+    std::memcpy(&bits, static_cast<const void*>(&value), sizeof bits);
+    const uint32_t word = opaque(bits);
+    at[0] = static_cast<std::byte>(word & 0xff);
+    at[1] = static_cast<std::byte>(word >> 8);
   } else {
-    std::memcpy(array + i * static_cast<int64_t>(sizeof(T)), static_cast<const void*>(&value), sizeof(T));
+    std::memcpy(at, static_cast<const void*>(&value), sizeof(T));
   }
 }
 

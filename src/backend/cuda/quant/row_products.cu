@@ -2,6 +2,7 @@
 #include "backend/cuda/quant/row_products.h"
 
 #include "backend/cuda/quant/row_product_kernels.h"
+#include "backend/cuda/quant/row_tile_kernels.h"
 #include "backend/cuda/device/types.h"
 #include "base/error.h"
 
@@ -18,6 +19,19 @@ void run(On on, const RowProductArgs& a) {
   const int64_t shared = kNorm ? kReduceScratchBytes + a.rows * a.k * static_cast<int64_t>(sizeof(T)) : 0;
   launch(on.stream, "row_products",
          {blocks_for(cuda_stream(on.stream), work, kNorm ? 2 : 4), Kernel::kThreads, shared}, Kernel{a});
+}
+
+/// 16-bit weights: on the tensor cores.
+template <class T, bool kGated, bool kNorm>
+void run_tiles(On on, const RowProductArgs& a) {
+  using Kernel = RowTiles<T, kGated, kNorm>;
+  launch(on.stream, "row_tiles", {Kernel::tiles(a), Kernel::kThreads, Kernel::shared_bytes(a)}, Kernel{a});
+}
+template <class T>
+void tiles_by_form(On on, const RowProductArgs& a) {
+  if (a.norm_scale == nullptr)
+    return a.gated ? run_tiles<T, true, false>(on, a) : run_tiles<T, false, false>(on, a);
+  a.gated ? run_tiles<T, true, true>(on, a) : run_tiles<T, false, true>(on, a);
 }
 
 template <class T, int kBits, bool kNorm>
@@ -39,7 +53,11 @@ void row_products(On on, const RowProductArgs& a) {
   if (a.rows == 0 || a.weights[0].n == 0) return;
   by_float(on.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (a.bits == 0) return by_norm<T, 0>(on, a);
+    if constexpr (sizeof(T) == 2) {
+      if (a.bits == 0) return tiles_by_form<T>(on, a);
+    } else {
+      if (a.bits == 0) return by_norm<T, 0>(on, a);
+    }
     a.bits == 8 ? by_norm<T, 8>(on, a) : by_norm<T, 4>(on, a);
   });
 }

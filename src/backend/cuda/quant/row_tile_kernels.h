@@ -1,0 +1,246 @@
+// Kernel of products of few rows by 16-bit weights on the tensor cores: bound by the bytes of the weights.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "backend/cuda/attention/mma.h"
+#include "backend/cuda/device/step.h"
+#include "backend/cuda/quant/row_products.h"
+#include "tensor/element_math.h"
+
+namespace trireme::cuda {
+
+/// 16 bytes of a weight, read once: they need no place in the first-level cache.
+struct alignas(16) WeightWords {
+  uint32_t word[4];
+};
+TRIREME_DEVICE WeightWords stream_words(const void* at) {
+#ifdef __CUDACC__
+  WeightWords w;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+      : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
+      : "l"(at));
+  return w;
+#else
+  return *static_cast<const WeightWords*>(at);
+#endif
+}
+
+/// See RowProductArgs; weights of T, at most kMostProductRows rows of x. A block takes 16 rows of a weight
+/// (of a gated pair: of both), its warps share k: warp w takes every fourth run of 128 elements from the w-th
+/// on. A thread reads 16 bytes, eight neighbours along k, of two weight rows at a time, kDepth of them ahead
+/// of their use; the same eight of a row of x make the other operand, for a sum over k may meet its terms in
+/// any order as long as both operands keep it. Rows of x that do not exist are zeros, so the price of one row
+/// is that of eight. The first weights are under way while a block normalises x for itself. A sum's order
+/// follows from k alone. Bytes: those of the weights.
+template <class T, bool kGated, bool kNorm>
+struct RowTiles {
+  static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMostThreads = kThreads;
+  static constexpr int kBlocksAtOnce = kNorm || kGated ? 4 : 3;  // with more, registers would be spilled
+  static constexpr int kTile = 16, kColumns = 8;
+  static constexpr int kSets = kGated ? 2 : 1, kDepth = kGated ? 4 : 8;
+  static constexpr int kStep = 32, kRun = 128, kStepsOfRun = kRun / kStep;
+  /// Behind each normalised row, so that eight rows of x lie in different banks.
+  static constexpr int kPadding = kStep;
+  static constexpr int64_t kPartialFloats = int64_t{kWarps} * kSets * kTile * kColumns;
+  static_assert(sizeof(T) == 2 && kColumns == kMostProductRows);
+  RowProductArgs a;
+
+  static TRIREME_HD int64_t tiles(const RowProductArgs& a) {
+    int64_t n = 0;
+    for (int i = 0; i < (kGated ? 1 : a.count); ++i) n += (a.weights[i].n + kTile - 1) / kTile;
+    return n;
+  }
+  static TRIREME_HD int64_t shared_bytes(const RowProductArgs& a) {
+    const int64_t x = kNorm ? a.rows * (a.k + kPadding) * static_cast<int64_t>(sizeof(T)) : 0;
+    return kReduceScratchBytes + kPartialFloats * static_cast<int64_t>(sizeof(float)) + x;
+  }
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const Place at = place_of(lane.block());
+    Ring<Lane> weights(lane, *this, at);
+    weights.fill();
+    const T* x = static_cast<const T*>(a.x);
+    int64_t stride = a.k;
+    if constexpr (kNorm) x = normalised(lane), stride = a.k + kPadding;
+    float sum[kSets][4] = {};
+    const int steps = weights.steps();
+    for (int step = 0; step < steps; step += kDepth) {
+      TRIREME_UNROLL
+      for (int d = 0; d < kDepth; ++d) {
+        weights.multiply(d, rows_of(lane, x, stride, weights.offset(step + d)), sum);
+        weights.read(d, step + d + kDepth);
+      }
+    }
+    finish(lane, at, sum);
+  }
+
+ private:
+  /// 16 rows of the weight `first`, or of both of a gated pair.
+  struct Place {
+    int first;
+    int64_t row;
+  };
+  TRIREME_DEVICE Place place_of(int64_t tile) const {
+    int first = 0;
+    int64_t tiles_before = 0;
+    TRIREME_UNROLL
+    for (int i = 0; i + 1 < kMostRowProducts; ++i) {
+      const int64_t end = tiles_before + (a.weights[i].n + kTile - 1) / kTile;
+      if (kGated || first != i || i + 1 >= a.count || tile < end) continue;
+      first = i + 1;
+      tiles_before = end;
+    }
+    return {first, (tile - tiles_before) * kTile};
+  }
+  TRIREME_DEVICE const RowWeight& weight(int number) const {
+    return number == 0 ? a.weights[0] : number == 1 ? a.weights[1] : a.weights[2];
+  }
+
+  /// A thread's share of the weights of a block, kDepth steps ahead.
+  template <class Lane>
+  struct Ring {
+    const Lane& lane;
+    const T* from[kSets][2];  // element 0 of the thread's rows
+    int k;                    // fits: a row of x fits shared memory or a cache
+    int first;                // the thread's element of step 0
+    WeightWords words[kDepth][kSets][2];
+
+    TRIREME_DEVICE Ring(const Lane& lane_, const RowTiles& tiles, Place at)
+        : lane(lane_), k(static_cast<int>(tiles.a.k)) {
+      const int thread = lane.thread() % kWarp;
+      first = lane.thread() / kWarp * kRun + thread % 4 * 8;
+      TRIREME_UNROLL
+      for (int s = 0; s < kSets; ++s) {
+        const RowWeight& of = tiles.weight(at.first + s);
+        TRIREME_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const int64_t row = at.row + thread / 4 + half * 8;
+          // Rows behind the last are read as the last one; their sums are not stored.
+          from[s][half] = static_cast<const T*>(of.w) + (row < of.n ? row : of.n - 1) * k;
+        }
+      }
+    }
+    TRIREME_DEVICE int steps() const {
+      const int runs = (k + kRun - 1) / kRun, own = lane.thread() / kWarp;
+      return own < runs ? (runs - own + kWarps - 1) / kWarps * kStepsOfRun : 0;
+    }
+    /// Where the thread's eight elements of a step begin; k or more behind the last.
+    TRIREME_DEVICE int offset(int step) const {
+      return first + step / kStepsOfRun * (kWarps * kRun) + step % kStepsOfRun * kStep;
+    }
+    TRIREME_DEVICE void read(int d, int step) {
+      const int at = offset(step);
+      TRIREME_UNROLL
+      for (int s = 0; s < kSets; ++s) {
+        TRIREME_UNROLL
+        for (int half = 0; half < 2; ++half)
+          words[d][s][half] = at < k ? stream_words(from[s][half] + at) : WeightWords{};
+      }
+    }
+    TRIREME_DEVICE void fill() {
+      TRIREME_UNROLL
+      for (int d = 0; d < kDepth; ++d) read(d, d);
+    }
+    TRIREME_DEVICE void multiply(int d, const WeightWords& x, float (&sum)[kSets][4]) const {
+      TRIREME_UNROLL
+      for (int s = 0; s < kSets; ++s) {
+        const uint32_t *upper = words[d][s][0].word, *lower = words[d][s][1].word;
+        multiply_add<T>(lane, sum[s], {upper[0], lower[0], upper[1], lower[1]}, {x.word[0], x.word[1]});
+        multiply_add<T>(lane, sum[s], {upper[2], lower[2], upper[3], lower[3]}, {x.word[2], x.word[3]});
+      }
+    }
+  };
+  /// Eight elements of the row of x that the thread holds of a product, zeros where there is none.
+  template <class Lane>
+  TRIREME_DEVICE WeightWords rows_of(const Lane& lane, const T* x, int64_t stride, int at) const {
+    const int row = lane.thread() % kWarp / 4;
+    return row < a.rows && at < a.k ? *reinterpret_cast<const WeightWords*>(x + row * stride + at)
+                                    : WeightWords{};
+  }
+
+  template <class Lane>
+  TRIREME_DEVICE float* partials(const Lane& lane) const {
+    return reinterpret_cast<float*>(lane.template shared<unsigned char>() + kReduceScratchBytes);
+  }
+
+  /// Rows of x after their RMS norm, kPadding elements apart, in shared memory.
+  template <class Lane>
+  TRIREME_DEVICE const T* normalised(const Lane& lane) const {
+    float* scratch = lane.template shared<float>();
+    T* rows = reinterpret_cast<T*>(partials(lane) + kPartialFloats);
+    const int64_t step = int64_t{lane.threads()} * kPack<T>;
+    for (int b = 0; b < a.rows; ++b) {
+      const T* from = static_cast<const T*>(a.x) + b * a.k;
+      float v[kPack<T>], squares = 0;
+      for (int64_t i = int64_t{lane.thread()} * kPack<T>; i < a.k; i += step) {
+        load_pack(from + i, kPack<T>, v);
+        for (int j = 0; j < kPack<T>; ++j) squares += v[j] * v[j];
+      }
+      squares = block_reduce(lane, squares, scratch, [](float p, float q) { return p + q; });
+      const float inverse = 1.0f / sqrtf(squares / static_cast<float>(a.k) + a.epsilon);
+      for (int64_t i = int64_t{lane.thread()} * kPack<T>; i < a.k; i += step) {
+        float scale[kPack<T>];
+        load_pack(from + i, kPack<T>, v);
+        load_scale(i, scale);
+        for (int j = 0; j < kPack<T>; ++j) v[j] = v[j] * inverse * scale[j];
+        store_pack(v, kPack<T>, rows + b * (a.k + kPadding) + i);
+      }
+    }
+    lane.sync();
+    return rows;
+  }
+  TRIREME_DEVICE void load_scale(int64_t at, float* out) const {
+    if (!a.is_scale_f32) return load_pack(static_cast<const T*>(a.norm_scale) + at, kPack<T>, out);
+    const float* from = static_cast<const float*>(a.norm_scale) + at;
+    for (int i = 0; i < kPack<T>; i += kPack<float>) load_pack(from + i, kPack<float>, out + i);
+  }
+
+  /// Adds up the warps' sums in their order, and stores what a thread takes of the results.
+  template <class Lane>
+  TRIREME_DEVICE void finish(const Lane& lane, Place at, const float (&sum)[kSets][4]) const {
+    float* partial = partials(lane);
+    const int thread = lane.thread() % kWarp, warp = lane.thread() / kWarp;
+    TRIREME_UNROLL
+    for (int s = 0; s < kSets; ++s) {
+      TRIREME_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int row = thread / 4 + i / 2 * 8, column = thread % 4 * 2 + i % 2;
+        partial[((warp * kSets + s) * kColumns + column) * kTile + row] = sum[s][i];
+      }
+    }
+    lane.sync();
+    for (int i = lane.thread(); i < kTile * a.rows; i += kThreads) {
+      const int64_t row = at.row + i % kTile;
+      if (row >= weight(at.first).n) continue;
+      float total[kSets] = {};
+      for (int w = 0; w < kWarps; ++w) {
+        TRIREME_UNROLL
+        for (int s = 0; s < kSets; ++s) total[s] += partial[(w * kSets + s) * kTile * kColumns + i];
+      }
+      store(at.first, row, i / kTile, total);
+    }
+  }
+
+  TRIREME_DEVICE static float with_bias(const RowWeight& of, int64_t row, float sum) {
+    return of.bias == nullptr ? sum : sum + to_float(static_cast<const T*>(of.bias)[row]);
+  }
+  TRIREME_DEVICE void store(int first, int64_t row, int b, const float (&total)[kSets]) const {
+    const RowWeight& of = weight(first);
+    const int64_t at = b * of.n + row;
+    float z = with_bias(of, row, total[0]);
+    if constexpr (kGated) {
+      const float gate = to_float(from_float<T>(activate(a.act, z)));
+      const float up = to_float(from_float<T>(with_bias(a.weights[1], row, total[1])));
+      static_cast<T*>(of.y)[at] = from_float<T>(gate * up);
+    } else {
+      const float more = a.residual == nullptr ? 0.0f : to_float(static_cast<const T*>(a.residual)[at]);
+      z = a.act_before_residual ? activate(a.act, z) + more : activate(a.act, z + more);
+      static_cast<T*>(of.y)[at] = from_float<T>(z);
+    }
+  }
+};
+
+}  // namespace trireme::cuda
