@@ -20,10 +20,6 @@ namespace {
 
 using base::concat;
 
-void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
-}
-
 void swap_blocks(std::byte* a, std::byte* b, size_t bytes) {
   std::array<std::byte, kReduceChunkBytes> scratch;
   for (size_t i = 0; i < bytes; i += scratch.size()) {

@@ -11,7 +11,7 @@ namespace {
 
 // Spinning lasts some 10 us, enough for a peer that is about to end a kernel. Then a rank yields its core to
 // a peer that may need it (if ranks outnumber cores), and only then sleeps; waking up costs tens of us.
-constexpr int kSpins = 256;
+constexpr int kSpinsOnWord = 256;
 constexpr int kYields = 64;
 
 constexpr uint32_t kFailedBit = 1u << 15;
@@ -26,7 +26,7 @@ inline void pause_cpu() {
 
 /// Waits until the word differs from `old` and returns its value.
 uint32_t wait_change(const std::atomic<uint32_t>& word, uint32_t old) {
-  for (int i = 0; i < kSpins; ++i) {
+  for (int i = 0; i < kSpinsOnWord; ++i) {
     const uint32_t now = word.load(std::memory_order_acquire);
     if (now != old) return now;
     pause_cpu();

@@ -18,13 +18,13 @@ constexpr size_t kTextBytes = 2048;
 constexpr int64_t kLeastAnswerNs = 300 * base::kNsPerMs;
 constexpr int64_t kMostAnswerNs = 2 * base::kNsPerSecond;
 
-enum class Kind : uint8_t { failed, question, answer, goodbye };
-
 }  // namespace
+
+enum class LetterKind : uint8_t { failed, question, answer, goodbye };
 
 /// One size for all kinds. Times in `flight` are ages, because clocks of different machines are unrelated.
 struct MpiControl::Letter {
-  Kind kind = Kind::goodbye;
+  LetterKind kind = LetterKind::goodbye;
   bool gone = false, known = false;
   base::ErrorCode code = base::ErrorCode::internal;
   int from = 0;  // world rank
@@ -132,7 +132,7 @@ void MpiControl::work() {
     if (announce_) {
       announce_ = false;
       Letter news{
-          .kind = Kind::failed, .gone = failure_->gone, .code = failure_->code, .from = failure_->rank};
+          .kind = LetterKind::failed, .gone = failure_->gone, .code = failure_->code, .from = failure_->rank};
       news.set_text(failure_->text);
       lock.unlock();
       post_all(news);
@@ -141,7 +141,7 @@ void MpiControl::work() {
     if (leaving_ && !said_goodbye_) {
       said_goodbye_ = true;
       lock.unlock();
-      post_all({.kind = Kind::goodbye, .from = link_->rank()});
+      post_all({.kind = LetterKind::goodbye, .from = link_->rank()});
       lock.lock();
     }
     const bool all_sent = sent();
@@ -178,14 +178,14 @@ bool MpiControl::sent() {
 
 void MpiControl::handle(const Letter& letter) {
   switch (letter.kind) {
-    case Kind::failed:
+    case LetterKind::failed:
       fail({.rank = letter.from, .gone = letter.gone, .code = letter.code, .text = letter.text.data()});
       return;
-    case Kind::question:
+    case LetterKind::question:
       if (!said_goodbye_) answer(letter);
       return;
-    case Kind::goodbye: ++goodbyes_; return;
-    case Kind::answer: break;
+    case LetterKind::goodbye: ++goodbyes_; return;
+    case LetterKind::answer: break;
   }
   const auto found = inquiries_.find(letter.group);
   if (found == inquiries_.end()) return;
@@ -203,7 +203,7 @@ void MpiControl::handle(const Letter& letter) {
 }
 
 void MpiControl::answer(const Letter& question) {
-  Letter reply{.kind = Kind::answer, .from = link_->rank(), .group = question.group};
+  Letter reply{.kind = LetterKind::answer, .from = link_->rank(), .group = question.group};
   for (const auto& g : groups()) {
     const std::optional<Flight> last = g->id == question.group ? g->flights.last() : std::nullopt;
     if (!last) continue;
@@ -239,7 +239,7 @@ void MpiControl::look_for_overdue() {
       inquiry.ranks.push_back({r, self ? own : std::nullopt, self});
       if (self) continue;
       ++inquiry.missing;
-      post({.kind = Kind::question, .from = link_->rank(), .group = g->id}, r);
+      post({.kind = LetterKind::question, .from = link_->rank(), .group = g->id}, r);
     }
     inquiries_.emplace(g->id, std::move(inquiry));
   }

@@ -25,7 +25,7 @@ constexpr size_t kMostPieceBytes = 256 << 10, kLeastPieceBytes = 16 << 10, kScra
 
 // A rank that waits for other ranks yields its core at once and sleeps after a millisecond. One that waits
 // for bytes never sleeps, because MPI moves data only while it is being called.
-constexpr int kSpins = 64;
+constexpr int kSpinsOnMessages = 64;
 constexpr int64_t kSleepAfterNs = base::kNsPerMs;
 constexpr auto kSleep = std::chrono::microseconds(50);
 // Operations that all ranks have started get this time to end after a failure elsewhere.
@@ -37,10 +37,6 @@ uint64_t mix(uint64_t a, uint64_t b) {
 }
 
 size_t index(int rank) { return static_cast<size_t>(rank); }
-
-void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
-}
 
 }  // namespace
 
@@ -394,7 +390,7 @@ void MpiCommunicator::wait_for_ranks(Transfers& transfers) {
   int64_t sleep_at = 0;
   for (int i = 0; !transfers.done(); ++i) {
     if (control_.failed()) control_.throw_failure();
-    if (i < kSpins) continue;
+    if (i < kSpinsOnMessages) continue;
     const int64_t now = clock_.now_ns();
     if (sleep_at == 0) sleep_at = now + kSleepAfterNs;
     now < sleep_at ? std::this_thread::yield() : std::this_thread::sleep_for(kSleep);
@@ -409,7 +405,7 @@ void MpiCommunicator::wait_for_bytes(Transfers& transfers) {
       if (give_up_at == 0) give_up_at = now + kGraceNs;
       if (now > give_up_at) control_.throw_failure();
     }
-    if (i >= kSpins) std::this_thread::yield();
+    if (i >= kSpinsOnMessages) std::this_thread::yield();
   }
 }
 

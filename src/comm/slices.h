@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "comm/communicator.h"
 
@@ -43,6 +44,11 @@ inline size_t longest_part(const Call& call, int size) {
   size_t longest = 0;
   for (int r = 0; r < size; ++r) longest = std::max(longest, part_of(call, r, size).bytes());
   return longest;
+}
+
+/// Copies a slice, unless it is in its place already.
+inline void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace trireme::comm

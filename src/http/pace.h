@@ -2,10 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 
 namespace trireme::http {
+
+/// A limit of time as a pace counts it.
+inline int64_t to_ns(std::chrono::milliseconds t) { return t.count() * 1'000'000; }
 
 struct PaceLimits {
   int64_t grace_ns = 30'000'000'000;   ///< how far a client may fall behind

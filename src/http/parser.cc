@@ -26,6 +26,8 @@ std::string_view std_view(BeastView v) { return {v.data(), v.size()}; }
 constexpr size_t kMaxChunks = 65536;
 constexpr std::string_view kTooLarge = " exceeds the maximum allowed input size of ";
 
+}  // namespace
+
 // Reads one head at a time; field views are recorded while Beast walks the caller's buffer.
 class RequestReader final : public bhttp::basic_parser<true> {
  public:
@@ -67,6 +69,8 @@ class RequestReader final : public bhttp::basic_parser<true> {
   }
   void on_finish_impl(error_code& ec) override { ec = {}; }
 };
+
+namespace {
 
 ParseError describe(const error_code& ec) {
   if (ec == bhttp::error::body_limit) return {413, "request body is too large"};
@@ -326,8 +330,6 @@ Request RequestParser::take() {
   return out;
 }
 
-namespace {
-
 class ResponseReader final : public bhttp::basic_parser<false> {
  public:
   Received* message = nullptr;
@@ -367,8 +369,6 @@ class ResponseReader final : public bhttp::basic_parser<false> {
   }
   void on_finish_impl(error_code& ec) override { ec = {}; }
 };
-
-}  // namespace
 
 struct ResponseParser::Impl {
   size_t max_body_bytes;

@@ -39,6 +39,9 @@ struct Node {
   std::vector<ValueId> out;  ///< kNoValue for a result nobody asked for
   std::string from;          ///< source layer, for messages
   std::string_view op_name() const { return op->schema.name; }
+  /// Operand i; kNoValue where it is absent.
+  ValueId operand(size_t i) const { return i < in.size() ? in[i] : kNoValue; }
+  bool has_operand(size_t i) const { return operand(i) != kNoValue; }
 };
 
 /// Vectors and ids: cheap to copy, print, diff. Nodes stand in a valid execution order after sort().

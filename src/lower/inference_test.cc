@@ -18,13 +18,13 @@ using passes::Strategy;
 using passes::WeightBits;
 using tensor::Dims;
 
-struct Network {
+struct NetworkCase {
   const char* name;
   std::vector<std::string> options;
   std::vector<Dims> shapes;
 };
 
-ir::Graph graph_of(const Network& network, model::ParamSource& params) {
+ir::Graph graph_of(const NetworkCase& network, model::ParamSource& params) {
   ir::Graph graph = model::zoo::build(network.name, network.options, &params).graph;
   graph.sort();
   passes::run_passes(passes::prepare_passes(), graph);
@@ -43,7 +43,7 @@ std::shared_ptr<const compile::Program> lowered(const ir::Graph& graph, const st
 
 std::string text_of(const compile::Program& p) { return compile::print_steps(p) + compile::print_memory(p); }
 
-std::vector<Strategy> strategies(const Network& network) {
+std::vector<Strategy> strategies(const NetworkCase& network) {
   std::vector<Strategy> all;
   for (const Precision p : {Precision::f32, Precision::bf16, Precision::f16, Precision::fp8})
     all.push_back({.precision = {.compute = p}});
@@ -64,7 +64,7 @@ std::vector<Strategy> strategies(const Network& network) {
 }
 
 TEST(LowerInference, GivesTheSameProgramsFromTypesAsFromNumbers) {
-  const Network networks[] = {
+  const NetworkCase networks[] = {
       {"gpt2", {"vocabulary=96", "positions=16", "width=64", "layers=2", "heads=4"}, {{2, 8}}},
       {"llama", {"vocabulary=96", "width=64", "layers=2", "heads=4", "kv_heads=2", "inner=128"}, {{2, 8}}},
       {"vit", {"size=32", "patch=8", "width=64", "layers=2", "heads=4", "classes=10"}, {{2, 3, 32, 32}}},
@@ -72,7 +72,7 @@ TEST(LowerInference, GivesTheSameProgramsFromTypesAsFromNumbers) {
       {"cnn", {}, {}},
       {"mlp", {}, {}},
   };
-  for (Network network : networks) {
+  for (NetworkCase network : networks) {
     model::RandomParams random(0);
     model::AbsentParams absent;
     const ir::Graph numbers = graph_of(network, random), types = graph_of(network, absent);
@@ -99,10 +99,10 @@ TEST(LowerInference, GivesTheSameProgramsFromTypesAsFromNumbers) {
 }
 
 TEST(LowerInference, ALlamaOf70BillionParametersTakesNoMemoryForThem) {
-  const Network llama{"llama",
-                      {"vocabulary=128256", "width=8192", "layers=80", "heads=64", "kv_heads=8",
-                       "inner=28672", "is_tied=false"},
-                      {{1, 128}}};
+  const NetworkCase llama{"llama",
+                          {"vocabulary=128256", "width=8192", "layers=80", "heads=64", "kv_heads=8",
+                           "inner=28672", "is_tied=false"},
+                          {{1, 128}}};
   const int64_t before = base::resident_bytes();
   model::AbsentParams absent;
   const ir::Graph graph = graph_of(llama, absent);

@@ -102,6 +102,13 @@ ir::ValueId Rewriter::reshaped_weight(ir::ValueId id, const tensor::Dims& to, co
   return add("reshape", {id, shape}, {}, from);
 }
 
+ir::ValueId Rewriter::reshaped(ir::ValueId id, const tensor::Dims& to, const std::string& from) {
+  if (dims(id) == to) return id;
+  const ir::ValueId shape = constant(
+      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
+  return add("reshape", {id, shape}, {{"allowzero", int64_t{1}}}, from);
+}
+
 std::optional<std::pair<double, ir::ValueId>> Rewriter::scalar_operand(const ir::Node& node) const {
   const auto split = either(node, [&](ir::ValueId id) { return scalar(id).has_value(); });
   if (!split) return std::nullopt;

@@ -55,6 +55,8 @@ class Rewriter {
   /// Adds a node of the named op with the operands, attributes and source of `like`.
   std::vector<ir::ValueId> add_all(std::string_view op, const ir::Node& like, size_t results);
   ir::ValueId constant(tensor::Tensor data) { return graph_.add_constant(std::move(data)); }
+  /// The value under other extents of equal element count: itself if it has these.
+  ir::ValueId reshaped(ir::ValueId id, const tensor::Dims& to, const std::string& from);
   /// Makes the readers of `from` read `to`, which takes the name of `from`, and updates the use counts of all
   /// nodes that this brings to life or makes dead.
   void replace(ir::ValueId from, ir::ValueId to);

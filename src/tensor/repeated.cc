@@ -12,7 +12,7 @@ namespace trireme::tensor {
 namespace {
 
 /// Unmaps the address range; repetition_of() recognizes such tensors by this type.
-struct Unmap {
+struct UnmapRepeated {
   size_t bytes;
   Repetition repetition;
   void operator()(const void* at) const { ::munmap(const_cast<void*>(at), bytes); }
@@ -56,7 +56,7 @@ Tensor repeated(const Tensor& block, int64_t first, Dims dims) {
   if (at == MAP_FAILED) BlockFile::fail("addresses", bytes);
   first %= count;
   const std::shared_ptr<const void> owner(static_cast<const void*>(at),
-                                          Unmap{static_cast<size_t>(bytes), {block, first}});
+                                          UnmapRepeated{static_cast<size_t>(bytes), {block, first}});
   int64_t from = bytes_of(block.dtype(), first);
   for (int64_t done = 0; done < bytes;) {
     const int64_t part = std::min(bytes - done, block.bytes() - from);
@@ -72,7 +72,7 @@ Tensor repeated(const Tensor& block, int64_t first, Dims dims) {
 }
 
 Repetition repetition_of(const Tensor& tensor) {
-  const auto* made = std::get_deleter<Unmap>(tensor.owner());
+  const auto* made = std::get_deleter<UnmapRepeated>(tensor.owner());
   if (made == nullptr || tensor.dtype() != made->repetition.block.dtype()) return {};
   const auto bytes = static_cast<size_t>(tensor.bytes());
   const auto unit = static_cast<size_t>(bytes_of(tensor.dtype(), kRepeatedUnit));

@@ -12,7 +12,7 @@ namespace trireme::tensor {
 namespace {
 
 /// Unmaps the address range; source_of() recognizes such tensors by this type.
-struct Unmap {
+struct UnmapRounded {
   size_t bytes;
   DType type;
   Tensor source;
@@ -28,13 +28,13 @@ Tensor rounded_later(const Tensor& source, DType type) {
   void* at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED)
     base::fail(base::ErrorCode::exhausted, "no addresses for a rounded weight of ", bytes, " bytes");
-  const std::shared_ptr<const void> owner(static_cast<const void*>(at), Unmap{bytes, type, source});
+  const std::shared_ptr<const void> owner(static_cast<const void*>(at), UnmapRounded{bytes, type, source});
   return Tensor::view(type, source.dims(), {static_cast<const std::byte*>(at), bytes}, owner);
 }
 
 Tensor source_of(const Tensor& tensor) {
   if (!tensor.defined()) return {};
-  const auto* made = std::get_deleter<Unmap>(tensor.owner());
+  const auto* made = std::get_deleter<UnmapRounded>(tensor.owner());
   const bool is_whole =
       made != nullptr && tensor.dtype() == made->type && static_cast<size_t>(tensor.bytes()) == made->bytes;
   return is_whole ? made->source.reshaped(tensor.dims()) : Tensor();

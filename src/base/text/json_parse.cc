@@ -29,7 +29,7 @@ struct ReaderMemory {
   }
   static void Free(void* old) { std::free(old); }
 };
-using Reader = rapidjson::GenericReader<rapidjson::UTF8<>, rapidjson::UTF8<>, ReaderMemory>;
+using JsonReader = rapidjson::GenericReader<rapidjson::UTF8<>, rapidjson::UTF8<>, ReaderMemory>;
 
 /// Input for the reader: bytes without a terminator. Reads as NUL past the end.
 struct TextStream {
@@ -225,7 +225,7 @@ void parse_json(std::string_view text, JsonHandler& handler, const JsonLimits& l
   TextStream stream{text.data(), text.data(), text.data() + text.size()};
   Adapter adapter(handler, limits, stream);
   constexpr unsigned kFlags = rapidjson::kParseIterativeFlag | rapidjson::kParseValidateEncodingFlag;
-  Reader reader;
+  JsonReader reader;
   const rapidjson::ParseResult result =
       limits.nan_and_infinity ? reader.Parse<kFlags | rapidjson::kParseNanAndInfFlag>(stream, adapter)
                               : reader.Parse<kFlags>(stream, adapter);

@@ -15,7 +15,7 @@
 namespace trireme::base {
 namespace {
 
-std::string error_of(std::string_view text, const JsonLimits& limits = {}) {
+std::string json_error(std::string_view text, const JsonLimits& limits = {}) {
   try {
     parse_json(text, limits);
   } catch (const Error& e) {
@@ -60,7 +60,7 @@ TEST(Json, EqualKeysWithoutNumberAreReadInTimeOfTheirSize) {
     std::string text = "{";
     for (int64_t i = 0; i < members; ++i) text += "\"k\":0,";
     text.back() = '}';
-    EXPECT_NE(error_of(text).find("duplicate key 'k'"), std::string::npos);
+    EXPECT_NE(json_error(text).find("duplicate key 'k'"), std::string::npos);
   };
   EXPECT_LT(tests::growth_over_eight(20'000, read), tests::kMostLinearGrowth);
 }
@@ -124,7 +124,7 @@ TEST(Json, NumbersAreExact) {
   EXPECT_EQ(parse_json("9223372036854775807").as_int(), std::numeric_limits<int64_t>::max());
   EXPECT_EQ(parse_json("9223372036854775808").as_uint(), 9223372036854775808ull);
   EXPECT_EQ(parse_json("18446744073709551616").as_double(), 18446744073709551616.0);
-  EXPECT_NE(error_of("1e400"), "");
+  EXPECT_NE(json_error("1e400"), "");
   EXPECT_EQ(Json(5.0).dump(), "5.0");
   EXPECT_EQ(Json(1e300).dump(), "1e+300");
 }
@@ -137,7 +137,7 @@ TEST(Json, NanAndInfinityOnlyByOption) {
   EXPECT_EQ(json.at(1).as_double(), infinity);
   EXPECT_EQ(json.at(2).as_double(), -infinity);
   EXPECT_EQ(json.dump({.nan_and_infinity = true}), "[NaN,Infinity,-Infinity,Infinity,1]");
-  EXPECT_NE(error_of("NaN"), "");
+  EXPECT_NE(json_error("NaN"), "");
   EXPECT_THROW(json.dump(), Error);
 }
 
@@ -149,30 +149,30 @@ TEST(Json, StringsAreUtf8AndEscaped) {
   for (const char* bad :
        {"\"\xFF\"", "\"\xC0\x80\"", "\"\xED\xA0\x80\"", "\"\xE2\x82\"", "\"\xF4\x90\x80\x80\"", R"("\ud800")",
         R"("\udc00")", R"("\ud800\u0041")", "\"\n\"", "{\"\\udfff\":1}"}) {
-    EXPECT_NE(error_of(bad), "") << bad;
+    EXPECT_NE(json_error(bad), "") << bad;
   }
   // Output is always valid UTF-8, even where a string holds invalid bytes.
   EXPECT_EQ(Json("a\xFFz\xE2\x82").dump(), "\"a\xEF\xBF\xBDz\xEF\xBF\xBD\"");
 }
 
 TEST(Json, RefusesWithReasonAndPlace) {
-  EXPECT_NE(error_of(std::string(101, '[') + std::string(101, ']'))
+  EXPECT_NE(json_error(std::string(101, '[') + std::string(101, ']'))
                 .find("JSON nesting depth exceeds maximum allowed limit (100)"),
             std::string::npos);
-  EXPECT_EQ(error_of(std::string(100, '[') + std::string(100, ']')), "");
-  EXPECT_NE(error_of(std::string(3000000, '[')), "");
-  EXPECT_NE(error_of(R"({"a":1,"b":{"a":2},"a":3})").find("duplicate key 'a'"), std::string::npos);
-  EXPECT_EQ(error_of(R"([{"a":1},{"a":1,"b":{"a":2}}])"), "");
-  EXPECT_NE(error_of("[1, 2,]").find("6"), std::string::npos);
+  EXPECT_EQ(json_error(std::string(100, '[') + std::string(100, ']')), "");
+  EXPECT_NE(json_error(std::string(3000000, '[')), "");
+  EXPECT_NE(json_error(R"({"a":1,"b":{"a":2},"a":3})").find("duplicate key 'a'"), std::string::npos);
+  EXPECT_EQ(json_error(R"([{"a":1},{"a":1,"b":{"a":2}}])"), "");
+  EXPECT_NE(json_error("[1, 2,]").find("6"), std::string::npos);
   std::string keys = "{\"\":0";
   for (int i = 0; i < 2'000'000; ++i) keys += ",\"\":0";
-  EXPECT_NE(error_of(keys).find("too many keys"), std::string::npos);
-  EXPECT_NE(error_of("[1]", {.size_bytes = 2}).find("too large"), std::string::npos);
+  EXPECT_NE(json_error(keys).find("too many keys"), std::string::npos);
+  EXPECT_NE(json_error("[1]", {.size_bytes = 2}).find("too large"), std::string::npos);
   for (const std::string& bad :
        {std::string(""), std::string(" "), std::string("{}x"), std::string("[1] [2]"), std::string("{}\0", 3),
         std::string("{\"a\" 1}"), std::string("01"), std::string("+1"), std::string("'a'"),
         std::string("tru"), std::string("{a:1}"), std::string("1.")}) {
-    EXPECT_NE(error_of(bad), "") << bad;
+    EXPECT_NE(json_error(bad), "") << bad;
   }
 }
 

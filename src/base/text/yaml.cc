@@ -50,9 +50,9 @@ Json plain(const std::string& text) {
   return text;
 }
 
-class Reader {
+class YamlReader {
  public:
-  explicit Reader(YamlDocument& document) : document_(document) {}
+  explicit YamlReader(YamlDocument& document) : document_(document) {}
 
   Json read(const YAML::Node& node, const std::string& path, int depth) {
     require(depth <= kMaxDepth, "line ", line_of(node), ": nested deeper than ", kMaxDepth);
@@ -191,7 +191,7 @@ YamlDocument parse_yaml(std::string_view text) {
   try {
     require_one_document(text);
     const YAML::Node root = YAML::Load(std::string(text));
-    if (root.IsDefined()) document.value = Reader(document).read(root, "", 0);
+    if (root.IsDefined()) document.value = YamlReader(document).read(root, "", 0);
   } catch (const YAML::Exception& e) {
     fail_invalid("line ", e.mark.line + 1, ": ", e.msg);
   }

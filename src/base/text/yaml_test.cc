@@ -8,7 +8,7 @@
 namespace trireme::base {
 namespace {
 
-std::string error_of(std::string_view text) {
+std::string yaml_error(std::string_view text) {
   try {
     parse_yaml(text);
   } catch (const Error& e) {
@@ -50,21 +50,21 @@ TEST(Yaml, KnowsTheLineOfEveryValue) {
 }
 
 TEST(Yaml, RefusesWithTheLine) {
-  EXPECT_NE(error_of("a: 1\nb: 2\na: 3\n").find("line 3: key 'a' stands twice"), std::string::npos);
-  EXPECT_NE(error_of("a: [1, 2\nb: 3").find("line "), std::string::npos);
-  EXPECT_NE(error_of("a: 1\n---\nb: 2\n").find("one document"), std::string::npos);
-  EXPECT_NE(error_of("#'ev:ev: x, dr x, dro-\n ,"), "");  // LoadAll of the library never returns for this
-  EXPECT_NE(error_of("'a'\n ,"), "");
-  EXPECT_NE(error_of("? [1, 2]\n: 3\n").find("plain word"), std::string::npos);
-  EXPECT_NE(error_of("a: *nowhere\n"), "");
-  EXPECT_NE(error_of(std::string(200, '[') + std::string(200, ']')), "");
+  EXPECT_NE(yaml_error("a: 1\nb: 2\na: 3\n").find("line 3: key 'a' stands twice"), std::string::npos);
+  EXPECT_NE(yaml_error("a: [1, 2\nb: 3").find("line "), std::string::npos);
+  EXPECT_NE(yaml_error("a: 1\n---\nb: 2\n").find("one document"), std::string::npos);
+  EXPECT_NE(yaml_error("#'ev:ev: x, dr x, dro-\n ,"), "");  // LoadAll of the library never returns for this
+  EXPECT_NE(yaml_error("'a'\n ,"), "");
+  EXPECT_NE(yaml_error("? [1, 2]\n: 3\n").find("plain word"), std::string::npos);
+  EXPECT_NE(yaml_error("a: *nowhere\n"), "");
+  EXPECT_NE(yaml_error(std::string(200, '[') + std::string(200, ']')), "");
   std::string laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 9; ++i) {
     laughs += concat("a", i, ": &a", i, " [");
     for (int k = 0; k < 10; ++k) laughs += concat(k ? ", *a" : "*a", i - 1);
     laughs += "]\n";
   }
-  EXPECT_NE(error_of(laughs).find("more than"), std::string::npos);
+  EXPECT_NE(yaml_error(laughs).find("more than"), std::string::npos);
 }
 
 TEST(Yaml, WritesWhatItReads) {

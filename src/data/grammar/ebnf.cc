@@ -10,7 +10,7 @@ namespace trireme::data {
 namespace {
 
 using Row = Grammar::Row;
-constexpr int kDeepest = 100;
+constexpr int kDeepestEbnf = 100;
 
 bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
@@ -80,7 +80,7 @@ class EbnfReader {
   }
 
   std::vector<Row> alternatives(bool in_group) {
-    if (++depth_ > kDeepest) fail("nested too deeply");
+    if (++depth_ > kDeepestEbnf) fail("nested too deeply");
     std::vector<Row> rows{sequence(in_group)};
     while (peek() == '|') {
       ++at_;

@@ -11,7 +11,7 @@ namespace {
 
 using Range = GrammarBuilder::Range;
 using Row = Grammar::Row;
-constexpr int kDeepest = 100;
+constexpr int kDeepestRegex = 100;
 constexpr int64_t kMostTimes = 10000;
 
 class RegexReader {
@@ -40,7 +40,7 @@ class RegexReader {
   }
 
   Row alternatives() {
-    if (++depth_ > kDeepest) fail("nested too deeply");
+    if (++depth_ > kDeepestRegex) fail("nested too deeply");
     std::vector<Row> rows{sequence()};
     while (peek() == '|' && has()) {
       ++at_;

@@ -12,7 +12,7 @@ namespace {
 using base::Json;
 using Row = Grammar::Row;
 
-constexpr int kDeepest = 64;
+constexpr int kDeepestSchema = 64;
 constexpr int64_t kMostItems = 10000;
 
 /// Keywords that do not restrict which values are allowed.
@@ -102,7 +102,8 @@ class SchemaReader {
   }
 
   Row value(const Json& schema) {
-    if (++depth_ > kDeepest) base::fail_invalid("JSON schema: nested more than ", kDeepest, " deep");
+    if (++depth_ > kDeepestSchema)
+      base::fail_invalid("JSON schema: nested more than ", kDeepestSchema, " deep");
     Row row = inner_value(schema);
     --depth_;
     return row;

@@ -18,11 +18,11 @@ namespace {
 
 // An arithmetic coder spends almost nothing on a flat block, and a Huffman coder one bit on 64 samples. A
 // file that claims more pixels per byte than this was not written by an encoder.
-constexpr int64_t kPixelsPerByte = 4096;
+constexpr int64_t kJpegPixelsPerByte = 4096;
 constexpr int64_t kScannedPixelsPerByte = 8192, kFreeScannedPixels = 16 << 20;
 constexpr int64_t kFreePixels = 1 << 20;  // 9 MiB with the coefficients: what any file may ask for
 
-struct Reader {
+struct JpegReader {
   jpeg_decompress_struct jpeg{};
   jpeg_error_mgr errors{};
   jpeg_progress_mgr progress{};
@@ -30,17 +30,17 @@ struct Reader {
   char message[JMSG_LENGTH_MAX] = "";
   int64_t max_scans = 0;  // most scans for a picture of this size
 
-  Reader() = default;
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-  ~Reader() { jpeg_destroy_decompress(&jpeg); }  // does nothing to a struct that is still zero
+  JpegReader() = default;
+  JpegReader(const JpegReader&) = delete;
+  JpegReader& operator=(const JpegReader&) = delete;
+  ~JpegReader() { jpeg_destroy_decompress(&jpeg); }  // does nothing to a struct that is still zero
 };
 
-Reader& reader_of(j_common_ptr jpeg) { return *static_cast<Reader*>(jpeg->client_data); }
+JpegReader& reader_of(j_common_ptr jpeg) { return *static_cast<JpegReader*>(jpeg->client_data); }
 
 extern "C" {
 void on_error(j_common_ptr jpeg) {
-  Reader& reader = reader_of(jpeg);
+  JpegReader& reader = reader_of(jpeg);
   (*jpeg->err->format_message)(jpeg, reader.message);
   std::longjmp(reader.jump, 1);
 }
@@ -54,7 +54,7 @@ void on_message(j_common_ptr jpeg, int level) {
 }
 void on_progress(j_common_ptr jpeg) {
   if (!jpeg->is_decompressor) return;
-  Reader& reader = reader_of(jpeg);
+  JpegReader& reader = reader_of(jpeg);
   // The first scan is always allowed.
   if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number <= std::max<int64_t>(1, reader.max_scans))
     return;
@@ -65,7 +65,7 @@ void on_progress(j_common_ptr jpeg) {
 }
 
 /// Reads the header and chooses the output colours. False: `message` says why.
-bool open(Reader& r, std::string_view file) {
+bool open_jpeg(JpegReader& r, std::string_view file) {
   if (setjmp(r.jump) != 0) return false;
   jpeg_create_decompress(&r.jpeg);
   r.jpeg.client_data = &r;  // jpeg_create_decompress() keeps it; set again for clarity
@@ -78,7 +78,7 @@ bool open(Reader& r, std::string_view file) {
 }
 
 /// Decodes all rows into `out` [height, width, 3 or 4]. False: `message` says why.
-bool read_rows(Reader& r, uint8_t* out) {
+bool read_jpeg_rows(JpegReader& r, uint8_t* out) {
   if (setjmp(r.jump) != 0) return false;
   jpeg_start_decompress(&r.jpeg);
   const size_t row_bytes =
@@ -112,19 +112,19 @@ std::vector<uint8_t> from_inverted_cmyk(const std::vector<uint8_t>& cmyk) {
 }  // namespace
 
 Image decode_jpeg(std::string_view file, const ImageLimits& limits) {
-  Reader r;
+  JpegReader r;
   r.jpeg.err = jpeg_std_error(&r.errors);
   r.jpeg.client_data = &r;
   r.errors.error_exit = on_error;
   r.errors.emit_message = on_message;
   r.progress.progress_monitor = on_progress;
-  base::require(open(r, file), "JPEG is broken: ", r.message);
+  base::require(open_jpeg(r, file), "JPEG is broken: ", r.message);
   Image image{r.jpeg.image_height, r.jpeg.image_width, {}};
   // Both sides are below 2^16, so the product does not overflow.
   base::require(image.height * image.width <= limits.max_pixels, "image is too large: ", image.height, "x",
                 image.width, ", limit ", limits.max_pixels, " pixels");
   const int64_t pixels = image.height * image.width;
-  base::require(pixels <= kFreePixels + pixels_in(file.size(), kPixelsPerByte),
+  base::require(pixels <= kFreePixels + pixels_in(file.size(), kJpegPixelsPerByte),
                 "JPEG is cut off: ", image.height, "x", image.width, " in ", file.size(), " bytes");
   // An empty scan costs the file a few bytes, but decoding it costs a pass over the whole picture.
   const int64_t work =
@@ -132,7 +132,7 @@ Image decode_jpeg(std::string_view file, const ImageLimits& limits) {
   r.max_scans = std::min<int64_t>(limits.max_scans, work / std::max<int64_t>(1, pixels));
   const bool four = r.jpeg.out_color_space == JCS_CMYK;
   image.rgb.resize(static_cast<size_t>(image.height * image.width * (four ? 4 : 3)));
-  base::require(read_rows(r, image.rgb.data()), "JPEG is broken: ", r.message);
+  base::require(read_jpeg_rows(r, image.rgb.data()), "JPEG is broken: ", r.message);
   if (four) image.rgb = from_inverted_cmyk(image.rgb);
   return image;
 }

@@ -13,18 +13,18 @@ namespace trireme::data {
 namespace {
 
 // Deflate expands one byte to at most 1032, and a byte can hold eight pixels.
-constexpr int64_t kPixelsPerByte = 1032 * 8;
+constexpr int64_t kPngPixelsPerByte = 1032 * 8;
 
-struct Reader {
+struct PngReader {
   png_structp png = nullptr;
   png_infop info = nullptr;
   std::string_view rest;
   char message[200] = "";
 
-  Reader() = default;
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
-  ~Reader() { png_destroy_read_struct(&png, &info, nullptr); }
+  PngReader() = default;
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+  ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
 };
 
 // Names of chunks, each with its closing zero, as libpng wants them.
@@ -37,13 +37,13 @@ constexpr std::array<png_byte, 10 * 5> kSkipped = [] {
 
 extern "C" {
 void on_png_error(png_structp png, png_const_charp message) {
-  Reader& reader = *static_cast<Reader*>(png_get_error_ptr(png));
+  PngReader& reader = *static_cast<PngReader*>(png_get_error_ptr(png));
   std::snprintf(reader.message, sizeof reader.message, "%s", message);
   png_longjmp(png, 1);
 }
 void on_png_warning(png_structp, png_const_charp) {}
 void on_png_read(png_structp png, png_bytep to, png_size_t size) {
-  Reader& reader = *static_cast<Reader*>(png_get_io_ptr(png));
+  PngReader& reader = *static_cast<PngReader*>(png_get_io_ptr(png));
   if (size > reader.rest.size()) png_error(png, "the file is cut off");
   std::memcpy(to, reader.rest.data(), size);
   reader.rest.remove_prefix(size);
@@ -51,7 +51,7 @@ void on_png_read(png_structp png, png_bytep to, png_size_t size) {
 }
 
 /// Reads the header and asks for 8-bit RGB. False: `message` says why.
-bool open(Reader& r) {
+bool open_png(PngReader& r) {
   if (setjmp(png_jmpbuf(r.png)) != 0) return false;
   png_set_read_fn(r.png, &r, on_png_read);
   // Texts, profiles and the like are skipped: compressed ones expand, and nothing reads them.
@@ -67,7 +67,7 @@ bool open(Reader& r) {
 }
 
 /// Decodes all rows, also interlaced ones, into `out` [height, width, 3]. False: `message` says why.
-bool read_rows(Reader& r, uint8_t* out, size_t height, size_t row_bytes) {
+bool read_png_rows(PngReader& r, uint8_t* out, size_t height, size_t row_bytes) {
   if (setjmp(png_jmpbuf(r.png)) != 0) return false;
   const int passes = png_set_interlace_handling(r.png);
   png_read_update_info(r.png, r.info);
@@ -82,22 +82,22 @@ bool read_rows(Reader& r, uint8_t* out, size_t height, size_t row_bytes) {
 }  // namespace
 
 Image decode_png(std::string_view file, const ImageLimits& limits) {
-  Reader r;
+  PngReader r;
   r.rest = file;
   r.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, on_png_error, on_png_warning);
   base::check(r.png != nullptr, "libpng does not start");
   r.info = png_create_info_struct(r.png);
   base::check(r.info != nullptr, "libpng does not start");
-  base::require(open(r), "PNG is broken: ", r.message);
+  base::require(open_png(r), "PNG is broken: ", r.message);
   Image image{png_get_image_height(r.png, r.info), png_get_image_width(r.png, r.info), {}};
   base::require(image.height <= limits.max_pixels / image.width, "image is too large: ", image.height, "x",
                 image.width, ", limit ", limits.max_pixels, " pixels");
-  base::require(image.height * image.width <= pixels_in(file.size(), kPixelsPerByte),
+  base::require(image.height * image.width <= pixels_in(file.size(), kPngPixelsPerByte),
                 "PNG is cut off: ", image.height, "x", image.width, " in ", file.size(), " bytes");
   image.rgb.resize(static_cast<size_t>(image.height * image.width * 3));
-  base::require(
-      read_rows(r, image.rgb.data(), static_cast<size_t>(image.height), static_cast<size_t>(image.width) * 3),
-      "PNG is broken: ", r.message);
+  base::require(read_png_rows(r, image.rgb.data(), static_cast<size_t>(image.height),
+                              static_cast<size_t>(image.width) * 3),
+                "PNG is broken: ", r.message);
   return image;
 }
 

@@ -32,12 +32,10 @@ const std::vector<std::string>& Batch::texts(std::string_view name) const {
   base::fail(base::ErrorCode::not_found, "batch has no texts '", name, "'");
 }
 
-namespace {
-
 /// Maps batch numbers of this rank to places in the global order. Number 0 is the first batch of epoch 0.
-class Plan {
+class BatchPlan {
  public:
-  Plan(const LoaderOptions& o, int64_t size)
+  BatchPlan(const LoaderOptions& o, int64_t size)
       : rows_(o.batch), size_(size), rank_(o.rank), epochs_(o.epochs), interleave_(o.interleave) {
     require(o.batch > 0 && o.world > 0 && o.rank >= 0 && o.rank < o.world && o.epochs >= 0,
             "loader options do not fit: batch ", o.batch, ", rank ", o.rank, " of ", o.world);
@@ -83,6 +81,8 @@ class Plan {
   int64_t steps_ = 0;   // steps per epoch
 };
 
+namespace {
+
 /// The element type in which a batch stores samples of a type.
 DType batch_dtype(DType type) {
   return type == DType::u8 || tensor::is_float(type) ? DType::f32 : DType::i64;
@@ -110,6 +110,8 @@ void copy_row(const Tensor& from, DType to, std::byte* row) {
   });
 }
 
+}  // namespace
+
 /// Makes batches by number; const, shared by all workers.
 class BatchMaker {
  public:
@@ -121,7 +123,7 @@ class BatchMaker {
     learn_fields(sample_at(0, 0));
   }
 
-  const Plan& plan() const { return plan_; }
+  const BatchPlan& plan() const { return plan_; }
   const LoaderOptions& options() const { return options_; }
   const Dataset& dataset() const { return *dataset_; }
   const std::vector<Field>& fields() const { return fields_; }
@@ -235,17 +237,19 @@ class BatchMaker {
   DatasetPtr dataset_;
   LoaderOptions options_;
   Transform transform_;
-  Plan plan_;
+  BatchPlan plan_;
   std::vector<Field> fields_;
 };
 
 /// A batch, or the error that prevented it.
-struct Made {
+struct MadeBatch {
   std::optional<Batch> batch;
   std::optional<base::Error> error;
 };
 
-Made make_guarded(const BatchMaker& maker, int64_t number, const std::atomic<bool>& stop) {
+namespace {
+
+MadeBatch make_guarded(const BatchMaker& maker, int64_t number, const std::atomic<bool>& stop) {
   try {
     return {maker.make(number, stop), {}};
   } catch (const base::Error& e) {
@@ -278,7 +282,7 @@ class Loader::Impl {
     if (failed_) throw base::Error(*failed_);
     if (maker_.plan().is_end(number_)) return std::nullopt;
     const int64_t start_ns = clock_.now_ns();
-    Made made = take();
+    MadeBatch made = take();
     if (made.error) {
       failed_ = made.error;
       stop();
@@ -302,13 +306,13 @@ class Loader::Impl {
  private:
   static constexpr int kMaxWorkers = 1024;
   static constexpr int kMaxPrefetch = 1 << 16;
-  using Queue = base::BoundedQueue<Made>;
+  using Queue = base::BoundedQueue<MadeBatch>;
 
-  Made take() {
+  MadeBatch take() {
     if (maker_.options().workers == 0) return make_guarded(maker_, number_, stopping_);
     if (workers_.empty()) start();
     const auto turn = static_cast<size_t>(number_ - started_at_) % queues_.size();
-    std::optional<Made> made = queues_[turn]->pop();
+    std::optional<MadeBatch> made = queues_[turn]->pop();
     base::check(made.has_value(), "loader worker left without a word");
     return std::move(*made);
   }
@@ -328,7 +332,7 @@ class Loader::Impl {
 
   void work(Queue& queue, int64_t number, int64_t stride) const {
     for (; !stopping_ && !maker_.plan().is_end(number); number += stride) {
-      Made made = make_guarded(maker_, number, stopping_);
+      MadeBatch made = make_guarded(maker_, number, stopping_);
       const bool failed = made.error.has_value();
       if (queue.push(std::move(made)) != base::PushResult::ok || failed) return;
     }
@@ -364,7 +368,7 @@ void Loader::seek(Position position) { impl_->seek(position); }
 int64_t Loader::batches_per_epoch() const { return impl_->maker().plan().batches(); }
 int64_t Loader::steps_per_epoch() const { return impl_->maker().plan().steps(); }
 int64_t Loader::samples_per_epoch() const {
-  const Plan& plan = impl_->maker().plan();
+  const BatchPlan& plan = impl_->maker().plan();
   return std::min(plan.steps() * plan.global_batch(), dataset().size());
 }
 const std::vector<Field>& Loader::fields() const { return impl_->maker().fields(); }

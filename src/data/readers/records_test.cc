@@ -22,7 +22,7 @@ using base::Error;
 using tensor::Dims;
 using tensor::DType;
 
-std::string message_of(const std::function<void()>& body) {
+std::string refusal_of(const std::function<void()>& body) {
   try {
     body();
   } catch (const Error& e) {
@@ -32,9 +32,9 @@ std::string message_of(const std::function<void()>& body) {
   return "no error";
 }
 
-#define EXPECT_SAYS(words, body)                                \
+#define EXPECT_REFUSED(words, body)                             \
   do {                                                          \
-    const std::string said = message_of([&] { (void)(body); }); \
+    const std::string said = refusal_of([&] { (void)(body); }); \
     EXPECT_NE(said.find(words), std::string::npos) << said;     \
   } while (false)
 
@@ -87,12 +87,12 @@ TEST(Tar, RefusesDamage) {
   EXPECT_EQ(list_tar(archive).size(), 1u);
   EXPECT_EQ(list_tar(archive.substr(0, 512 + 700)).size(), 1u);  // padding may be missing
   EXPECT_TRUE(list_tar("").empty());
-  EXPECT_SAYS("cut off", list_tar(archive.substr(0, 1000)));
-  EXPECT_SAYS("cut off", list_tar(archive.substr(0, 100)));
+  EXPECT_REFUSED("cut off", list_tar(archive.substr(0, 1000)));
+  EXPECT_REFUSED("cut off", list_tar(archive.substr(0, 100)));
   std::string damaged = archive;
   damaged[3] = 'X';
-  EXPECT_SAYS("byte 0: not a tar header", list_tar(damaged));
-  EXPECT_SAYS("pax header is damaged", list_tar(tar_member("x", "99 path=a\n", 'x')));
+  EXPECT_REFUSED("byte 0: not a tar header", list_tar(damaged));
+  EXPECT_REFUSED("pax header is damaged", list_tar(tar_member("x", "99 path=a\n", 'x')));
 }
 
 TEST(WebDataset, GroupsNeighboursByKey) {
@@ -108,9 +108,9 @@ TEST(WebDataset, GroupsNeighboursByKey) {
   EXPECT_EQ(set->read(1).tensor("label").data<int64_t>()[0], 3);
   EXPECT_EQ(set->info().fields.size(), 3u);
   const std::string twice = tar_member("a.cls", "1") + tar_member("a.cls", "2");
-  EXPECT_SAYS("same field", open_dataset({.path = {dir.write("t.tar", twice)}}));
+  EXPECT_REFUSED("same field", open_dataset({.path = {dir.write("t.tar", twice)}}));
   const DatasetPtr bad = open_dataset({.path = {dir.write("u.tar", tar_member("a.cls", "x"))}});
-  EXPECT_SAYS("member .cls: not an integer", bad->read(0));
+  EXPECT_REFUSED("member .cls: not an integer", bad->read(0));
 }
 
 TEST(WebDataset, ReadsTheRealShards) {
@@ -183,10 +183,11 @@ TEST(TfRecord, ReadsExamples) {
 
 TEST(TfRecord, RefusesFieldsOfAnotherWireType) {
   // A feature whose list of floats claims to be a varint, and packed floats of five bytes.
-  EXPECT_SAYS("wire type", parse_example(length_delimited(1, feature("x", 2, std::string("\x08\x05", 2)))));
-  EXPECT_SAYS("packed floats take 5 bytes",
-              parse_example(length_delimited(1, feature("x", 2, length_delimited(1, "12345")))));
-  EXPECT_SAYS("wire type", parse_example(std::string("\x08\x05", 2)));
+  EXPECT_REFUSED("wire type",
+                 parse_example(length_delimited(1, feature("x", 2, std::string("\x08\x05", 2)))));
+  EXPECT_REFUSED("packed floats take 5 bytes",
+                 parse_example(length_delimited(1, feature("x", 2, length_delimited(1, "12345")))));
+  EXPECT_REFUSED("wire type", parse_example(std::string("\x08\x05", 2)));
 }
 
 TEST(TfRecord, ReadsTheRealFiles) {
@@ -220,11 +221,11 @@ TEST(Jsonl, LearnsTypesAndKeepsThem) {
   EXPECT_EQ(set->read(1).tensor("m").data<int64_t>()[3], 8);
   EXPECT_EQ(set->read(0).text("o"), "{\"k\":1}");
   EXPECT_EQ(set->read(1).find("o"), nullptr);
-  EXPECT_SAYS("row 0", open_dataset({.path = {dir.write("b.jsonl", "{\"a\": 1")}}));
-  EXPECT_SAYS("not a JSON object", open_dataset({.path = {dir.write("c.jsonl", "[1]")}}));
+  EXPECT_REFUSED("row 0", open_dataset({.path = {dir.write("b.jsonl", "{\"a\": 1")}}));
+  EXPECT_REFUSED("not a JSON object", open_dataset({.path = {dir.write("c.jsonl", "[1]")}}));
   std::string late;
   for (int i = 0; i < 70; ++i) late += i == 69 ? "{\"a\": \"x\"}\n" : "{\"a\": 1}\n";
-  EXPECT_SAYS("member is not i64", open_dataset({.path = {dir.write("d.jsonl", late)}})->read(69));
+  EXPECT_REFUSED("member is not i64", open_dataset({.path = {dir.write("d.jsonl", late)}})->read(69));
   EXPECT_EQ(open_dataset({.path = {dir.write("e.jsonl", "")}})->size(), 0);
 }
 
@@ -282,8 +283,8 @@ TEST(Csv, FollowsRfc4180) {
   const DatasetPtr plain = open_dataset({.path = {dir.write("b.tsv", "x\t1\ny\t2")}, .header = false});
   EXPECT_EQ(plain->size(), 2);
   EXPECT_EQ(plain->read(1).text("0"), "y");
-  EXPECT_SAYS("row 1: CSV row has 1 cells", open_dataset({.path = {dir.write("c.csv", "a,b\n1,2\n3\n")}}));
-  EXPECT_SAYS("quote is not closed", open_dataset({.path = {dir.write("d.csv", "a,b\n1,\"2\n")}}));
+  EXPECT_REFUSED("row 1: CSV row has 1 cells", open_dataset({.path = {dir.write("c.csv", "a,b\n1,2\n3\n")}}));
+  EXPECT_REFUSED("quote is not closed", open_dataset({.path = {dir.write("d.csv", "a,b\n1,\"2\n")}}));
 }
 
 TEST(Csv, ReadsSentencePairs) {
@@ -331,8 +332,8 @@ TEST(Parquet, ReadsTheRealFiles) {
       open_dataset({.path = {file}, .columns = {"fare", "company"}, .label_field = "fare"});
   EXPECT_EQ(two->info().fields.size(), 2u);
   EXPECT_EQ(two->read(0).values.size(), 2u);
-  EXPECT_SAYS("has no column 'fares'", open_dataset({.path = {file}, .columns = {"fares"}}));
-  EXPECT_SAYS("exceed the limit", open_dataset({.path = {file}, .max_unpacked = {1000}}));
+  EXPECT_REFUSED("has no column 'fares'", open_dataset({.path = {file}, .columns = {"fares"}}));
+  EXPECT_REFUSED("exceed the limit", open_dataset({.path = {file}, .max_unpacked = {1000}}));
 }
 
 TEST(Parquet, SurvivesDamagedFiles) {

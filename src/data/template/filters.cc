@@ -75,7 +75,7 @@ Value map(Budget& budget, const Value& in, const CallArguments& a) {
   return out;
 }
 
-Value join(Budget& budget, const Value& in, const CallArguments& a) {
+Value join_elements(Budget& budget, const Value& in, const CallArguments& a) {
   const Value* mark = a.find(0, "d");
   const Value* path = a.find(1, "attribute");
   const std::string between = mark == nullptr ? "" : mark->to_text(budget);
@@ -304,7 +304,7 @@ const std::unordered_map<std::string_view, Filter>& filters() {
       {"selectattr", select<true, true>},
       {"rejectattr", select<true, false>},
       {"map", map},
-      {"join", join},
+      {"join", join_elements},
       {"default", default_value},
       {"d", default_value},
       {"tojson", to_json},

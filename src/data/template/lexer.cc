@@ -9,10 +9,10 @@
 namespace trireme::data::jinja {
 namespace {
 
-using Kind = TemplateToken::Kind;
+using TokenKind = TemplateToken::Kind;
 constexpr size_t kMostSource = size_t{1} << 20;
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
@@ -37,14 +37,14 @@ class Lexer {
 
   std::vector<TemplateToken> run() {
     while (at_ < in_.size()) text();
-    add(Kind::end, "");
+    add(TokenKind::end, "");
     return std::move(out_);
   }
 
  private:
   [[noreturn]] void fail(const char* what) const { base::fail_invalid("template line ", line_, ": ", what); }
   std::string_view rest() const { return std::string_view(in_).substr(at_); }
-  void add(Kind kind, std::string_view what) { out_.push_back({kind, std::string(what), line_}); }
+  void add(TokenKind kind, std::string_view what) { out_.push_back({kind, std::string(what), line_}); }
   void advance(size_t to) {
     line_ += static_cast<int>(std::count(in_.begin() + static_cast<std::ptrdiff_t>(at_),
                                          in_.begin() + static_cast<std::ptrdiff_t>(to), '\n'));
@@ -62,36 +62,36 @@ class Lexer {
     }
     std::string_view text = std::string_view(in_).substr(begin, tag - begin);
     if (tag == in_.size()) {
-      if (!text.empty()) add(Kind::text, text);
+      if (!text.empty()) add(TokenKind::text, text);
       return advance(tag);
     }
     const char kind = in_[tag + 1], sign = tag + 2 < in_.size() ? in_[tag + 2] : '\0';
     text = before_tag(text, kind, sign);
-    if (!text.empty()) add(Kind::text, text);
+    if (!text.empty()) add(TokenKind::text, text);
     advance(tag + 2 + (sign == '-' || (sign == '+' && kind != '{') ? 1 : 0));
     if (kind == '#') return comment();
     if (kind == '%' && raw()) return;
-    add(kind == '%' ? Kind::block_begin : Kind::output_begin, "");
+    add(kind == '%' ? TokenKind::block_begin : TokenKind::output_begin, "");
     inside(kind == '%' ? "%}" : "}}", kind == '%');
   }
 
   /// The part of the text before a tag that is kept.
   std::string_view before_tag(std::string_view text, char kind, char sign) const {
     if (sign == '-') {
-      while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+      while (!text.empty() && is_ascii_space(text.back())) text.remove_suffix(1);
       return text;
     }
     if (sign == '+' || kind == '{') return text;
     const size_t line = text.rfind('\n') + 1;  // 0 if there is no line end
     const bool starts_line = line > 0 || is_line_start_;
     const std::string_view last = text.substr(line);
-    return starts_line && std::all_of(last.begin(), last.end(), is_space) ? text.substr(0, line) : text;
+    return starts_line && std::all_of(last.begin(), last.end(), is_ascii_space) ? text.substr(0, line) : text;
   }
 
   /// After a tag's end: `strips_all` (a minus) skips all white space, `trims` skips one line end.
   void behind_tag(bool strips_all, bool trims) {
     size_t to = at_;
-    while (strips_all && to < in_.size() && is_space(in_[to])) ++to;
+    while (strips_all && to < in_.size() && is_ascii_space(in_[to])) ++to;
     if (!strips_all && trims && to < in_.size() && in_[to] == '\n') ++to;
     advance(to);
     is_line_start_ = at_ > 0 && in_[at_ - 1] == '\n';
@@ -109,7 +109,7 @@ class Lexer {
   bool raw() {
     size_t pos = at_;
     const auto skip_space = [&] {
-      while (pos < in_.size() && is_space(in_[pos])) ++pos;
+      while (pos < in_.size() && is_ascii_space(in_[pos])) ++pos;
     };
     const auto tag_end = [&](std::string_view name) {
       skip_space();
@@ -131,7 +131,7 @@ class Lexer {
       if (left == '-' || left == '+') ++pos;
       if (!tag_end("endraw")) continue;
       const std::string_view text = before_tag(std::string_view(in_).substr(at_, tag - at_), '%', left);
-      if (!text.empty()) add(Kind::text, text);
+      if (!text.empty()) add(TokenKind::text, text);
       const char right = in_[pos - 3];
       advance(pos);
       behind_tag(right == '-', right != '+');
@@ -143,14 +143,14 @@ class Lexer {
   void inside(std::string_view close, bool is_block) {
     int brackets = 0;
     for (;;) {
-      while (at_ < in_.size() && is_space(in_[at_])) advance(at_ + 1);
+      while (at_ < in_.size() && is_ascii_space(in_[at_])) advance(at_ + 1);
       if (at_ >= in_.size()) fail("a tag has no end");
       const char sign = in_[at_];
       const bool is_signed =
           (sign == '-' || (sign == '+' && is_block)) && rest().substr(1).starts_with(close);
       if (brackets == 0 && (is_signed || rest().starts_with(close))) {
         advance(at_ + close.size() + (is_signed ? 1 : 0));
-        add(is_block ? Kind::block_end : Kind::output_end, "");
+        add(is_block ? TokenKind::block_end : TokenKind::output_end, "");
         return behind_tag(is_signed && sign == '-', is_block && !(is_signed && sign == '+'));
       }
       token(brackets);
@@ -162,21 +162,21 @@ class Lexer {
     if (is_name_start(c)) {
       size_t end = at_;
       while (end < in_.size() && (is_name_start(in_[end]) || is_digit(in_[end]))) ++end;
-      add(Kind::name, std::string_view(in_).substr(at_, end - at_));
+      add(TokenKind::name, std::string_view(in_).substr(at_, end - at_));
       return advance(end);
     }
     if (is_digit(c)) return number();
     if (c == '\'' || c == '"') return string(c);
     for (const std::string_view two : {"==", "!=", "<=", ">=", "//", "**"}) {
       if (!rest().starts_with(two)) continue;
-      add(Kind::symbol, two);
+      add(TokenKind::symbol, two);
       return advance(at_ + 2);
     }
     if (std::string_view("+-*/%~<>=()[]{}|,.:").find(c) == std::string_view::npos)
       fail("an unexpected character");
     if (c == '(' || c == '[' || c == '{') ++brackets;
     if ((c == ')' || c == ']' || c == '}') && --brackets < 0) fail("a bracket that was not opened");
-    add(Kind::symbol, rest().substr(0, 1));
+    add(TokenKind::symbol, rest().substr(0, 1));
     advance(at_ + 1);
   }
 
@@ -207,7 +207,7 @@ class Lexer {
         take();
       }
     }
-    add(is_real ? Kind::real : Kind::integer, digits);
+    add(is_real ? TokenKind::real : TokenKind::integer, digits);
     advance(end);
   }
 
@@ -222,7 +222,7 @@ class Lexer {
       escape(at, value);
     }
     if (at >= in_.size()) fail("a string has no end");
-    add(Kind::string, value);
+    add(TokenKind::string, value);
     advance(at + 1);
   }
 

@@ -64,7 +64,7 @@ Value partition(Budget&, const Value& self, const CallArguments& a) {
   return parts;
 }
 
-Value join(Budget& budget, const Value& self, const CallArguments& a) {
+Value join_texts(Budget& budget, const Value& self, const CallArguments& a) {
   std::string out;
   bool is_first = true;
   for (const Value& part : elements_of(argument(a, 0), budget)) {
@@ -142,7 +142,7 @@ const std::unordered_map<std::string_view, Method>& text_methods() {
       {"rfind", find<true>},
       {"partition", partition<false>},
       {"rpartition", partition<true>},
-      {"join", join},
+      {"join", join_texts},
       {"count", count},
       {"isdigit", is_digits},
       {"isspace", is_spaces},

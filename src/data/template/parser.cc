@@ -11,9 +11,9 @@
 namespace trireme::data::jinja {
 namespace {
 
-using Kind = TemplateToken::Kind;
+using TokenKind = TemplateToken::Kind;
 using Node = Expression::Kind;
-constexpr int kDeepest = 200;
+constexpr int kDeepestExpression = 200;
 
 ExpressionPtr node(Node kind, int line, std::string text = {}) {
   auto made = std::make_unique<Expression>();
@@ -36,7 +36,7 @@ class Parser {
 
   Body run() {
     Body body = statements({});
-    if (peek().kind != Kind::end) fail("a block that was not opened");
+    if (peek().kind != TokenKind::end) fail("a block that was not opened");
     return body;
   }
 
@@ -45,7 +45,7 @@ class Parser {
   class Level {
    public:
     explicit Level(Parser& parser) : parser_(parser) {
-      if (++parser_.depth_ > kDeepest) parser_.fail("nested too deeply");
+      if (++parser_.depth_ > kDeepestExpression) parser_.fail("nested too deeply");
     }
     ~Level() { --parser_.depth_; }
 
@@ -69,12 +69,12 @@ class Parser {
   void expect(std::string_view text) {
     if (!accept(text)) fail(base::concat("'", text, "' expected"));
   }
-  void expect(Kind kind) {
+  void expect(TokenKind kind) {
     if (peek().kind != kind) fail("the end of the tag expected");
     ++at_;
   }
   std::string name() {
-    if (peek().kind != Kind::name) fail("a name expected");
+    if (peek().kind != TokenKind::name) fail("a name expected");
     return take().text;
   }
 
@@ -87,9 +87,9 @@ class Parser {
   void macro(Statement& s);
   std::vector<std::string> targets();
   void end_block(std::string_view end) {
-    expect(Kind::block_begin);
+    expect(TokenKind::block_begin);
     expect(end);
-    expect(Kind::block_end);
+    expect(TokenKind::block_end);
   }
 
   ExpressionPtr expression();
@@ -122,21 +122,21 @@ class Parser {
 Body Parser::statements(std::initializer_list<std::string_view> ends) {
   const Level level(*this);
   Body body;
-  while (peek().kind != Kind::end) {
+  while (peek().kind != TokenKind::end) {
     auto made = std::make_unique<Statement>();
     made->line = peek().line;
-    if (peek().kind == Kind::text) {
+    if (peek().kind == TokenKind::text) {
       made->text = take().text;
-    } else if (peek().kind == Kind::output_begin) {
+    } else if (peek().kind == TokenKind::output_begin) {
       ++at_;
       made->kind = Statement::Kind::output;
       made->expression = tuple();
-      expect(Kind::output_end);
+      expect(TokenKind::output_end);
     } else {
       if (std::any_of(ends.begin(), ends.end(), [&](auto end) { return peek(1).is(end); })) return body;
       if (peek(1).text.starts_with("end") || peek(1).is("else") || peek(1).is("elif"))
         fail("no block to end");
-      expect(Kind::block_begin);
+      expect(TokenKind::block_begin);
       made = block();
     }
     body.push_back(std::move(made));
@@ -162,10 +162,10 @@ std::unique_ptr<Statement> Parser::block() {
   } else if (kind == "break" || kind == "continue") {
     if (loops_ == 0) fail("a break or continue outside of a loop");
     s.kind = kind == "break" ? Is::stop : Is::skip;
-    expect(Kind::block_end);
+    expect(TokenKind::block_end);
   } else if (kind == "generation") {
     s.kind = Is::generation;
-    expect(Kind::block_end);
+    expect(TokenKind::block_end);
     s.body = statements({"endgeneration"});
     end_block("endgeneration");
   } else if (kind == "filter") {
@@ -173,7 +173,7 @@ std::unique_ptr<Statement> Parser::block() {
     ExpressionPtr first = node_of(Node::filter, s.line, name(), ExpressionPtr());
     if (accept("(")) first->arguments = arguments();
     s.expression = filters(std::move(first));
-    expect(Kind::block_end);
+    expect(TokenKind::block_end);
     s.body = statements({"endfilter"});
     end_block("endfilter");
   } else {
@@ -186,16 +186,16 @@ void Parser::branch(Statement& s) {
   const Level level(*this);
   s.kind = Statement::Kind::branch;
   s.expression = tuple();
-  expect(Kind::block_end);
+  expect(TokenKind::block_end);
   s.body = statements({"elif", "else", "endif"});
-  expect(Kind::block_begin);
+  expect(TokenKind::block_begin);
   const std::string next = name();
   if (next == "elif") {
     s.otherwise.push_back(std::make_unique<Statement>());
     s.otherwise.back()->line = peek().line;
     return branch(*s.otherwise.back());
   }
-  expect(Kind::block_end);
+  expect(TokenKind::block_end);
   if (next != "else") return;
   s.otherwise = statements({"endif"});
   end_block("endif");
@@ -209,13 +209,13 @@ void Parser::loop(Statement& s) {
   if (peek().is(",")) fail("a list of several values needs brackets");
   if (accept("if")) s.condition = expression();
   if (accept("recursive")) base::fail_unsupported("template line ", s.line, ": a recursive loop");
-  expect(Kind::block_end);
+  expect(TokenKind::block_end);
   ++loops_;
   s.body = statements({"else", "endfor"});
   --loops_;
-  expect(Kind::block_begin);
+  expect(TokenKind::block_begin);
   const std::string next = name();
-  expect(Kind::block_end);
+  expect(TokenKind::block_end);
   if (next != "else") return;
   s.otherwise = statements({"endfor"});
   end_block("endfor");
@@ -230,11 +230,11 @@ void Parser::set(Statement& s) {
   }
   if (accept("=")) {
     s.expression = tuple();
-    return expect(Kind::block_end);
+    return expect(TokenKind::block_end);
   }
   s.kind = Statement::Kind::set_block;
   s.expression = filters(nullptr);
-  expect(Kind::block_end);
+  expect(TokenKind::block_end);
   s.body = statements({"endset"});
   end_block("endset");
 }
@@ -251,21 +251,21 @@ void Parser::macro(Statement& s) {
     s.macro.parameters.push_back(std::move(parameter));
     if (!peek().is(")")) expect(",");
   }
-  expect(Kind::block_end);
+  expect(TokenKind::block_end);
   ++macros_;
   s.macro.body = statements({"endmacro"});
   --macros_;
-  expect(Kind::block_begin);
+  expect(TokenKind::block_begin);
   expect("endmacro");
-  if (peek().kind == Kind::name) ++at_;
-  expect(Kind::block_end);
+  if (peek().kind == TokenKind::name) ++at_;
+  expect(TokenKind::block_end);
 }
 
 std::vector<std::string> Parser::targets() {
   std::vector<std::string> names;
   const bool has_brackets = accept("(");
   do {
-    if (!names.empty() && peek().kind != Kind::name) break;
+    if (!names.empty() && peek().kind != TokenKind::name) break;
     names.push_back(name());
   } while (accept(","));
   if (has_brackets) expect(")");
@@ -278,8 +278,8 @@ ExpressionPtr Parser::tuple() {
   const int line = first->line;
   ExpressionPtr list = node_of(Node::list, line, "", std::move(first));
   while (accept(",")) {
-    const Kind kind = peek().kind;
-    if (kind == Kind::block_end || kind == Kind::output_end || peek().is(")")) break;
+    const TokenKind kind = peek().kind;
+    if (kind == TokenKind::block_end || kind == TokenKind::output_end || peek().is(")")) break;
     list->parts.push_back(expression());
   }
   return list;
@@ -308,7 +308,7 @@ ExpressionPtr Parser::chain(ExpressionPtr (Parser::*next)(),
         std::find_if(operators.begin(), operators.end(), [&](auto op) { return peek().is(op); });
     if (found == operators.end()) return left;
     // A chain becomes a tree that is as deep as the chain is long.
-    if (++links > kDeepest) fail("too many operators in a row");
+    if (++links > kDeepestExpression) fail("too many operators in a row");
     const int line = take().line;
     ExpressionPtr right = (this->*next)();
     left = node_of(Node::binary, line, std::string(*found), std::move(left), std::move(right));
@@ -374,16 +374,16 @@ ExpressionPtr Parser::unary(bool with_filters) {
 ExpressionPtr Parser::string() {
   ExpressionPtr made = node(Node::constant, peek().line);
   std::string text;
-  while (peek().kind == Kind::string) text += take().text;
+  while (peek().kind == TokenKind::string) text += take().text;
   made->value = text;
   return made;
 }
 
 ExpressionPtr Parser::primary() {
   const TemplateToken& token = peek();
-  if (token.kind == Kind::string) return string();
+  if (token.kind == TokenKind::string) return string();
   ExpressionPtr made = node(Node::constant, token.line);
-  if (token.kind == Kind::name) {
+  if (token.kind == TokenKind::name) {
     const std::string word = take().text;
     if (word == "true" || word == "True") {
       made->value = true;
@@ -395,7 +395,7 @@ ExpressionPtr Parser::primary() {
     }
     return made;
   }
-  if (token.kind == Kind::integer) {
+  if (token.kind == TokenKind::integer) {
     int64_t number = 0;
     const auto [end, error] =
         std::from_chars(token.text.data(), token.text.data() + token.text.size(), number);
@@ -404,7 +404,7 @@ ExpressionPtr Parser::primary() {
     made->value = number;
     return made;
   }
-  if (token.kind == Kind::real) {
+  if (token.kind == TokenKind::real) {
     made->value = std::strtod(take().text.c_str(), nullptr);
     return made;
   }
@@ -441,10 +441,10 @@ ExpressionPtr Parser::dict() {
 
 ExpressionPtr Parser::postfix(ExpressionPtr of) {
   for (int links = 0;; ++links) {
-    if (links > kDeepest) fail("too many members in a row");
+    if (links > kDeepestExpression) fail("too many members in a row");
     const int line = peek().line;
     if (accept(".")) {
-      if (peek().kind == Kind::integer) {
+      if (peek().kind == TokenKind::integer) {
         of = node_of(Node::item, line, "", std::move(of), primary());
       } else {
         of = node_of(Node::attribute, line, name(), std::move(of));
@@ -482,7 +482,7 @@ ExpressionPtr Parser::subscript(ExpressionPtr of) {
 
 ExpressionPtr Parser::filters(ExpressionPtr of) {
   for (int links = 0;; ++links) {
-    if (links > kDeepest) fail("too many filters in a row");
+    if (links > kDeepestExpression) fail("too many filters in a row");
     const int line = peek().line;
     if (accept("|")) {
       of = node_of(Node::filter, line, name(), std::move(of));
@@ -501,12 +501,12 @@ ExpressionPtr Parser::test(ExpressionPtr of) {
   const int line = peek().line;
   const bool is_negated = accept("not");
   ExpressionPtr made = node_of(Node::test, line, name(), std::move(of));
-  const Kind next = peek().kind;
-  const bool is_value =
-      next == Kind::string || next == Kind::integer || next == Kind::real || peek().is("[") || peek().is("{");
-  const bool is_name = next == Kind::name && !peek().is("else") && !peek().is("or") && !peek().is("and") &&
-                       !peek().is("is") && !peek().is("if") && !peek().is("in") && !peek().is("not") &&
-                       !peek().is("recursive");
+  const TokenKind next = peek().kind;
+  const bool is_value = next == TokenKind::string || next == TokenKind::integer || next == TokenKind::real ||
+                        peek().is("[") || peek().is("{");
+  const bool is_name = next == TokenKind::name && !peek().is("else") && !peek().is("or") &&
+                       !peek().is("and") && !peek().is("is") && !peek().is("if") && !peek().is("in") &&
+                       !peek().is("not") && !peek().is("recursive");
   if (accept("(")) {
     made->arguments = arguments();
   } else if (is_value || is_name) {
@@ -522,7 +522,7 @@ std::vector<Argument> Parser::arguments() {
     Argument argument;
     if (peek().is("*") || peek().is("**"))
       base::fail_unsupported("template line ", peek().line, ": * before an argument");
-    if (peek().kind == Kind::name && peek(1).is("=")) {
+    if (peek().kind == TokenKind::name && peek(1).is("=")) {
       argument.name = name();
       ++at_;
     } else if (!list.empty() && !list.back().name.empty()) {

@@ -11,7 +11,7 @@
 namespace trireme::data::jinja {
 namespace {
 
-constexpr int kDeepest = 100;
+constexpr int kDeepestValue = 100;
 
 [[noreturn]] void wrong_type(const char* wanted, const Value& value) {
   base::fail_invalid("template: ", wanted, " expected, not ", value.type_name());
@@ -111,13 +111,13 @@ void Budget::take(uint64_t bytes) {
 
 Value::Value(List list) {
   for (const Value& item : list) depth_ = std::max(depth_, item.depth_ + 1);
-  base::require(depth_ <= kDeepest, "template: lists of more than ", kDeepest, " levels");
+  base::require(depth_ <= kDeepestValue, "template: lists of more than ", kDeepestValue, " levels");
   data_ = std::make_shared<const List>(std::move(list));
 }
 
 Value::Value(Dict dict) {
   for (const auto& [key, value] : dict.members()) depth_ = std::max(depth_, value.depth_ + 1);
-  base::require(depth_ <= kDeepest, "template: dictionaries of more than ", kDeepest, " levels");
+  base::require(depth_ <= kDeepestValue, "template: dictionaries of more than ", kDeepestValue, " levels");
   data_ = std::make_shared<const Dict>(std::move(dict));
 }
 
@@ -314,7 +314,7 @@ bool contains(const Value& whole, const Value& item, Budget& budget) {
 
 void append_json(std::string& out, const Value& value, const JsonStyle& style, Budget& budget, int depth) {
   budget.step();
-  base::require(depth <= kDeepest, "template: tojson of more than ", kDeepest, " levels");
+  base::require(depth <= kDeepestValue, "template: tojson of more than ", kDeepestValue, " levels");
   if (value.is_none()) {
     out += "null";
   } else if (value.is_bool()) {

@@ -11,7 +11,6 @@
 namespace trireme::data {
 namespace {
 
-constexpr int32_t kNone = Vocabulary::kNone;
 /// An unknown character costs this much more than the least likely token.
 constexpr double kUnknownPenalty = 10;
 
@@ -40,7 +39,7 @@ class Unigram : public PieceModel {
   struct Node {
     Score score = 0;
     size_t from = SIZE_MAX;
-    int32_t id = kNone;
+    int32_t id = Vocabulary::kNone;
   };
 
   static std::vector<std::string> without_missing(const std::vector<std::string>& tokens,
@@ -100,10 +99,10 @@ class Unigram : public PieceModel {
   }
 
   void append_unknown(std::string_view text, std::vector<int64_t>& ids) const {
-    const auto has_byte = [&](char c) { return byte_ids_[static_cast<uint8_t>(c)] != kNone; };
+    const auto has_byte = [&](char c) { return byte_ids_[static_cast<uint8_t>(c)] != Vocabulary::kNone; };
     if (rules_.byte_fallback && std::all_of(text.begin(), text.end(), has_byte)) {
       for (const char c : text) ids.push_back(byte_ids_[static_cast<uint8_t>(c)]);
-    } else if (rules_.unknown != kNone) {
+    } else if (rules_.unknown != Vocabulary::kNone) {
       ids.push_back(rules_.unknown);
     }
   }

@@ -7,10 +7,8 @@
 namespace trireme::data {
 namespace {
 
-constexpr int32_t kNone = Vocabulary::kNone;
-
 void append_known(int32_t id, std::vector<int64_t>& ids) {
-  if (id != kNone) ids.push_back(id);
+  if (id != Vocabulary::kNone) ids.push_back(id);
 }
 
 class WordPieceModel : public PieceModel {
@@ -24,7 +22,7 @@ class WordPieceModel : public PieceModel {
         std::count_if(word.begin(), word.end(), [](char c) { return (c & 0xC0) != 0x80; });
     bool is_known = static_cast<size_t>(characters) <= rules_.most_characters;
     for (size_t at = 0; is_known && at < word.size();) {
-      int32_t longest = kNone;
+      int32_t longest = Vocabulary::kNone;
       size_t end = at;
       is_known = at == 0 || continuation_.has_value();
       uint32_t node = at == 0 ? PieceTrie::kRoot : continuation_.value_or(PieceTrie::kRoot);
@@ -35,7 +33,7 @@ class WordPieceModel : public PieceModel {
         longest = trie_.piece_at(node);
         end = pos;
       }
-      is_known = longest != kNone;
+      is_known = longest != Vocabulary::kNone;
       if (is_known) ids.push_back(longest);
       at = end;
     }
@@ -56,7 +54,7 @@ class WordLevel : public PieceModel {
       : vocabulary_(tokens), unknown_(unknown) {}
   void append(std::string_view word, std::vector<int64_t>& ids) const override {
     const int32_t id = vocabulary_.find(word);
-    append_known(id == kNone ? unknown_ : id, ids);
+    append_known(id == Vocabulary::kNone ? unknown_ : id, ids);
   }
 
  private:

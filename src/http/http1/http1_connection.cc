@@ -12,6 +12,7 @@
 #include "http/coding.h"
 #include "http/http1/http1_answer.h"
 #include "http/loop.h"
+#include "http/pace.h"
 
 namespace trireme::http {
 namespace {
@@ -20,8 +21,6 @@ constexpr size_t kOutputWindow = size_t{1} << 20;  // with more unsent bytes, no
 constexpr size_t kSmallRestBytes = size_t{64} << 10;
 constexpr size_t kWakeBytes = size_t{1} << 20;
 constexpr int kReadsPerTurn = 32;  // then other connections get their turn
-
-int64_t to_ns(std::chrono::milliseconds t) { return t.count() * 1'000'000; }
 
 PaceLimits reading_pace(const ServerOptions& options) {
   return {.grace_ns = to_ns(options.write_timeout), .bytes_per_second = options.min_body_rate};

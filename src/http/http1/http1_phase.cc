@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "http/pace.h"
+
 namespace trireme::http {
 namespace {
 
 constexpr int64_t kLingerNs = 2'000'000'000;
-
-int64_t to_ns(std::chrono::milliseconds t) { return t.count() * 1'000'000; }
 
 }  // namespace
 

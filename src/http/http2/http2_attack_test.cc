@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "http/http2/http2_connection.h"
+#include "http/http2/test_frame_types.h"
 #include "http/server.h"
 #include "tests/attack.h"
 #include "tests/http2_peer.h"
@@ -26,11 +27,6 @@ using tests::http2_preface;
 /// number of streams is limited; kFreeBytes covers them.
 constexpr double kMostTimes = 12, kFreeSeconds = 0.03, kFreeBytes = 8 << 20, kBytesPerByte = 16;
 constexpr uint64_t kMostResets = 1'000, kMostSettings = 1'000;
-
-/// Frame types and flags of RFC 9113.
-constexpr uint8_t kData = 0, kHeaders = 1, kPriority = 2, kReset = 3, kSettings = 4, kPing = 6, kWindow = 8,
-                  kContinuation = 9;
-constexpr uint8_t kEndStream = 1, kEndHeaders = 4;
 
 std::string number(uint32_t value) {
   std::string out;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "http/http2/http2_library.h"
+#include "http/http2/nghttp_fields.h"
 
 namespace trireme::http {
 namespace {
@@ -16,18 +17,6 @@ namespace {
 constexpr uint32_t kWindowBytes = 64u << 20;  // large: answers are read as they arrive
 constexpr uint32_t kFrameBytes = 1u << 20;
 constexpr size_t kKeptCapacity = size_t{1} << 20;
-
-std::string_view view_of(const uint8_t* bytes, size_t count) {
-  return {reinterpret_cast<const char*>(bytes), count};
-}
-
-nghttp2_nv pair_of(Http2Client::Field field) {
-  const auto bytes = [](std::string_view s) {
-    return reinterpret_cast<uint8_t*>(const_cast<char*>(s.data()));
-  };
-  return {bytes(field.first), bytes(field.second), field.first.size(), field.second.size(),
-          NGHTTP2_NV_FLAG_NONE};
-}
 
 }  // namespace
 

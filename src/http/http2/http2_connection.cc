@@ -7,6 +7,8 @@
 #include <array>
 #include <utility>
 
+#include "http/pace.h"
+
 namespace trireme::http {
 namespace {
 
@@ -19,8 +21,6 @@ constexpr int64_t kLingerNs = 2'000'000'000;
 constexpr int64_t kAnnouncedNs =
     100'000'000;                   // what a client sends before it learns of the end arrives within this
 constexpr int kReadsPerTurn = 32;  // then other connections get their turn
-
-int64_t to_ns(std::chrono::milliseconds t) { return t.count() * 1'000'000; }
 
 }  // namespace
 

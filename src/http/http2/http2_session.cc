@@ -7,18 +7,15 @@
 
 #include "base/error.h"
 #include "http/http2/http2_library.h"
+#include "http/http2/nghttp_fields.h"
 #include "http/http2/nghttp_session.h"
 #include "http/socket.h"
 
 namespace trireme::http {
 namespace {
 
-constexpr size_t kFrameBytes = 16384, kLongFrameBytes = size_t{256} << 10;  // of frames sent
+constexpr size_t kShortFrameBytes = 16384, kLongFrameBytes = size_t{256} << 10;  // of frames sent
 constexpr size_t kFrameHeadBytes = 9;
-
-std::string_view view_of(const uint8_t* bytes, size_t count) {
-  return {reinterpret_cast<const char*>(bytes), count};
-}
 
 }  // namespace
 
@@ -115,7 +112,7 @@ struct Http2Session::Callbacks {
     Http2Session& s = self(user);
     const Http2Stream* stream = s.library_->stream_of(id);
     const size_t unsent = stream == nullptr ? 0 : s.streams_.unsent_bytes(*stream);
-    const auto wanted = static_cast<int64_t>(std::clamp(unsent, kFrameBytes, kLongFrameBytes));
+    const auto wanted = static_cast<int64_t>(std::clamp(unsent, kShortFrameBytes, kLongFrameBytes));
     return std::min({int64_t{connection_left}, int64_t{stream_left}, int64_t{frame_left}, wanted});
   }
 

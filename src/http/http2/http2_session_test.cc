@@ -8,6 +8,7 @@
 #include <random>
 
 #include "http/http2/http2_library.h"
+#include "http/http2/test_frame_types.h"
 #include "http/socket.h"
 #include "tests/http2_peer.h"
 
@@ -19,9 +20,6 @@ using tests::http2_frame;
 using tests::http2_preface;
 using tests::Http2Peer;
 using tests::Http2PeerOptions;
-
-/// Frame types of RFC 9113.
-constexpr uint8_t kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kContinuation = 9;
 
 /// Keeps what it receives; the first `expected` bytes have a fixed place, as in a message of known length.
 class Kept final : public Http2Stream {

@@ -7,19 +7,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "http/http2/nghttp_fields.h"
 
 namespace trireme::http {
-namespace {
-
-nghttp2_nv pair_of(std::string_view name, std::string_view value) {
-  const auto bytes = [](std::string_view s) {
-    return reinterpret_cast<uint8_t*>(const_cast<char*>(s.data()));
-  };
-  return {bytes(name), bytes(value), name.size(), value.size(), NGHTTP2_NV_FLAG_NONE};
-}
-
-}  // namespace
-
 NghttpSession::NghttpSession(const Http2Limits& limits, const NghttpCallbacks& callbacks,
                              std::unique_ptr<Http2Memory> memory)
     : memory_(std::move(memory)), read_body_(callbacks.read_body) {
@@ -78,7 +68,7 @@ void NghttpSession::respond(int32_t id, std::span<const Http2Field> fields, Http
   std::array<nghttp2_nv, 16> pairs;
   base::check(fields.size() <= pairs.size(), "an HTTP/2 answer has too many fields: ", fields.size());
   if (is_lost()) return;
-  for (size_t i = 0; i < fields.size(); ++i) pairs[i] = pair_of(fields[i].first, fields[i].second);
+  for (size_t i = 0; i < fields.size(); ++i) pairs[i] = pair_of(fields[i]);
   nghttp2_data_provider provider{};
   provider.source.ptr = body;
   provider.read_callback = read_body_;
@@ -90,7 +80,7 @@ void NghttpSession::submit_trailers(int32_t id, const Http2Fields& trailers) {
   if (is_lost()) return;
   std::vector<nghttp2_nv> pairs;
   pairs.reserve(trailers.size());
-  for (const auto& [name, value] : trailers) pairs.push_back(pair_of(name, value));
+  for (const auto& [name, value] : trailers) pairs.push_back(pair_of({name, value}));
   nghttp2_submit_trailer(session_, id, pairs.data(), pairs.size());
 }
 

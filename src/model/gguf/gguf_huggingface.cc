@@ -36,7 +36,7 @@ std::vector<std::pair<std::string, Dims>> weights_of(const DecoderConfig& config
   return std::move(params.names);
 }
 
-std::string_view architecture_of(const std::string& model_type) {
+std::string_view architecture_of_type(const std::string& model_type) {
   for (const auto& [type, name] : written_types()) {
     if (type == model_type) return name;
   }
@@ -84,7 +84,7 @@ class Converter {
       : directory_(directory), json_(hf::read_config_json(directory)) {
     const hf::FormRow* row = hf::find_form(json_);
     const std::string type = json_.get_or("model_type", "");
-    name_ = architecture_of(type);
+    name_ = architecture_of_type(type);
     form_ = hf::read_form(*row, json_);
     auto params = std::make_unique<hf::CheckpointParams>(directory, form_.prefix, form_.weights,
                                                          hf::StoredForms{.quantization = form_.quantization});

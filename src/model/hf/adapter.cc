@@ -23,7 +23,7 @@ constexpr size_t kMostConfigBytes = size_t{1} << 20;
 constexpr int64_t kMostRank = 4096;
 
 /// Members that do not change what a trained adapter computes.
-const std::set<std::string_view> kWithoutEffect{
+const std::set<std::string_view> kAdapterKeysWithoutEffect{
     "auto_mapping",        "base_model_name_or_path",
     "exclude_modules",
     "fan_in_fan_out",  // concerns the base; the factors are the same
@@ -102,7 +102,7 @@ Config::Config(const Json& json) {
 }
 
 void Config::read(std::string_view key, const Json& value) {
-  if (key == "r" || key == "lora_alpha" || kWithoutEffect.contains(key)) return;
+  if (key == "r" || key == "lora_alpha" || kAdapterKeysWithoutEffect.contains(key)) return;
   if (key == "peft_type") {
     if (value.as_string() != "LORA") base::fail_unsupported(kConfig, ": peft_type ", value.dump());
   } else if (key == "use_rslora") {
@@ -147,7 +147,7 @@ void Config::check(const std::string& module, int64_t own) const {
                 module, "' is in the file and no target module of ", kConfig);
 }
 
-Config read_config(const std::string& directory) {
+Config read_adapter_config(const std::string& directory) {
   return Config(
       base::parse_json(base::read_file((fs::path(directory) / kConfig).string(), kMostConfigBytes)));
 }
@@ -224,7 +224,7 @@ int64_t Adapter::rank() const {
 }
 
 int64_t adapter_rank(const std::string& directory) {
-  const Config config = read_config(directory);
+  const Config config = read_adapter_config(directory);
   int64_t most = config.rank;
   for (const auto& [end, rank] : config.ranks) most = std::max(most, rank);
   return most;
@@ -238,7 +238,7 @@ Adapter read_adapter(const std::string& directory, const ModuleSizes& modules, c
 
 Adapter read_adapter(const std::string& directory, const ModuleSizes& modules,
                      const std::vector<Joined>& joined) {
-  const Config config = read_config(directory);
+  const Config config = read_adapter_config(directory);
   const Safetensors file = Safetensors::open((fs::path(directory) / kWeights).string());
   Adapter adapter;
   std::set<std::string> known;

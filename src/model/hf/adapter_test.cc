@@ -2,13 +2,13 @@
 #include "model/hf/adapter.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <random>
 
+#include "model/hf/test_scratch.h"
 #include "tests/adapter_files.h"
 
 namespace trireme::model::hf {
@@ -18,16 +18,6 @@ using base::ErrorCode;
 using base::Json;
 using tensor::DType;
 using tensor::Tensor;
-
-struct Scratch {
-  explicit Scratch(const std::string& name)
-      : path((std::filesystem::temp_directory_path() / ("adapter_test." + name + std::to_string(getpid())))
-                 .string()) {
-    std::filesystem::remove_all(path);
-  }
-  ~Scratch() { std::filesystem::remove_all(path); }
-  std::string path;
-};
 
 const ModuleSizes kModules{{"model.layers.0.self_attn.q_proj", {12, 8}},
                            {"model.layers.0.self_attn.k_proj", {12, 4}},

@@ -14,7 +14,7 @@ namespace {
 using ir::ValueId;
 using zoo::BertHead;
 
-zoo::BertConfig read_config(const base::Json& json) {
+zoo::BertConfig read_bert_config(const base::Json& json) {
   zoo::BertConfig c;
   c.width = need_positive(json, "hidden_size");
   c.layers = need_positive(json, "num_hidden_layers");
@@ -56,7 +56,7 @@ Model load_bert(const std::string& directory, const BertOptions& options) {
   const base::Json json = read_config_json(directory);
   const std::string type = json.get_or("model_type", "");
   if (type != "bert") base::fail_unsupported("Hugging Face model type '", type, "'; supported here: bert");
-  zoo::BertConfig config = read_config(json);
+  zoo::BertConfig config = read_bert_config(json);
   config.has_token_types = options.has_token_types && config.token_types > 1;
   config.head = options.is_encoder ? BertHead::none : saved_head(json, directory);
   config.classes = class_count(json);

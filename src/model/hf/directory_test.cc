@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/files/file.h"
+#include "model/hf/test_scratch.h"
 #include "model/interpret.h"
 #include "model/load/load.h"
 #include "model/zoo/zoo.h"
@@ -19,19 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using tensor::Tensor;
-
-/// A temporary directory that is deleted with the test.
-class Scratch {
- public:
-  explicit Scratch(const std::string& name) : path_(fs::temp_directory_path() / ("trireme_hf_" + name)) {
-    fs::remove_all(path_);
-  }
-  ~Scratch() { fs::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
 
 TEST(HfDirectory, Stories260kContinuesAsItsReference) {
   const auto dir = tests::shared_data("llm/stories260K");
@@ -95,8 +83,8 @@ TEST(HfDirectory, WhatIsSavedIsLoaded) {
     SCOPED_TRACE(c[0] + " " + c.back());
     const Model built = zoo::build(c[0], std::span(c).subspan(1));
     const Scratch scratch(c[0]);
-    save_directory(built, scratch.path());
-    const Model loaded = load_model(scratch.path());
+    save_directory(built, scratch.path);
+    const Model loaded = load_model(scratch.path);
     EXPECT_EQ(loaded.format, "huggingface");
     ASSERT_EQ(loaded.graph.output_names(), built.graph.output_names());
     const auto want = interpret(built.graph, inputs_of(built.graph));
@@ -109,18 +97,18 @@ TEST(HfDirectory, TokenizersComeAlong) {
   const Scratch from("from"), to("to");
   const std::vector<std::string> small{"layers=1", "width=8", "heads=2", "vocabulary=11", "positions=8"};
   Model model = zoo::build("gpt2", small);
-  fs::create_directories(from.path());
-  base::write_file_atomic(from.path() + "/vocab.json", "{}");
-  save_directory(model, to.path(), {.companions = from.path()});
-  EXPECT_EQ(base::read_file(to.path() + "/vocab.json"), "{}");
+  fs::create_directories(from.path);
+  base::write_file_atomic(from.path + "/vocab.json", "{}");
+  save_directory(model, to.path, {.companions = from.path});
+  EXPECT_EQ(base::read_file(to.path + "/vocab.json"), "{}");
 }
 
 TEST(HfDirectory, ShardsAreOneCheckpoint) {
   const Scratch scratch("shards");
   const std::vector<std::string> small{"layers=2", "width=8", "heads=2", "vocabulary=11", "positions=8"};
   const Model built = zoo::build("bert", small);
-  save_directory(built, scratch.path());
-  const fs::path root(scratch.path());
+  save_directory(built, scratch.path);
+  const fs::path root(scratch.path);
   NamedTensors first, second;
   base::Json map = base::Json::object();
   {
@@ -137,9 +125,9 @@ TEST(HfDirectory, ShardsAreOneCheckpoint) {
   const base::Json index = base::Json::object({{"weight_map", map}});
   base::write_file_atomic((root / "model.safetensors.index.json").string(), index.dump());
   const auto want = interpret(built.graph, inputs_of(built.graph));
-  EXPECT_TRUE(interpret(load_model(scratch.path()).graph, inputs_of(built.graph))[0].same_as(want[0]));
+  EXPECT_TRUE(interpret(load_model(scratch.path).graph, inputs_of(built.graph))[0].same_as(want[0]));
   fs::remove(root / "model-00002-of-00002.safetensors");
-  EXPECT_THROW(load_model(scratch.path()), base::Error);
+  EXPECT_THROW(load_model(scratch.path), base::Error);
 }
 
 TEST(HfDirectory, EncodersKeepTheirPooler) {
@@ -147,25 +135,25 @@ TEST(HfDirectory, EncodersKeepTheirPooler) {
   const std::vector<std::string> small{"layers=1",  "width=8",       "heads=2",
                                        "head=none", "vocabulary=11", "positions=8"};
   const Model built = zoo::build("bert", small);
-  save_directory(built, from.path());
+  save_directory(built, from.path);
   NamedTensors tensors;
   {
-    const Safetensors whole = Safetensors::open(from.path() + "/model.safetensors");
+    const Safetensors whole = Safetensors::open(from.path + "/model.safetensors");
     for (const auto& [name, t] : whole.tensors()) tensors.emplace_back(name, t.clone());
   }
   tensors.emplace_back("pooler.dense.weight", Tensor::zeros(tensor::DType::f32, {8, 8}));
   tensors.emplace_back("pooler.dense.bias", Tensor::zeros(tensor::DType::f32, {8}));
-  save_safetensors(from.path() + "/model.safetensors", tensors);
-  save_directory(load_model(from.path()), to.path());
-  EXPECT_NE(Safetensors::open(to.path() + "/model.safetensors").find("pooler.dense.weight"), nullptr);
+  save_safetensors(from.path + "/model.safetensors", tensors);
+  save_directory(load_model(from.path), to.path);
+  EXPECT_NE(Safetensors::open(to.path + "/model.safetensors").find("pooler.dense.weight"), nullptr);
 }
 
 TEST(HfDirectory, RefusesWhatTransformersLacks) {
   const Scratch scratch("refused");
-  EXPECT_THROW(save_directory(zoo::build("mlp"), scratch.path()), base::Error);
+  EXPECT_THROW(save_directory(zoo::build("mlp"), scratch.path), base::Error);
   const std::vector<std::string> small{"layers=1", "width=8", "heads=2", "vocabulary=11", "positions=8"};
   try {
-    save_directory(zoo::build("gpt2", small), NamedTensors{}, scratch.path());
+    save_directory(zoo::build("gpt2", small), NamedTensors{}, scratch.path);
     FAIL() << "weights were missing";
   } catch (const base::Error& e) {
     EXPECT_EQ(e.code(), base::ErrorCode::not_found);
@@ -174,11 +162,11 @@ TEST(HfDirectory, RefusesWhatTransformersLacks) {
 
 TEST(HfDirectory, RefusesOptionsByName) {
   const Scratch scratch("options");
-  fs::create_directories(scratch.path());
+  fs::create_directories(scratch.path);
   const auto message = [&](const std::string& config) -> std::string {
-    base::write_file_atomic(scratch.path() + "/config.json", config);
+    base::write_file_atomic(scratch.path + "/config.json", config);
     try {
-      load_directory(scratch.path());
+      load_directory(scratch.path);
     } catch (const base::Error& e) {
       return e.what();
     }

@@ -167,12 +167,12 @@ Results optional_has_element(Emitter& e, PendingNode& n) {
 
 Results optional_get_element(Emitter& e, PendingNode& n) { return {e.emit("Identity", {n.input(0)})}; }
 
-struct Row {
+struct Decomposition {
   std::string_view op;
   size_t operands;
   Results (*build)(Emitter&, PendingNode&);
 };
-constexpr Row kRows[] = {
+constexpr Decomposition kDecompositions[] = {
     {"SwiGLU", 2, swiglu},
     {"CausalConvWithState", 2, causal_conv},
     {"LinearAttention", 3, linear_attention},
@@ -184,7 +184,7 @@ constexpr Row kRows[] = {
 }  // namespace
 
 std::optional<Results> decompose(Emitter& emitter, PendingNode& node) {
-  for (const Row& row : kRows) {
+  for (const Decomposition& row : kDecompositions) {
     if (row.op != node.op_type || find_onnx_op(row.op) != nullptr) continue;
     for (size_t i = 0; i < row.operands; ++i) base::require(node.has_input(i), "the node needs operand ", i);
     return row.build(emitter, node);

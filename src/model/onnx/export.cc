@@ -130,9 +130,9 @@ void write_value_info(pbf_writer& w, const std::string& name, const tensor::Tens
 }
 
 /// Names for the values of one graph, unique among themselves and among the surrounding graphs.
-class Names {
+class ValueNames {
  public:
-  Names(const ir::Graph& g, std::set<std::string>& taken) : names_(g.values().size()), taken_(taken) {
+  ValueNames(const ir::Graph& g, std::set<std::string>& taken) : names_(g.values().size()), taken_(taken) {
     for (ValueId id : g.inputs()) claim(id, g.value(id).name);
     for (size_t i = 0; i < g.outputs().size(); ++i) claim(g.outputs()[i], g.output_names()[i]);
   }
@@ -165,7 +165,7 @@ class Exporter {
   /// `top`: the buffer of the outermost graph, in which the weights are aligned.
   void write_graph(pbf_writer& w, const ir::Graph& g, const std::vector<std::string>& borrowed,
                    std::string* top = nullptr) {
-    Names names(g, taken_);
+    ValueNames names(g, taken_);
     const size_t own_inputs = g.inputs().size() - borrowed.size();
     for (size_t i = 0; i < borrowed.size(); ++i) names.borrow(g.inputs()[own_inputs + i], borrowed[i]);
     for (size_t i = 0; i < g.values().size(); ++i) {
@@ -222,7 +222,7 @@ class Exporter {
     write_attr(attr, t, {});
   }
 
-  void write_node(pbf_writer& w, const ir::Graph& g, const ir::Node& node, Names& names) {
+  void write_node(pbf_writer& w, const ir::Graph& g, const ir::Node& node, ValueNames& names) {
     const bool is_control = node.op->schema.is_control;
     const auto captures = static_cast<size_t>(is_control ? node.attrs.get_int("captures", 0) : 0);
     base::check(captures <= node.in.size(), "more captures than operands");

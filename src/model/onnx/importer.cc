@@ -16,10 +16,9 @@ using tensor::TensorType;
 
 namespace {
 
-constexpr int kMaxDepth = 32;  // nesting of function calls and of bodies
+constexpr int kMaxCallDepth = 32;  // nesting of function calls and of bodies
 constexpr int64_t kMaxNodes =
-    1 << 20;                     // functions that call each other twice would otherwise grow as 2^depth
-constexpr size_t kMaxRank = 64;  // as in NumPy; shape rules may take quadratic time
+    1 << 20;  // functions that call each other twice would otherwise grow as 2^depth
 constexpr std::string_view kDefaultDomain = "ai.onnx";
 
 std::string_view normal_domain(std::string_view domain) { return domain == kDefaultDomain ? "" : domain; }
@@ -270,7 +269,7 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
 }
 
 void Importer::inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope) {
-  base::require(++depth_ <= kMaxDepth, "functions call each other deeper than ", kMaxDepth);
+  base::require(++depth_ <= kMaxCallDepth, "functions call each other deeper than ", kMaxCallDepth);
   // A call costs at least its signature, even if its body is empty.
   node_count_ += static_cast<int64_t>(function.input.size() + function.attribute_proto.size());
   const Opsets opsets = function.opset_import.empty() ? scope.opsets : read_opsets(function.opset_import);

@@ -12,12 +12,12 @@ using tensor::TensorType;
 
 namespace {
 
-using Names = std::unordered_set<std::string_view>;
+using NameSet = std::unordered_set<std::string_view>;
 
 /// Appends to `out` the names that `graph` reads from outside, in the order of first use, and adds them to
 /// `seen`; skips those that are in `seen` already.
-void collect_free(const GraphProto& graph, std::vector<std::string_view>& out, Names& seen) {
-  Names defined;
+void collect_free(const GraphProto& graph, std::vector<std::string_view>& out, NameSet& seen) {
+  NameSet defined;
   for (const ValueInfoProto& info : graph.input) defined.insert(info.name);
   for (const TensorProto& t : graph.initializer) defined.insert(t.name);
   for (const SparseTensorProto& t : graph.sparse_initializer) defined.insert(t.values.name);
@@ -29,7 +29,7 @@ void collect_free(const GraphProto& graph, std::vector<std::string_view>& out, N
     for (const AttributeProto& a : node.attribute) {
       if (a.g == nullptr) continue;
       std::vector<std::string_view> inner;
-      Names inner_seen;
+      NameSet inner_seen;
       collect_free(*a.g, inner, inner_seen);
       for (std::string_view name : inner) read(name);
     }
@@ -50,7 +50,7 @@ Shape without_axis(const Shape& shape, int64_t axis) {
 
 std::vector<std::string_view> free_names(const GraphProto& graph) {
   std::vector<std::string_view> out;
-  Names seen;
+  NameSet seen;
   collect_free(graph, out, seen);
   return out;
 }
@@ -122,7 +122,7 @@ ir::GraphPtr Importer::import_body(const GraphProto& body, const std::vector<Bod
 void Importer::add_bodies(const NodeProto& node, PendingNode& pending, Scope& scope) {
   std::vector<std::pair<std::string, const GraphProto*>> bodies;
   std::vector<std::string_view> captures;
-  Names seen;
+  NameSet seen;
   for (const AttributeProto& given : node.attribute) {
     const AttributeProto* a = resolve(given, scope.call_attrs);
     if (a == nullptr || a->g == nullptr) continue;

@@ -11,7 +11,7 @@ namespace {
 using protozero::pbf_reader;
 using protozero::pbf_wire_type;
 
-constexpr int kMaxDepth = 32;              // nesting of graphs in attributes
+constexpr int kMaxGraphDepth = 32;         // nesting of graphs in attributes
 constexpr int64_t kMaxMessages = 4 << 20;  // nodes, attributes, tensors of a file: bounds memory to ~2 GiB
 
 /// Counts messages, so that a hostile file cannot cause allocations of hundreds of times its size.
@@ -252,7 +252,7 @@ NodeProto read_node(pbf_reader r, Budget& budget) {
 }
 
 GraphProto read_graph(pbf_reader r, Budget& budget) {
-  base::require(++budget.depth <= kMaxDepth, "graphs are nested deeper than ", kMaxDepth);
+  base::require(++budget.depth <= kMaxGraphDepth, "graphs are nested deeper than ", kMaxGraphDepth);
   GraphProto g;
   while (r.next()) {
     switch (r.tag()) {

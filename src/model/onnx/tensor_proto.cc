@@ -17,8 +17,6 @@ using protozero::pbf_wire_type;
 using tensor::DType;
 using tensor::Tensor;
 
-constexpr size_t kMaxRank = 64;  // as in NumPy
-
 struct TypeRow {
   int32_t code;
   DType dtype;

@@ -20,6 +20,9 @@ namespace trireme::model::onnx {
 /// TensorProto.DataType of strings, which no element type stands for.
 inline constexpr int32_t kOnnxString = 8;
 
+/// The most dimensions of a tensor, as in NumPy; shape rules may take quadratic time.
+inline constexpr size_t kMaxRank = 64;
+
 /// TensorProto.DataType -> element type. Throws unsupported naming string, complex and unknown types.
 tensor::DType dtype_from_onnx(int64_t data_type);
 /// Element type -> TensorProto.DataType.

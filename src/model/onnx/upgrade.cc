@@ -10,7 +10,7 @@ namespace {
 
 using ir::ValueId;
 using tensor::DType;
-using Results = std::optional<std::vector<ValueId>>;
+using Upgraded = std::optional<std::vector<ValueId>>;
 
 /// Moves an attribute that is a list of integers to operand `at`, where newer opsets expect it.
 void ints_to_operand(Emitter& e, PendingNode& n, std::string_view attr, size_t at) {
@@ -26,32 +26,32 @@ void number_to_operand(Emitter& e, PendingNode& n, std::string_view attr, size_t
   n.attrs.erase(attr);
 }
 
-Results axes_to_operand(Emitter& e, PendingNode& n) {
+Upgraded axes_to_operand(Emitter& e, PendingNode& n) {
   ints_to_operand(e, n, "axes", 1);
   return std::nullopt;
 }
 
-Results slice_1(Emitter& e, PendingNode& n) {
+Upgraded slice_1(Emitter& e, PendingNode& n) {
   ints_to_operand(e, n, "starts", 1);
   ints_to_operand(e, n, "ends", 2);
   ints_to_operand(e, n, "axes", 3);
   return std::nullopt;
 }
 
-Results pad_1(Emitter& e, PendingNode& n) {
+Upgraded pad_1(Emitter& e, PendingNode& n) {
   if (n.attrs.has("paddings")) n.attrs.set("pads", n.attrs.get_ints("paddings")).erase("paddings");
   ints_to_operand(e, n, "pads", 1);
   number_to_operand(e, n, "value", 2);
   return std::nullopt;
 }
 
-Results clip_1(Emitter& e, PendingNode& n) {
+Upgraded clip_1(Emitter& e, PendingNode& n) {
   number_to_operand(e, n, "min", 1);
   number_to_operand(e, n, "max", 2);
   return std::nullopt;
 }
 
-Results dropout_1(Emitter& e, PendingNode& n) {
+Upgraded dropout_1(Emitter& e, PendingNode& n) {
   if (n.attrs.has("ratio")) {
     n.set_input(
         1, e.constant(tensor::Tensor::scalar<float>(static_cast<float>(n.attrs.get_float("ratio", 0.5)))));
@@ -67,7 +67,7 @@ Results dropout_1(Emitter& e, PendingNode& n) {
 }
 
 /// Before opset 10, k was an attribute.
-Results topk_1(Emitter& e, PendingNode& n) {
+Upgraded topk_1(Emitter& e, PendingNode& n) {
   if (n.attrs.has("k")) n.set_input(1, e.ints({n.attrs.need_int("k")}));
   n.attrs.erase("k");
   return std::nullopt;
@@ -75,7 +75,7 @@ Results topk_1(Emitter& e, PendingNode& n) {
 
 /// Before opset 13, all axes from `axis` (default 1) on counted as one: flatten, apply the op to rows, and
 /// restore the shape.
-Results softmax_1(Emitter& e, PendingNode& n) {
+Upgraded softmax_1(Emitter& e, PendingNode& n) {
   const int64_t axis = n.attrs.get_int("axis", 1);
   const auto& shape = e.type(n.in[0]).shape;
   if (shape.has_rank() && shape.rank() > 0 && ir::normal_axis(axis, shape.rank()) + 1 == shape.rank()) {
@@ -87,21 +87,21 @@ Results softmax_1(Emitter& e, PendingNode& n) {
   return std::vector{e.emit("Reshape", {result, e.emit("Shape", {n.in[0]})})};
 }
 
-Results batch_norm_1(Emitter&, PendingNode& n) {
+Upgraded batch_norm_1(Emitter&, PendingNode& n) {
   if (n.out_count > 1) base::fail_unsupported("BatchNormalization with training outputs before opset 14");
   if (n.attrs.get_int("spatial", 1) != 1) base::fail_unsupported("BatchNormalization with spatial=0");
   for (std::string_view old : {"spatial", "is_test", "consumed_inputs"}) n.attrs.erase(old);
   return std::nullopt;
 }
 
-Results split_1(Emitter& e, PendingNode& n) {
+Upgraded split_1(Emitter& e, PendingNode& n) {
   ints_to_operand(e, n, "split", 1);
   if (!n.has_input(1)) n.attrs.set("num_outputs", static_cast<int64_t>(n.out_count));
   return std::nullopt;
 }
 
 /// Upsample is Resize with fixed rules: asymmetric coordinates, rounding down.
-Results upsample(Emitter& e, PendingNode& n) {
+Upgraded upsample(Emitter& e, PendingNode& n) {
   if (n.attrs.has("scales")) {
     const auto scales = n.attrs.get_floats("scales");
     std::vector<float> values(scales.begin(), scales.end());
@@ -121,10 +121,10 @@ Results upsample(Emitter& e, PendingNode& n) {
   return std::vector{e.emit("Resize", {n.in[0], ir::kNoValue, n.in[1]}, attrs)};
 }
 
-Results resize_10(Emitter& e, PendingNode& n) { return upsample(e, n); }
+Upgraded resize_10(Emitter& e, PendingNode& n) { return upsample(e, n); }
 
 /// While roi and scales were required operands, empty ones stood for absent ones.
-Results resize_11(Emitter& e, PendingNode& n) {
+Upgraded resize_11(Emitter& e, PendingNode& n) {
   for (size_t i = 1; i < n.in.size(); ++i) {
     const tensor::Tensor* known = e.graph().known(n.in[i]);
     if (known != nullptr && known->elements() == 0) n.in[i] = ir::kNoValue;
@@ -135,14 +135,14 @@ Results resize_11(Emitter& e, PendingNode& n) {
   return std::nullopt;
 }
 
-Results scatter(Emitter& e, PendingNode& n) { return std::vector{e.emit("ScatterElements", n.in, n.attrs)}; }
+Upgraded scatter(Emitter& e, PendingNode& n) { return std::vector{e.emit("ScatterElements", n.in, n.attrs)}; }
 
-Results roi_align_10(Emitter&, PendingNode& n) {
+Upgraded roi_align_10(Emitter&, PendingNode& n) {
   n.attrs.set("coordinate_transformation_mode", std::string("output_half_pixel"));
   return std::nullopt;
 }
 
-Results grid_sample_16(Emitter&, PendingNode& n) {
+Upgraded grid_sample_16(Emitter&, PendingNode& n) {
   const std::string mode = n.attrs.get_string("mode", "bilinear");
   if (mode == "bilinear") n.attrs.set("mode", std::string("linear"));
   if (mode == "bicubic") n.attrs.set("mode", std::string("cubic"));
@@ -150,7 +150,7 @@ Results grid_sample_16(Emitter&, PendingNode& n) {
 }
 
 /// Scale and bias were per group and are now per channel: repeats each for all channels of its group.
-Results group_norm_18(Emitter& e, PendingNode& n) {
+Upgraded group_norm_18(Emitter& e, PendingNode& n) {
   const int64_t groups = n.attrs.need_int("num_groups");
   const tensor::Shape& shape = e.type(n.in[0]).shape;
   base::require(groups > 0 && shape.rank() > 1 && shape[1].is_static() && shape[1].value() % groups == 0,
@@ -164,14 +164,14 @@ Results group_norm_18(Emitter& e, PendingNode& n) {
   return std::nullopt;
 }
 
-Results dft_17(Emitter& e, PendingNode& n) {
+Upgraded dft_17(Emitter& e, PendingNode& n) {
   n.set_input(2, e.int_scalar(n.attrs.get_int("axis", 1)));
   n.attrs.erase("axis");
   return std::nullopt;
 }
 
 /// Before opset 7: if `broadcast` is set, operand 1 is aligned at `axis` of operand 0.
-Results broadcast_1(Emitter& e, PendingNode& n) {
+Upgraded broadcast_1(Emitter& e, PendingNode& n) {
   const bool is_on = n.attrs.get_int("broadcast", 0) != 0;
   const bool has_axis = n.attrs.has("axis");
   const int64_t axis = n.attrs.get_int("axis", 0);
@@ -187,7 +187,7 @@ Results broadcast_1(Emitter& e, PendingNode& n) {
 }
 
 /// Before opset 7, the slope had one number per channel.
-Results prelu_1(Emitter& e, PendingNode& n) {
+Upgraded prelu_1(Emitter& e, PendingNode& n) {
   n.attrs.erase("consumed_inputs");
   const size_t rank = e.rank(n.in[0]), slope = e.rank(n.input(1));
   if (slope != 1 || rank < 3) return std::nullopt;
@@ -197,29 +197,29 @@ Results prelu_1(Emitter& e, PendingNode& n) {
   return std::nullopt;
 }
 
-Results reshape_1(Emitter& e, PendingNode& n) {
+Upgraded reshape_1(Emitter& e, PendingNode& n) {
   ints_to_operand(e, n, "shape", 1);
   n.attrs.erase("consumed_inputs");
   return std::nullopt;
 }
 
-Results concat_1(Emitter&, PendingNode& n) {
+Upgraded concat_1(Emitter&, PendingNode& n) {
   if (!n.attrs.has("axis")) n.attrs.set("axis", int64_t{1});
   return std::nullopt;
 }
 
-Results drop_consumed(Emitter&, PendingNode& n) {
+Upgraded drop_consumed(Emitter&, PendingNode& n) {
   n.attrs.erase("consumed_inputs");
   return std::nullopt;
 }
 
-Results gemm_1(Emitter&, PendingNode& n) {
+Upgraded gemm_1(Emitter&, PendingNode& n) {
   n.attrs.erase("broadcast");
   return std::nullopt;
 }
 
 /// Before opset 6, Cast gave its target type by name.
-Results cast_1(Emitter&, PendingNode& n) {
+Upgraded cast_1(Emitter&, PendingNode& n) {
   static constexpr std::array<std::string_view, 17> kNames{
       "UNDEFINED", "FLOAT",   "UINT8",  "INT8",   "UINT16", "INT16",     "INT32",      "INT64",   "STRING",
       "BOOL",      "FLOAT16", "DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16"};
@@ -231,7 +231,7 @@ Results cast_1(Emitter&, PendingNode& n) {
 }
 
 /// The mode CRD (column-row-depth) of opset 28 is another permutation of the same six axes.
-Results space_to_depth(Emitter& e, PendingNode& n) {
+Upgraded space_to_depth(Emitter& e, PendingNode& n) {
   if (n.attrs.get_string("mode", "DCR") != "CRD") {
     n.attrs.erase("mode");
     return std::nullopt;
@@ -248,14 +248,14 @@ Results space_to_depth(Emitter& e, PendingNode& n) {
   return std::vector{e.emit("Reshape", {moved, e.ints({0, c * b * b, h / b, w / b})})};
 }
 
-struct Row {
+struct Upgrade {
   std::string_view op;
   int64_t below;  ///< applies to nodes of opsets before this one
-  Results (*rewrite)(Emitter&, PendingNode&);
+  Upgraded (*rewrite)(Emitter&, PendingNode&);
 };
 
 // The oldest change comes first, because a node passes through every row that applies to it.
-constexpr Row kRows[] = {
+constexpr Upgrade kUpgrades[] = {
     {"Add", 7, broadcast_1},
     {"Sub", 7, broadcast_1},
     {"Mul", 7, broadcast_1},
@@ -328,11 +328,11 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
-Results upgrade(Emitter& emitter, PendingNode& node) {
-  for (const Row& row : kRows) {
+Upgraded upgrade(Emitter& emitter, PendingNode& node) {
+  for (const Upgrade& row : kUpgrades) {
     if (row.op != node.op_type || node.opset >= row.below) continue;
     base::require(!node.in.empty(), "the node has no operands");
-    if (Results results = row.rewrite(emitter, node)) return results;
+    if (Upgraded results = row.rewrite(emitter, node)) return results;
   }
   return std::nullopt;
 }

@@ -61,10 +61,10 @@ struct Match {
 };
 
 /// The most views and sums between product and softmax that are searched.
-constexpr int kMaxSteps = 6;
+constexpr int kMaxStepsToProduct = 6;
 
 /// True if `id` is a product under scalings and at most `steps` views and sums, each with one reader.
-bool leads_to_product(const Rewriter& rw, ValueId id, int steps = kMaxSteps) {
+bool leads_to_product(const Rewriter& rw, ValueId id, int steps = kMaxStepsToProduct) {
   id = strip_scale(rw, id).value;
   if (steps < 0 || !rw.single_use(id)) return false;
   if (rw.producer(id, "matmul")) return true;
@@ -129,7 +129,7 @@ bool heads_fit(const tensor::Dims& q, const tensor::Dims& k, const tensor::Dims&
   return q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[3] == v[2] && (q[1] == k[1] || k[1] == 1);
 }
 
-bool is_f32(const Rewriter& rw, ValueId id, size_t rank) {
+bool is_f32_of_rank(const Rewriter& rw, ValueId id, size_t rank) {
   const auto dims = rw.dims(id);
   return dims && dims->size() == rank && rw.graph().type(id).dtype == tensor::DType::f32;
 }
@@ -223,7 +223,8 @@ Miss gather_headless(Rewriter& rw, const Node& product, const Node& softmax) {
   m.v = product.in[1];
   if (!match_scores(rw, softmax.in[0], *rw.dims(product.in[0]), m)) return kNoProduct;
   if (!m.terms.empty() || m.factor != ir::kNoValue) return "scores without heads are masked";
-  if (!is_f32(rw, m.q, 3) || !is_f32(rw, m.k, 3) || !is_f32(rw, m.v, 3)) return kNoF32;
+  if (!is_f32_of_rank(rw, m.q, 3) || !is_f32_of_rank(rw, m.k, 3) || !is_f32_of_rank(rw, m.v, 3))
+    return kNoF32;
   const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
   if (q[0] != k[0] || k[0] != v[0] || k[2] != v[1]) return unfit(q, k, v);
   if (std::max(q[2], v[2]) > kMaxHeadDim) return wide(q[2], v[2]);
@@ -247,7 +248,8 @@ Miss gather_heads(Rewriter& rw, const Node& product, const Node& softmax) {
   m.v = product.in[1];
   const tensor::Dims scores = *rw.dims(product.in[0]);
   if (!match_scores(rw, softmax.in[0], scores, m)) return kNoProduct;
-  if (!is_f32(rw, m.q, 4) || !is_f32(rw, m.k, 4) || !is_f32(rw, m.v, 4)) return kNoF32;
+  if (!is_f32_of_rank(rw, m.q, 4) || !is_f32_of_rank(rw, m.k, 4) || !is_f32_of_rank(rw, m.v, 4))
+    return kNoF32;
   const tensor::Dims q = *rw.dims(m.q), k = *rw.dims(m.k), v = *rw.dims(m.v);
   if (!heads_fit(q, k, v)) return unfit(q, k, v);
   if (std::max(q[3], v[3]) > kMaxHeadDim) return wide(q[3], v[3]);
@@ -291,21 +293,19 @@ Miss gather_one(Rewriter& rw, const Node& product, const Node& softmax) {
   return base::concat("scores of rank ", scores->size());
 }
 
-bool is_absent(const Node& node, size_t i) { return i >= node.in.size() || node.in[i] == ir::kNoValue; }
-
 /// True if attention_bsnd can express an ONNX Attention node: it has no cache, no window to the right, no key
 /// lengths and no second result.
-bool is_plain(const Rewriter& rw, const Node& node) {
+bool is_plain_attention(const Rewriter& rw, const Node& node) {
   for (size_t i = 1; i < node.out.size(); ++i) {
     if (node.out[i] != ir::kNoValue && rw.uses(node.out[i]) > 0) return false;
   }
-  return is_absent(node, 4) && is_absent(node, 5) && is_absent(node, 6) &&
+  return !node.has_operand(4) && !node.has_operand(5) && !node.has_operand(6) &&
          node.attrs.get_int("right_window_size", -1) < 0;
 }
 
 /// The operand as a mask over all keys for attention_bsnd; kNoValue if absent, nullopt if unsupported.
 std::optional<ValueId> plain_mask(Rewriter& rw, const Node& node, int64_t keys) {
-  if (is_absent(node, 3)) return ir::kNoValue;
+  if (!node.has_operand(3)) return ir::kNoValue;
   const auto dims = rw.dims(node.in[3]);
   const tensor::DType type = rw.graph().type(node.in[3]).dtype;
   if (!dims || dims->empty() || dims->size() > 4 || dims->back() != keys) return std::nullopt;
@@ -315,7 +315,7 @@ std::optional<ValueId> plain_mask(Rewriter& rw, const Node& node, int64_t keys) 
 
 /// Makes ONNX Attention read and write heads without the transposes or reshapes around it.
 bool gather_op(Rewriter& rw, const Node& node) {
-  if (!is_plain(rw, node) || rw.uses(node.out[0]) == 0) return false;
+  if (!is_plain_attention(rw, node) || rw.uses(node.out[0]) == 0) return false;
   std::vector<ValueId> in;
   for (size_t i = 0; i < 3; ++i) {
     const auto dims = rw.dims(node.in[i]);

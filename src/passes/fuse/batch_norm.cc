@@ -63,7 +63,7 @@ Tensor folded_bias(const Tensor* b, const Affine& a) {
 }
 
 /// True if the norm uses given statistics and computes nothing but y.
-bool is_plain(const Rewriter& rw, const ir::Node& bn) {
+bool is_plain_batch_norm(const Rewriter& rw, const ir::Node& bn) {
   if (bn.attrs.get_int("training_mode", 0) != 0) return false;
   for (size_t i = 1; i < bn.out.size(); ++i) {
     if (bn.out[i] != ir::kNoValue && rw.uses(bn.out[i]) > 0) return false;
@@ -72,7 +72,7 @@ bool is_plain(const Rewriter& rw, const ir::Node& bn) {
 }
 
 bool fold_one(Rewriter& rw, const ir::Node& bn) {
-  if (!is_plain(rw, bn)) return false;
+  if (!is_plain_batch_norm(rw, bn)) return false;
   const auto conv = rw.producer(bn.in[0], "conv");
   if (!conv || !rw.single_use(bn.in[0])) return false;
   const Tensor* w = rw.known(conv->in[1]);
@@ -100,7 +100,8 @@ ir::ValueId along_channels(Rewriter& rw, const std::vector<double>& values, size
 
 bool open_one(Rewriter& rw, const ir::Node& bn) {
   const auto dims = rw.dims(bn.in[0]);
-  if (!is_plain(rw, bn) || !dims || dims->size() < 2 || rw.graph().type(bn.in[0]).dtype != tensor::DType::f32)
+  if (!is_plain_batch_norm(rw, bn) || !dims || dims->size() < 2 ||
+      rw.graph().type(bn.in[0]).dtype != tensor::DType::f32)
     return false;
   const std::optional<Affine> a = affine_of(rw, bn);
   if (!a || a->scale.size() != static_cast<size_t>((*dims)[1])) return false;

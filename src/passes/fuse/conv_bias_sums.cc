@@ -2,17 +2,13 @@
 #include "passes/fuse/conv_bias_sums.h"
 
 #include "passes/cpu_kernels.h"
-#include "passes/rewriter.h"
 
 namespace trireme::passes {
-namespace {
 
 bool sums_all_pixels(const Rewriter& rw, const ir::Node& sum) {
   return sum.in.size() == 2 && sum.attrs.get_int("keepdims", 1) == 0 &&
          rw.ints(sum.in[1]) == std::vector<int64_t>{0, 1, 2};
 }
-
-}  // namespace
 
 size_t fuse_conv_bias_sums(ir::Graph& graph) {
   Rewriter rw(graph);

@@ -67,7 +67,7 @@ std::optional<RowProduct> row_product(const Node& node) {
                     .group = node.attrs.get_int("group", 64)};
 }
 
-bool is_plain(const RowProduct& p) {
+bool is_plain_product(const RowProduct& p) {
   return p.node.attrs.get_string("activation", "none") == "none" && p.residual == kNoValue;
 }
 
@@ -114,8 +114,8 @@ class ProductRewriter {
     if (graph().type(node.in[0]) != graph().type(node.out[0])) return false;
     std::optional<RowProduct> gate = product_of(node.in[0]), up = product_of(node.in[1]);
     if (!gate || !up) return false;
-    if (activation.empty() && is_plain(*gate)) std::swap(gate, up);
-    const bool fits = is_plain(*up) && (activation.empty() || is_plain(*gate)) &&
+    if (activation.empty() && is_plain_product(*gate)) std::swap(gate, up);
+    const bool fits = is_plain_product(*up) && (activation.empty() || is_plain_product(*gate)) &&
                       gate->residual == kNoValue && gate->node.in[0] == up->node.in[0] &&
                       gate->bits == up->bits && gate->group == up->group;
     if (!fits) return false;
@@ -162,7 +162,7 @@ class ProductRewriter {
     for (const Node& reader : readers) {
       const std::optional<RowProduct> p = row_product(reader);
       if (!p || p->node.in[0] != norm.out[0] || products.size() == 3) return false;
-      if (readers.size() > 1 && !is_plain(*p)) return false;
+      if (readers.size() > 1 && !is_plain_product(*p)) return false;
       if (!products.empty() && (p->bits != products[0].bits || p->group != products[0].group)) return false;
       products.push_back(*p);
       results.push_back(p->y);

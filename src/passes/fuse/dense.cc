@@ -89,25 +89,15 @@ std::optional<Dense> fusable(const Rewriter& rw, ValueId id) {
   return Dense{*node, *product, *seen};
 }
 
-bool has(const Node& node, size_t i) { return i < node.in.size() && node.in[i] != ir::kNoValue; }
-bool has_activation(const Node& node) { return node.attrs.get_string("activation", "none") != "none"; }
-
 void set_operand(Node& node, size_t i, ValueId id) {
   if (node.in.size() <= i) node.in.resize(i + 1, ir::kNoValue);
   node.in[i] = id;
 }
 
-ValueId viewed(Rewriter& rw, ValueId x, const Dims& to, const std::string& from) {
-  if (rw.dims(x) == to) return x;
-  const ValueId shape = rw.constant(
-      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
-  return rw.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, from);
-}
-
 void rebuild(Rewriter& rw, const Dense& fused, ValueId old) {
   const Node& node = fused.node;
   const ValueId y = rw.add(node.op_name(), node.in, node.attrs, node.from);
-  rw.replace(old, viewed(rw, y, fused.seen, node.from));
+  rw.replace(old, rw.reshaped(y, fused.seen, node.from));
 }
 
 /// Whether a weight of extents `bias` varies only along the columns of the product: it covers the last axes
@@ -130,7 +120,8 @@ bool fuse_bias(Rewriter& rw, const Node& add) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     auto dense = fusable(rw, add.in[side]);
     const auto bias = rw.weight_dims(add.in[1 - side]);
-    if (!dense || !bias || has(dense->node, 2) || has(dense->node, 3) || has_activation(dense->node))
+    if (!dense || !bias || dense->node.has_operand(2) || dense->node.has_operand(3) ||
+        has_activation(dense->node))
       continue;
     if (!is_along_columns(*dense, *bias) || rw.dims(add.out[0]) != dense->seen) continue;
     set_operand(dense->node, 2, rw.reshaped_weight(add.in[1 - side], {dense->product.back()}, add.from));
@@ -146,9 +137,9 @@ bool fuse_residual(Rewriter& rw, const Node& add) {
   for (size_t side : {size_t{0}, size_t{1}}) {
     auto dense = fusable(rw, add.in[side]);
     const ValueId other = add.in[1 - side];
-    if (!dense || has(dense->node, 3) || rw.is_weight(other)) continue;
+    if (!dense || dense->node.has_operand(3) || rw.is_weight(other)) continue;
     if (rw.dims(other) != dense->seen || !is_f32(rw, other)) continue;
-    set_operand(dense->node, 3, viewed(rw, other, dense->product, add.from));
+    set_operand(dense->node, 3, rw.reshaped(other, dense->product, add.from));
     if (has_activation(dense->node)) dense->node.attrs.set("act_before_residual", int64_t{1});
     rebuild(rw, *dense, add.out[0]);
     return true;

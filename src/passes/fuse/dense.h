@@ -15,4 +15,9 @@ size_t fuse_biases(ir::Graph& graph);
 /// Moves bias, activation and residual after linear and conv_nhwc into the operator.
 size_t fuse_epilogues(ir::Graph& graph);
 
+/// Whether the node applies an activation to its result.
+inline bool has_activation(const ir::Node& node) {
+  return node.attrs.get_string("activation", "none") != "none";
+}
+
 }  // namespace trireme::passes

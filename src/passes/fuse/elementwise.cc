@@ -15,7 +15,7 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-constexpr size_t kMaxSteps = 48;  // enough for any activation; bounds the search for a group
+constexpr size_t kMaxFusedSteps = 48;  // enough for any activation; bounds the search for a group
 
 /// The function that a fused step computes for `node`; nullopt unless it is elementwise over f32 with a
 /// fixed, non-empty shape.
@@ -48,12 +48,12 @@ size_t reads_inside(const Rewriter& rw, const Group& group, ValueId id) {
 Group group_above(const Rewriter& rw, uint32_t last) {
   Group group{last};
   const auto dims = rw.dims(rw.graph().node(ir::NodeId(last)).out[0]);
-  for (bool grown = true; grown && group.size() < kMaxSteps;) {
+  for (bool grown = true; grown && group.size() < kMaxFusedSteps;) {
     grown = false;
     for (uint32_t n : Group(group)) {
       const Node node = rw.graph().node(ir::NodeId(n));
       const size_t operands = function_of(rw, node)->operands;
-      for (size_t i = 0; i < operands && group.size() < kMaxSteps; ++i) {
+      for (size_t i = 0; i < operands && group.size() < kMaxFusedSteps; ++i) {
         const Node* above = rw.graph().producer(node.in[i]);
         if (above == nullptr || rw.dims(node.in[i]) != dims || !function_of(rw, *above)) continue;
         if (reads_inside(rw, group, node.in[i]) != rw.uses(node.in[i])) continue;

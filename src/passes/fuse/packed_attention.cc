@@ -14,8 +14,6 @@ struct Part {
   int64_t offset;
 };
 
-constexpr size_t kMaskEnd = 4;  // number of operands of attention_bsnd up to the mask
-
 /// The offset of result `id` of the split along the last axis.
 std::optional<int64_t> offset_in(const Rewriter& rw, const Node& split, ValueId id) {
   int64_t offset = 0;

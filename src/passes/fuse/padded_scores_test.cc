@@ -6,6 +6,7 @@
 #include "ops/grad.h"
 #include "ops/table.h"
 #include "ops/test_grad.h"
+#include "passes/test_counts.h"
 #include "tests/run_kernels.h"
 
 namespace trireme::passes {
@@ -16,14 +17,14 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::Tensor;
 
-struct Form {
+struct HeadForm {
   int64_t classes = 300;
   bool transposed = true, has_bias = false, is_low = false, reads_scores = false;
   const char* loss = "cross_entropy";
 };
 
 /// A head over rows [6, 8]; the outputs are its loss and the gradients of all its operands.
-ir::Graph step_of(const Form& form) {
+ir::Graph head_step(const HeadForm& form) {
   ir::Graph g;
   const auto op = [&](const char* name, std::vector<ValueId> in, ir::Attrs attrs = {}) {
     return g.add1(ops::table().need(name), std::move(in), std::move(attrs), "head");
@@ -76,13 +77,6 @@ std::vector<Tensor> inputs_of(const ir::Graph& g) {
   return in;
 }
 
-size_t count(const ir::Graph& g, std::string_view op, const char* attr = nullptr) {
-  size_t n = 0;
-  for (const ir::Node& node : g.nodes())
-    n += node.op != nullptr && node.op_name() == op && (attr == nullptr || node.attrs.has(attr));
-  return n;
-}
-
 void expect_same_values(const ir::Graph& before, const ir::Graph& after, double tolerance) {
   const std::vector<Tensor> in = inputs_of(before);
   const auto want = ops::testing::run_graph(before, in), got = ops::testing::run_graph(after, in);
@@ -99,8 +93,8 @@ TEST(PadScores, GivesTheSameLossAndGradients) {
   for (const bool transposed : {true, false}) {
     for (const bool has_bias : {true, false}) {
       for (const bool is_low : {true, false}) {
-        const Form form{.transposed = transposed, .has_bias = has_bias, .is_low = is_low};
-        const ir::Graph before = step_of(form);
+        const HeadForm form{.transposed = transposed, .has_bias = has_bias, .is_low = is_low};
+        const ir::Graph before = head_step(form);
         ir::Graph after = before;
         EXPECT_EQ(pad_scores(after), 1u);
         after.sort();
@@ -121,8 +115,9 @@ TEST(PadScores, GivesTheSameLossAndGradients) {
 }
 
 TEST(PadScores, LeavesWhatItMayNotTouch) {
-  for (const Form& form : {Form{.classes = 320}, Form{.classes = 100}, Form{.reads_scores = true}}) {
-    ir::Graph g = step_of(form);
+  for (const HeadForm& form :
+       {HeadForm{.classes = 320}, HeadForm{.classes = 100}, HeadForm{.reads_scores = true}}) {
+    ir::Graph g = head_step(form);
     EXPECT_EQ(pad_scores(g), 0u) << form.classes;
     EXPECT_EQ(count(g, "pad"), 0u);
   }

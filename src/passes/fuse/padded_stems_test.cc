@@ -5,6 +5,7 @@
 
 #include "ops/grad.h"
 #include "ops/table.h"
+#include "passes/test_counts.h"
 
 namespace trireme::passes {
 namespace {
@@ -14,13 +15,13 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::Tensor;
 
-struct Form {
+struct StemForm {
   DType type = DType::bf16;
   int64_t channels = 3, group = 1;
 };
 
 /// A convolution of images [2, 9, 9, channels] with the gradients of weight and (optionally) images.
-ir::Graph step_of(const Form& form, bool wants_images = false) {
+ir::Graph stem_step(const StemForm& form, bool wants_images = false) {
   ir::Graph g;
   const ValueId x = g.add_input("x", {form.type, {2, 9, 9, form.channels}});
   const ValueId w = g.add_state("w", {form.type, Shape{6, form.channels / form.group, 3, 3}});
@@ -41,17 +42,11 @@ ir::Graph step_of(const Form& form, bool wants_images = false) {
   return g;
 }
 
-size_t count(const ir::Graph& g, std::string_view op) {
-  size_t n = 0;
-  for (const ir::Node& node : g.nodes()) n += node.op != nullptr && node.op_name() == op;
-  return n;
-}
-
 TEST(PadStems, GivesConvolutionsEightChannels) {
   for (const DType type : {DType::bf16, DType::f16}) {
     for (const int64_t channels : {1, 3, 7}) {
       for (const bool wants_images : {false, true}) {
-        const ir::Graph before = step_of({.type = type, .channels = channels}, wants_images);
+        const ir::Graph before = stem_step({.type = type, .channels = channels}, wants_images);
         ir::Graph after = before;
         EXPECT_EQ(pad_stems(after), 2u);
         after.sort();
@@ -75,9 +70,9 @@ TEST(PadStems, GivesConvolutionsEightChannels) {
 }
 
 TEST(PadStems, LeavesOthers) {
-  for (const Form& form : {Form{.channels = 8}, Form{.channels = 12}, Form{.type = DType::f32},
-                           Form{.channels = 6, .group = 2}}) {
-    ir::Graph g = step_of(form);
+  for (const StemForm& form : {StemForm{.channels = 8}, StemForm{.channels = 12},
+                               StemForm{.type = DType::f32}, StemForm{.channels = 6, .group = 2}}) {
+    ir::Graph g = stem_step(form);
     EXPECT_EQ(pad_stems(g), 0u);
     EXPECT_EQ(count(g, "pad"), 0u);
   }

@@ -6,6 +6,7 @@
 #include "ops/conv/window.h"
 #include "ops/table.h"
 #include "passes/cpu_kernels.h"
+#include "passes/fuse/conv_bias_sums.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -30,16 +31,11 @@ bool is_two_by_two(const Node& pool, const tensor::Dims& y) {
 }
 
 /// A convolution with only a bias, and a ReLU if the pool's gradient includes one.
-bool is_plain(const Node& conv, bool rectified) {
+bool is_plain_conv(const Node& conv, bool rectified) {
   const bool has_residual = conv.in.size() > 3 && conv.in[3] != ir::kNoValue;
   return !has_residual && conv.attrs.get_int("group", 1) == 1 &&
          conv.attrs.get_string("input_layout", "nhwc") == "nhwc" &&
          conv.attrs.get_string("activation", "none") == (rectified ? "relu" : "none");
-}
-
-bool sums_all_pixels(const Rewriter& rw, const Node& sum) {
-  return sum.in.size() == 2 && sum.attrs.get_int("keepdims", 1) == 0 &&
-         rw.ints(sum.in[1]) == std::vector<int64_t>{0, 1, 2};
 }
 
 /// Takes the readers of the image's gradient into `place`; false if there are others.
@@ -66,7 +62,7 @@ std::optional<Place> find(const Rewriter& rw, const Node& back) {
   const std::optional<Node> conv = rw.producer(back.in[0], "conv_nhwc");
   const auto y = rw.dims(back.in[0]);
   const bool rectified = back.attrs.get_int("rectified", 0) != 0;
-  if (!conv || !y || rw.uses(back.in[0]) != 2 || !is_plain(*conv, rectified) || !is_two_by_two(back, *y))
+  if (!conv || !y || rw.uses(back.in[0]) != 2 || !is_plain_conv(*conv, rectified) || !is_two_by_two(back, *y))
     return std::nullopt;
   Place place{.conv = *conv, .pool = {}, .to_x = {}, .to_w = {}, .sum = {}, .rectifier = {}};
   for (const Node& node : rw.graph().nodes()) {

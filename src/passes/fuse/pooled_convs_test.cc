@@ -5,6 +5,7 @@
 
 #include "ops/test_grad.h"
 #include "passes/fuse/conv_bias_sums.h"
+#include "passes/test_counts.h"
 
 namespace trireme::passes {
 namespace {
@@ -44,12 +45,6 @@ struct Step {
     g.add_output(op("reduce_sum", {dy, axes}, {{"keepdims", int64_t{0}}}), "db");
   }
 };
-
-size_t count(const ir::Graph& g, std::string_view name) {
-  size_t n = 0;
-  for (const ir::Node& node : g.nodes()) n += node.op_name() == name ? 1 : 0;
-  return n;
-}
 
 size_t fuse(ir::Graph& g) {
   const size_t changes = fuse_pooled_convs(g);

@@ -69,8 +69,7 @@ ValueId joined(Rewriter& rw, const Three& parts) {
 }
 
 bool join(Rewriter& rw, const Node& node) {
-  constexpr size_t kMaskEnd =
-      4;  // number of operands of attention_bsnd up to the mask; packed_attention takes no others
+  // packed_attention takes no others.
   if (node.out.size() > 1 || node.in.size() > kMaskEnd) return false;
   const auto q = projection(rw, node.in[0]), k = projection(rw, node.in[1]), v = projection(rw, node.in[2]);
   if (!q || !k || !v || q->x() != k->x() || k->x() != v->x()) return false;

@@ -9,10 +9,6 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 
-bool has(const Node& node, size_t i) { return i < node.in.size() && node.in[i] != ir::kNoValue; }
-
-ValueId operand(const Node& node, size_t i) { return has(node, i) ? node.in[i] : ir::kNoValue; }
-
 bool all_equal(const Node& node, const char* name, int64_t value) {
   const auto list = node.attrs.get_ints(name);
   return std::all_of(list.begin(), list.end(), [&](int64_t v) { return v == value; });
@@ -35,7 +31,7 @@ bool is_pointwise(const Rewriter& rw, const Node& node) {
 /// One filter per channel, without dilation.
 bool is_depthwise(const Rewriter& rw, const Node& node) {
   const tensor::Tensor* w = image_weights(rw, node);
-  if (w == nullptr || has(node, 3)) return false;
+  if (w == nullptr || node.has_operand(3)) return false;
   return w->dims()[1] == 1 && w->dims()[0] == node.attrs.get_int("group", 1) && w->dims()[0] > 1 &&
          all_equal(node, "dilations", 1) && node.attrs.get_string("input_layout", "nhwc") == "nhwc" &&
          rw.dims(node.out[0]).has_value();
@@ -52,19 +48,19 @@ bool gather(Rewriter& rw, const Node& project) {
   }
   in[ops::kSeparableX] = depthwise->in[0];
   in[ops::kSeparableDepthwise] = depthwise->in[1];
-  in[ops::kSeparableDepthwiseBias] = operand(*depthwise, 2);
+  in[ops::kSeparableDepthwiseBias] = depthwise->operand(2);
   ops::set_stage_activation(attrs, "depthwise_", depthwise->attrs);
   in[ops::kSeparableProject] = project.in[1];
-  in[ops::kSeparableProjectBias] = operand(project, 2);
-  in[ops::kSeparableResidual] = operand(project, 3);
+  in[ops::kSeparableProjectBias] = project.operand(2);
+  in[ops::kSeparableResidual] = project.operand(3);
   ops::set_stage_activation(attrs, "", project.attrs);
   if (const int64_t before = project.attrs.get_int("act_before_residual", 0))
     attrs.set("act_before_residual", before);
   const auto expand = rw.producer(depthwise->in[0], "conv_nhwc");
-  if (expand && rw.single_use(depthwise->in[0]) && is_pointwise(rw, *expand) && !has(*expand, 3)) {
+  if (expand && rw.single_use(depthwise->in[0]) && is_pointwise(rw, *expand) && !expand->has_operand(3)) {
     in[ops::kSeparableX] = expand->in[0];
     in[ops::kSeparableExpand] = expand->in[1];
-    in[ops::kSeparableExpandBias] = operand(*expand, 2);
+    in[ops::kSeparableExpandBias] = expand->operand(2);
     ops::set_stage_activation(attrs, "expand_", expand->attrs);
   }
   while (in.back() == ir::kNoValue) in.pop_back();

@@ -1,6 +1,7 @@
 // Fuses ReLUs and residual sums into the batch norms of a training graph.
 #include "passes/fuse/train_norms.h"
 
+#include "passes/fuse/dense.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -15,7 +16,6 @@ std::optional<Node> sole_norm(const Rewriter& rw, ValueId id) {
   return norm && norm->out[0] == id && rw.single_use(id) ? norm : std::nullopt;
 }
 
-bool has_activation(const Node& norm) { return norm.attrs.get_string("activation", "none") != "none"; }
 bool has_residual(const Node& norm) { return norm.in.size() > 3 && norm.in[3] != ir::kNoValue; }
 
 /// Replaces `last` by `norm`, which now computes its result.

@@ -2,6 +2,7 @@
 #include "passes/fuse/train_norms.h"
 
 #include "ops/test_grad.h"
+#include "passes/test_counts.h"
 
 namespace trireme::passes {
 namespace {
@@ -23,12 +24,6 @@ ValueId norm(ir::Graph& g, ValueId x, uint64_t seed) {
 
 ValueId op(ir::Graph& g, const std::string& name, std::vector<ValueId> in) {
   return g.add1(ops::table().need(name), std::move(in));
-}
-
-size_t count(const ir::Graph& g, std::string_view name) {
-  size_t n = 0;
-  for (const ir::Node& node : g.nodes()) n += node.op_name() == name ? 1 : 0;
-  return n;
 }
 
 /// The outputs of the graph, and the gradient of the sum of its last output with respect to its inputs.

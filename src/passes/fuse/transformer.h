@@ -1,12 +1,16 @@
 // The forms in which exporters write transformer blocks, gathered back into one op each.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "ir/graph.h"
 
 namespace trireme::passes {
+
+/// The number of operands of attention_bsnd up to the mask.
+inline constexpr size_t kMaskEnd = 4;
 
 /// x * 0.5 * (1 + erf(x / sqrt 2)) and its tanh form in any association -> gelu; x * sigmoid(x) -> swish;
 /// x * clip(x + 3, 0, 6) / 6 and x * hard_sigmoid(x) -> hard_swish.

@@ -30,7 +30,7 @@ ValueId to_last(Rewriter& rw, ValueId x, const std::string& from) {
   return rw.add("transpose", {x}, {{"perm", ops::channels_last(rw.dims(x)->size())}}, from);
 }
 
-void finish(Rewriter& rw, const Node& node, ValueId y) {
+void replace_by_channels_first(Rewriter& rw, const Node& node, ValueId y) {
   const ir::Attrs perm{{"perm", ops::channels_first(rw.dims(y)->size())}};
   rw.replace(node.out[0], rw.add("transpose", {y}, perm, node.from));
 }
@@ -42,15 +42,8 @@ bool convert_conv(Rewriter& rw, const Node& node) {
   if (axes == 0 || !w || w->size() != axes + 2) return false;
   std::vector<ValueId> in{to_last(rw, node.in[0], node.from), node.in[1]};
   if (has_bias) in.push_back(node.in[2]);
-  finish(rw, node, rw.add("conv_nhwc", std::move(in), node.attrs, node.from));
+  replace_by_channels_first(rw, node, rw.add("conv_nhwc", std::move(in), node.attrs, node.from));
   return true;
-}
-
-ValueId reshaped(Rewriter& rw, ValueId x, const Dims& to, const std::string& from) {
-  if (rw.dims(x) == to) return x;
-  const ValueId shape = rw.constant(
-      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
-  return rw.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, from);
 }
 
 /// The end padding with which the last window is complete, so that rounding up needs no cut-off window.
@@ -92,15 +85,15 @@ bool convert_pool(Rewriter& rw, const Node& node) {
     if (averages) attrs.erase("ceil_mode");
     y = rw.add(ops::channels_last_form(node.op_name()), {y}, std::move(attrs), node.from);
   } else {
-    y = pool_images(rw, node, reshaped(rw, y, {x[0] * d.in, h.in, w.in, x[1]}, node.from), h, w);
+    y = pool_images(rw, node, rw.reshaped(y, {x[0] * d.in, h.in, w.in, x[1]}, node.from), h, w);
     if (axes == 3)
-      y = pool_images(rw, node, reshaped(rw, y, {x[0], d.in, h.out * w.out, x[1]}, node.from), d,
+      y = pool_images(rw, node, rw.reshaped(y, {x[0], d.in, h.out * w.out, x[1]}, node.from), d,
                       {.in = h.out * w.out, .out = h.out * w.out});
     Dims to{x[0], d.out, h.out, w.out, x[1]};
     to.erase(to.begin() + 1, to.begin() + 1 + static_cast<int64_t>(3 - axes));
-    y = reshaped(rw, y, to, node.from);
+    y = rw.reshaped(y, to, node.from);
   }
-  finish(rw, node, y);
+  replace_by_channels_first(rw, node, y);
   return true;
 }
 
@@ -110,8 +103,9 @@ bool convert_global_pool(Rewriter& rw, const Node& node) {
   to.front() = x[0], to.back() = x[1];
   const int64_t lines = tensor::element_count(x) / (x[0] * x[1] * x.back());
   const ValueId images =
-      reshaped(rw, to_last(rw, node.in[0], node.from), {x[0], lines, x.back(), x[1]}, node.from);
-  finish(rw, node, reshaped(rw, rw.add("global_average_pool_nhwc", {images}, {}, node.from), to, node.from));
+      rw.reshaped(to_last(rw, node.in[0], node.from), {x[0], lines, x.back(), x[1]}, node.from);
+  replace_by_channels_first(
+      rw, node, rw.reshaped(rw.add("global_average_pool_nhwc", {images}, {}, node.from), to, node.from));
   return true;
 }
 

@@ -140,13 +140,6 @@ std::optional<Places> follow(const Rewriter& rw, const Chain& chain) {
   return places;
 }
 
-ValueId reshaped(Rewriter& rw, ValueId x, const Dims& to, const std::string& from) {
-  if (rw.dims(x) == to) return x;
-  const ValueId shape = rw.constant(
-      tensor::Tensor::from<int64_t>({static_cast<int64_t>(to.size())}, std::span<const int64_t>(to)));
-  return rw.add("reshape", {x, shape}, {{"allowzero", int64_t{1}}}, from);
-}
-
 /// The shape and name that a chain has to produce.
 struct Result {
   Dims dims;
@@ -166,7 +159,7 @@ bool moves_nothing(const Places& places) {
 /// Builds the chain anew with at most one transpose. Parts that are adjacent in the source and within one
 /// axis of the result move together.
 ValueId rebuild(Rewriter& rw, ValueId source, const Places& places, const Result& result) {
-  if (moves_nothing(places)) return reshaped(rw, source, result.dims, result.from);
+  if (moves_nothing(places)) return rw.reshaped(source, result.dims, result.from);
   std::vector<size_t> position(places.extents.size());
   for (size_t i = 0; i < places.order.size(); ++i) position[places.order[i]] = i;
   std::vector<std::pair<size_t, int64_t>>
@@ -191,8 +184,8 @@ ValueId rebuild(Rewriter& rw, ValueId source, const Places& places, const Result
     perm[by_source[i]] = static_cast<int64_t>(i);
   }
   const ValueId y =
-      rw.add("transpose", {reshaped(rw, source, dims, result.from)}, {{"perm", perm}}, result.from);
-  return reshaped(rw, y, result.dims, result.from);
+      rw.add("transpose", {rw.reshaped(source, dims, result.from)}, {{"perm", perm}}, result.from);
+  return rw.reshaped(y, result.dims, result.from);
 }
 
 /// True if rebuild() ends with a transpose: every axis of the result is one contiguous run of the source.

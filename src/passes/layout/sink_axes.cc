@@ -25,8 +25,6 @@ std::optional<Before> transpose_before(const Rewriter& rw, const Node& node) {
   return before;
 }
 
-bool has(const Node& node, size_t i) { return i < node.in.size() && node.in[i] != ir::kNoValue; }
-
 /// Applies the node to the transpose's source, and the transpose to each of its results.
 bool finish(Rewriter& rw, const Node& node, Node sunk, const Before& before) {
   sunk.in[0] = before.x;
@@ -71,7 +69,7 @@ bool sink_resize(Rewriter& rw, const Node& node, const Before& before) {
     return finish(rw, node, std::move(sunk), before);
   }
   for (size_t i = 1; i < node.in.size(); ++i) {
-    if (!has(node, i)) continue;
+    if (!node.has_operand(i)) continue;
     const tensor::Tensor* value = rw.known(node.in[i]);
     if (value != nullptr && value->elements() == 0) continue;  // an empty tensor also means absent
     // roi has two lists, the begins and the ends; scales and sizes have one.
@@ -84,10 +82,10 @@ bool sink_resize(Rewriter& rw, const Node& node, const Before& before) {
 
 /// The operands are x, starts, ends, axes, steps; without axes they refer to the first axes.
 bool sink_slice(Rewriter& rw, const Node& node, const Before& before) {
-  const auto starts = has(node, 1) ? rw.ints(node.in[1]) : std::nullopt;
+  const auto starts = node.has_operand(1) ? rw.ints(node.in[1]) : std::nullopt;
   if (!starts) return false;
   std::vector<int64_t> axes;
-  if (has(node, 3)) {
+  if (node.has_operand(3)) {
     const auto given = rw.ints(node.in[3]);
     if (!given) return false;
     axes = *given;
@@ -110,7 +108,7 @@ bool sink_axis_attribute(Rewriter& rw, const Node& node, const Before& before, i
 /// Reductions over known axes that keep them as extents of 1, or that remove them if the remaining axes have
 /// the same order before and after the transpose.
 bool sink_reduction(Rewriter& rw, const Node& node, const Before& before) {
-  const auto axes = has(node, 1) ? rw.ints(node.in[1]) : std::nullopt;
+  const auto axes = node.has_operand(1) ? rw.ints(node.in[1]) : std::nullopt;
   if (!axes || axes->empty()) return false;
   const std::vector<int64_t> moved = moved_axes(*axes, before.perm);
   Node sunk = node;

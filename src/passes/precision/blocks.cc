@@ -15,28 +15,28 @@ using ir::Node;
 using ir::ValueId;
 
 /// A matrix in block format: its bytes, and whether the value is [n, k] like them or [k, n].
-struct Stored {
+struct StoredBlocks {
   ValueId bytes;
   std::string format;
   bool by_rows = true;
 };
 
-std::optional<Stored> stored(const Rewriter& rw, ValueId id) {
+std::optional<StoredBlocks> stored(const Rewriter& rw, ValueId id) {
   if (const auto node = rw.producer(id, "dequantize_blocks")) {
     if (rw.known(node->in[0]) == nullptr) return std::nullopt;
-    return Stored{node->in[0], node->attrs.get_string("format", "")};
+    return StoredBlocks{node->in[0], node->attrs.get_string("format", "")};
   }
   const auto turned = rw.producer(id, "transpose");
   if (!turned || turned->attrs.get_ints("perm", {}) != std::vector<int64_t>{1, 0}) return std::nullopt;
   auto inner = rw.producer(turned->in[0], "dequantize_blocks");
   if (!inner || rw.known(inner->in[0]) == nullptr) return std::nullopt;
-  return Stored{inner->in[0], inner->attrs.get_string("format", ""), false};
+  return StoredBlocks{inner->in[0], inner->attrs.get_string("format", ""), false};
 }
 
-bool keep_product(Rewriter& rw, const Node& node) {
+bool keep_block_product(Rewriter& rw, const Node& node) {
   const std::optional<MatrixProduct> p = matrix_product(rw, node);
   if (!p) return false;
-  const std::optional<Stored> w = stored(rw, p->w);
+  const std::optional<StoredBlocks> w = stored(rw, p->w);
   if (!w || w->by_rows != p->by_rows) return false;
   std::vector<ValueId> in{p->x, w->bytes};
   if (p->bias != ir::kNoValue) in.push_back(p->bias);
@@ -46,10 +46,10 @@ bool keep_product(Rewriter& rw, const Node& node) {
 }
 
 /// Products over experts read the blocks of the chosen experts only.
-bool keep_experts(Rewriter& rw, const Node& node) {
+bool keep_block_experts(Rewriter& rw, const Node& node) {
   if (node.op_name() != "expert_linear") return false;
   const auto apart = rw.producer(node.in[ops::kExWeights], "reshape");
-  const std::optional<Stored> w = apart ? stored(rw, apart->in[0]) : std::nullopt;
+  const std::optional<StoredBlocks> w = apart ? stored(rw, apart->in[0]) : std::nullopt;
   const auto dims = rw.dims(node.in[ops::kExWeights]);
   if (!w || !w->by_rows || !dims || ops::refuse_block_experts((*dims)[1])) return false;
   std::vector<ValueId> in = node.in;
@@ -60,10 +60,10 @@ bool keep_experts(Rewriter& rw, const Node& node) {
   return true;
 }
 
-bool keep_lookup(Rewriter& rw, const Node& node) {
+bool keep_block_lookup(Rewriter& rw, const Node& node) {
   if (node.op_name() != "gather" || node.attrs.get_int("axis", 0) != 0 || node.attrs.has("first"))
     return false;
-  const std::optional<Stored> w = stored(rw, node.in[0]);
+  const std::optional<StoredBlocks> w = stored(rw, node.in[0]);
   if (!w || !w->by_rows) return false;
   rw.replace(node.out[0], rw.add("block_gather", {w->bytes, node.in[1]}, {{"format", w->format}}, node.from));
   return true;
@@ -74,7 +74,7 @@ bool keep_lookup(Rewriter& rw, const Node& node) {
 size_t keep_blocks(ir::Graph& graph) {
   Rewriter rw(graph);
   const size_t changes = rw.for_each([&](ir::NodeId, const Node& node) {
-    return keep_product(rw, node) || keep_lookup(rw, node) || keep_experts(rw, node);
+    return keep_block_product(rw, node) || keep_block_lookup(rw, node) || keep_block_experts(rw, node);
   });
   graph.sort();
   return changes + share_packed_blocks(graph);

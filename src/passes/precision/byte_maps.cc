@@ -5,6 +5,7 @@
 #include <map>
 
 #include "ops/table.h"
+#include "passes/precision/narrow_types.h"
 #include "passes/rewriter.h"
 #include "tensor/absent.h"
 
@@ -17,8 +18,6 @@ using tensor::DType;
 using tensor::Tensor;
 
 constexpr size_t kMostNodes = 32;  // of one function
-
-bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
 
 /// A quantize or dequantize node with constant parameters of one element.
 bool has_one_scale(const Rewriter& rw, const Node& node) {

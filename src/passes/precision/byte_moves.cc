@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "passes/precision/narrow_types.h"
 #include "passes/rewriter.h"
 
 namespace trireme::passes {
@@ -11,8 +12,6 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 using tensor::DType;
-
-bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
 
 bool is_moved(const Node& node, size_t operand) {
   return operand < 32 && (node.op->schema.moves >> operand & 1u) != 0;

@@ -58,15 +58,13 @@ Tensor in_blocks(const Groups& g, const tensor::BlockFormat& format, base::Threa
   return out;
 }
 
-ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
-
 /// The number of operands between x and the weights of a product: the choices of experts.
 size_t choices_of(const Node& node) { return node.op_name() == "weight_only_experts" ? 1 : 0; }
 
 /// The groups of a product whose weights are known integers.
 std::optional<Groups> groups_of(const Rewriter& rw, const Node& node) {
   const size_t more = choices_of(node);
-  const ValueId zero = operand(node, ops::kWoZero + more), scale = operand(node, ops::kWoScale + more);
+  const ValueId zero = node.operand(ops::kWoZero + more), scale = node.operand(ops::kWoScale + more);
   const Tensor* codes = rw.known(node.in[ops::kWoWeights + more]);
   if (codes == nullptr || scale == ir::kNoValue || rw.known(scale) == nullptr) return std::nullopt;
   if (zero != ir::kNoValue && rw.known(zero) == nullptr) return std::nullopt;

@@ -7,6 +7,7 @@
 
 #include "ops/elementwise/fused.h"
 #include "ops/table.h"
+#include "passes/precision/narrow_types.h"
 
 namespace trireme::passes {
 namespace {
@@ -14,8 +15,6 @@ namespace {
 using ir::Node;
 using ir::ValueId;
 using tensor::DType;
-
-bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
 class Absorber {
  public:

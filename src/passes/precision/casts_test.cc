@@ -23,7 +23,7 @@ std::string_view type_of(const ir::Graph& g, ir::ValueId id) {
   return id == ir::kNoValue ? "_" : name_of(g.type(id).dtype);
 }
 
-std::string outline(const ir::Graph& g) {
+std::string type_outline(const ir::Graph& g) {
   std::string out;
   for (const ir::Node& n : g.nodes()) {
     if (n.op == nullptr) continue;
@@ -70,7 +70,7 @@ void expect_absorbed(const std::string& text, const std::string& after) {
   EXPECT_EQ(absorb_casts(g, DeviceKind::cpu), 0u);
   absorb_casts(g, DeviceKind::cuda);
   ir::verify(g);
-  EXPECT_EQ(outline(g), after) << ir::print(g);
+  EXPECT_EQ(type_outline(g), after) << ir::print(g);
   const std::vector<Tensor> got = values_of(g, inputs);
   for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(got[i].same_as(want[i])) << i << ir::print(g);
 }

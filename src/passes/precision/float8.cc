@@ -32,20 +32,20 @@ struct Asked {
   std::array<bool, 2> sides{};
   bool sums = false;
 };
-struct Quantized {
+struct Float8Forms {
   std::array<Codes, 2> sides;
   ValueId sums = ir::kNoValue;
 };
 
 /// A product a b' of one of three kinds: its operands, and whether rows of a and b are columns of the values.
-struct Product {
+struct Float8Product {
   Wanted a, b;
   bool a_columns = false, b_columns = false;
 };
 
-class Lowering {
+class Float8Lowering {
  public:
-  Lowering(ir::Graph& graph, tensor::DeviceKind device) : graph_(graph), device_(device) {}
+  Float8Lowering(ir::Graph& graph, tensor::DeviceKind device) : graph_(graph), device_(device) {}
 
   size_t run() {
     const size_t count = graph_.nodes().size();
@@ -58,7 +58,7 @@ class Lowering {
         graph_.node(id).attrs.erase(kMark);
         continue;
       }
-      const Product p = product_of(node);
+      const Float8Product p = product_of(node);
       ask(p.a, p.a_columns);
       ask(p.b, p.b_columns);
       if (has_sums(node)) asked_[{node.in[1], true}].sums = true;
@@ -83,7 +83,7 @@ class Lowering {
     return !refuse_float8(dims[0], dims[1]).has_value();
   }
 
-  static Product product_of(const Node& node) {
+  static Float8Product product_of(const Node& node) {
     const bool t = is_transposed(node);
     if (node.op_name() == "linear") return {{node.in[0]}, {node.in[1]}, false, !t};
     if (node.op_name() == "linear_grad_x") return {{node.in[0], true}, {node.in[1]}, false, t};
@@ -99,7 +99,7 @@ class Lowering {
   void ask(const Wanted& what, bool columns) { asked_[what].sides[columns] = true; }
 
   /// The codes of an operand, made once for all its readers.
-  const Quantized& quantized(const Wanted& what, const std::string& from) {
+  const Float8Forms& quantized(const Wanted& what, const std::string& from) {
     auto [at, is_new] = made_.try_emplace(what);
     if (is_new) at->second = quantize(what, from);
     return at->second;
@@ -108,14 +108,14 @@ class Lowering {
     return quantized(what, from).sides[columns];
   }
 
-  Quantized quantize(const Wanted& what, const std::string& from) {
+  Float8Forms quantize(const Wanted& what, const std::string& from) {
     const auto& [asked, sums] = asked_.at(what);
     const bool both = asked[0] && asked[1];
     const char* op = both ? "float8_both" : asked[1] ? "float8_columns" : "float8_rows";
     const ir::Attrs attrs = what.e5m2 ? ir::Attrs{{"e5m2", int64_t{1}}} : ir::Attrs{};
     const std::vector<ValueId> out =
         graph_.add(ops::table().need(op), {what.value}, attrs, (both ? 4 : 2) + sums, from);
-    Quantized result;
+    Float8Forms result;
     if (sums) result.sums = out.back();
     size_t next = 0;
     for (size_t side = 0; side < 2; ++side) {
@@ -130,7 +130,7 @@ class Lowering {
   /// sorted right before its first reader, the update, and keep its operands alive until then.
   void replace(ir::NodeId id) {
     const Node old = graph_.node(id);  // a copy, as the graph grows
-    const Product p = product_of(old);
+    const Float8Product p = product_of(old);
     const Codes a = codes(p.a, p.a_columns, old.from), b = codes(p.b, p.b_columns, old.from);
     const std::string type(name_of(graph_.type(old.out[0]).dtype));
     const bool is_expanded = device_ == tensor::DeviceKind::cpu;
@@ -168,7 +168,7 @@ class Lowering {
   ir::Graph& graph_;
   tensor::DeviceKind device_;
   std::map<Wanted, Asked> asked_;
-  std::map<Wanted, Quantized> made_;
+  std::map<Wanted, Float8Forms> made_;
   std::vector<std::pair<ValueId, ValueId>> sums_;  // bias gradients: old, new
 };
 
@@ -179,6 +179,8 @@ ir::Refusal refuse_float8(int64_t n, int64_t k) {
   return base::concat("extents are no multiples of ", ops::kFloat8Align);
 }
 
-size_t lower_float8(ir::Graph& graph, tensor::DeviceKind device) { return Lowering(graph, device).run(); }
+size_t lower_float8(ir::Graph& graph, tensor::DeviceKind device) {
+  return Float8Lowering(graph, device).run();
+}
 
 }  // namespace trireme::passes

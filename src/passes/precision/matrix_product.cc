@@ -2,14 +2,9 @@
 #include "passes/precision/matrix_product.h"
 
 namespace trireme::passes {
-namespace {
 
 using ir::Node;
 using ir::ValueId;
-
-ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
-
-}  // namespace
 
 std::optional<MatrixProduct> matrix_product(Rewriter& rw, const Node& node) {
   if (node.out.size() != 1) return std::nullopt;
@@ -18,14 +13,14 @@ std::optional<MatrixProduct> matrix_product(Rewriter& rw, const Node& node) {
   if (node.op_name() == "linear") {
     return MatrixProduct{.x = node.in[0],
                          .w = node.in[1],
-                         .bias = operand(node, 2),
-                         .residual = operand(node, 3),
+                         .bias = node.operand(2),
+                         .residual = node.operand(3),
                          .by_rows = flag("transposed"),
                          .act = ops::activation_of(node.attrs)};
   }
   if (node.op_name() != "gemm" || flag("transA") || node.attrs.get_float("alpha", 1) != 1)
     return std::nullopt;
-  MatrixProduct p{.x = node.in[0], .w = node.in[1], .bias = operand(node, 2), .by_rows = flag("transB")};
+  MatrixProduct p{.x = node.in[0], .w = node.in[1], .bias = node.operand(2), .by_rows = flag("transB")};
   if (p.bias == ir::kNoValue) return p;
   const auto bias = rw.weight_dims(p.bias);
   const auto w = rw.dims(p.w);

@@ -7,6 +7,7 @@
 #include "ops/elementwise/cast.h"
 #include "ops/table.h"
 #include "passes/precision/float8.h"
+#include "passes/precision/narrow_types.h"
 #include "passes/name_match.h"
 #include "tensor/absent.h"
 
@@ -30,8 +31,6 @@ ir::PrecisionRule rule_of(const Node& node, const PrecisionOptions& options) {
 }
 
 DType dtype_of(Precision p) { return p == Precision::f16 ? DType::f16 : DType::bf16; }
-
-bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 
 /// ONNX's number of a type that casts convert to.
 int64_t onnx_number(DType t) {
@@ -68,9 +67,9 @@ std::vector<bool> followed_by_products(const ir::Graph& graph) {
 }
 
 /// Rebuilds the nodes whose operands have changed type.
-class Lowering {
+class PrecisionLowering {
  public:
-  Lowering(ir::Graph& graph, const PrecisionOptions& options)
+  PrecisionLowering(ir::Graph& graph, const PrecisionOptions& options)
       : graph_(graph), options_(options), low_type_(dtype_of(options.compute)) {}
 
   PrecisionReport run() {
@@ -279,9 +278,9 @@ bool needs_widening(const ir::Graph& graph, const Node& node, tensor::DeviceKind
 }
 
 /// Casts each value to f32 once, however many nodes read it.
-class Widener {
+class NodeWidener {
  public:
-  explicit Widener(ir::Graph& graph) : graph_(graph) {}
+  explicit NodeWidener(ir::Graph& graph) : graph_(graph) {}
 
   /// Computes the node in f32 and casts its results back to their types.
   void widen(ir::NodeId number) {
@@ -404,12 +403,12 @@ std::string PrecisionReport::text() const {
 
 PrecisionReport lower_precision(ir::Graph& graph, const PrecisionOptions& options) {
   if (options.compute == Precision::f32) return {};
-  return Lowering(graph, options).run();
+  return PrecisionLowering(graph, options).run();
 }
 
 size_t widen_unsupported(ir::Graph& graph, tensor::DeviceKind device) {
   size_t changes = 0;
-  Widener widener(graph);
+  NodeWidener widener(graph);
   const size_t count = graph.nodes().size();
   for (size_t n = 0; n < count; ++n) {
     const auto id = ir::NodeId(static_cast<uint32_t>(n));

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ops/dense/activation.h"
+#include "passes/precision/narrow_types.h"
 #include "passes/rewriter.h"
 #include "tensor/absent.h"
 
@@ -21,8 +22,6 @@ struct Quantized {
   ValueId q, scale, zero;
   int64_t axis = 1;  ///< of a vector of scales
 };
-
-bool is_8_bit(DType t) { return t == DType::i8 || t == DType::u8; }
 
 /// True for a constant whose content is available.
 bool is_readable(const Rewriter& rw, ValueId id) {
@@ -159,7 +158,7 @@ std::vector<ValueId> product_operands(ValueId x, const Quantized& xq, const Quan
           tail.out ? tail.out->zero : none};
 }
 
-struct Product {
+struct QuantizedProduct {
   Quantized x, w;
   std::optional<Tensor> bias;
 };
@@ -199,7 +198,7 @@ bool fold_channel_scales(Rewriter& rw, const Node& node, Quantized& x, Quantized
 }
 
 /// Operands 0 to 2 of a conv or gemm, if both factors are quantized and the weights are constant.
-std::optional<Product> product_of(Rewriter& rw, const Node& node, int64_t channels_axis) {
+std::optional<QuantizedProduct> product_of(Rewriter& rw, const Node& node, int64_t channels_axis) {
   auto x = dequantized(rw, node.in[0]), w = dequantized(rw, node.in[1]);
   if (!x || !w || rw.known(w->q) == nullptr || !fold_channel_scales(rw, node, *x, *w)) return std::nullopt;
   const Tensor& weights = *rw.known(w->q);
@@ -208,7 +207,7 @@ std::optional<Product> product_of(Rewriter& rw, const Node& node, int64_t channe
   const int64_t axis = w->axis < 0 ? w->axis + static_cast<int64_t>(weights.rank()) : w->axis;
   if (scales != 1 && (scales != channels || axis != channels_axis)) return std::nullopt;
   if (rw.graph().type(node.out[0]).dtype != DType::f32) return std::nullopt;
-  Product p{*x, *w, std::nullopt};
+  QuantizedProduct p{*x, *w, std::nullopt};
   if (node.in.size() > 2 && node.in[2] != ir::kNoValue) {
     p.bias = integer_bias(rw, node.in[2], product_steps(rw, *x, *w, channels));
     if (!p.bias) return std::nullopt;

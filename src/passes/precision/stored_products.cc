@@ -21,8 +21,6 @@ using tensor::Tensor;
 
 constexpr const char* kStored = "dequantize_weights";
 
-ValueId operand(const Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
-
 /// True if all operands are known.
 bool is_known(const Rewriter& rw, const Node& node) {
   return std::all_of(node.in.begin(), node.in.end(),
@@ -31,7 +29,7 @@ bool is_known(const Rewriter& rw, const Node& node) {
 
 ops::WeightForm form_of(const Rewriter& rw, const Node& node) {
   return ops::weight_form(node.attrs, rw.graph().type(node.in[ops::kDqWeights]).dtype,
-                          operand(node, ops::kDqZero) != ir::kNoValue);
+                          node.operand(ops::kDqZero) != ir::kNoValue);
 }
 
 /// The node that a matrix is dequantized or cast by, and whether the value is [n, k] as stored or [k, n].
@@ -77,7 +75,7 @@ void copy_form(const ir::Attrs& from, ir::Attrs& to) {
   }
 }
 
-bool keep_product(Rewriter& rw, const Node& node) {
+bool keep_stored_product(Rewriter& rw, const Node& node) {
   const std::optional<MatrixProduct> p = matrix_product(rw, node);
   if (!p) return false;
   const std::optional<Source> w = source_of(rw, p->w);
@@ -86,10 +84,10 @@ bool keep_product(Rewriter& rw, const Node& node) {
   const tensor::Shape& shape = rw.graph().type(w->node.out[0]).shape;
   if (ops::refuse_weight_form(form, shape[1].value()).has_value()) return false;
   ValueId x = p->x;
-  if (const ValueId order = operand(w->node, ops::kDqOrder); order != ir::kNoValue)
+  if (const ValueId order = w->node.operand(ops::kDqOrder); order != ir::kNoValue)
     x = in_stored_order(rw, x, order, node.from);
-  std::vector<ValueId> in{x, w->node.in[ops::kDqWeights], operand(w->node, ops::kDqScale),
-                          operand(w->node, ops::kDqZero), p->bias};
+  std::vector<ValueId> in{x, w->node.in[ops::kDqWeights], w->node.operand(ops::kDqScale),
+                          w->node.operand(ops::kDqZero), p->bias};
   while (in.back() == ir::kNoValue) in.pop_back();
   ir::Attrs attrs;
   copy_form(w->node.attrs, attrs);
@@ -98,7 +96,7 @@ bool keep_product(Rewriter& rw, const Node& node) {
 }
 
 /// Rows of a 16-bit table are looked up directly.
-bool keep_lookup(Rewriter& rw, const Node& node) {
+bool keep_stored_lookup(Rewriter& rw, const Node& node) {
   if (node.op_name() != "gather" || node.attrs.get_int("axis", 0) != 0 || node.attrs.has("first"))
     return false;
   const std::optional<Source> w = source_of(rw, node.in[0]);
@@ -117,22 +115,22 @@ Tensor widened(const Rewriter& rw, const Node& node, base::ThreadPool& pool) {
 }
 
 /// Products over experts read the stored weights of the chosen experts only.
-bool keep_experts(Rewriter& rw, const Node& node) {
+bool keep_stored_experts(Rewriter& rw, const Node& node) {
   if (node.op_name() != "expert_linear") return false;
   const auto apart = rw.producer(node.in[ops::kExWeights], "reshape");
   const std::optional<Source> w = apart ? source_of(rw, apart->in[0]) : std::nullopt;
   const auto dims = rw.dims(node.in[ops::kExWeights]);
   if (!w || !w->by_rows || !dims || ops::refuse_weight_form(form_of(rw, w->node), (*dims)[2])) return false;
   ValueId x = node.in[ops::kExX];
-  if (const ValueId order = operand(w->node, ops::kDqOrder); order != ir::kNoValue)
+  if (const ValueId order = w->node.operand(ops::kDqOrder); order != ir::kNoValue)
     x = in_stored_order(rw, x, order, node.from);
   std::vector<ValueId> in{x,
                           node.in[ops::kExChosen],
                           w->node.in[ops::kDqWeights],
-                          operand(w->node, ops::kDqScale),
-                          operand(w->node, ops::kDqZero),
-                          operand(node, ops::kExpertPlaces.bias),
-                          operand(node, ops::kExpertPlaces.shares)};
+                          w->node.operand(ops::kDqScale),
+                          w->node.operand(ops::kDqZero),
+                          node.operand(ops::kExpertPlaces.bias),
+                          node.operand(ops::kExpertPlaces.shares)};
   while (in.back() == ir::kNoValue) in.pop_back();
   ir::Attrs attrs{{"experts", (*dims)[0]}};
   copy_form(w->node.attrs, attrs);
@@ -145,7 +143,7 @@ bool keep_experts(Rewriter& rw, const Node& node) {
 size_t keep_stored_weights(ir::Graph& graph) {
   Rewriter rw(graph);
   size_t changes = rw.for_each([&](ir::NodeId, const Node& node) {
-    return keep_product(rw, node) || keep_lookup(rw, node) || keep_experts(rw, node);
+    return keep_stored_product(rw, node) || keep_stored_lookup(rw, node) || keep_stored_experts(rw, node);
   });
   graph.sort();
   Rewriter left(graph);

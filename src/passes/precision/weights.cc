@@ -35,7 +35,7 @@ std::vector<float> floats_of(const Tensor& t) {
 bool holds_floats(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
 /// The stored matrix of a value, as operands 1 to 3 of the product.
-struct Stored {
+struct StoredMatrix {
   ValueId w = ir::kNoValue, scale = ir::kNoValue, zero = ir::kNoValue;
   WeightRow row;
 };
@@ -125,7 +125,7 @@ class Storing {
   }
 
   void replace(const Node& node, const MatrixProduct& p, WeightRow& row) {
-    const Stored& s = stored(p, row);
+    const StoredMatrix& s = stored(p, row);
     copy_facts(s, row);
     std::vector<ValueId> in{p.x, s.w, p.bias};
     if (blocks_ == nullptr) in = {p.x, s.w, s.scale, s.zero, p.bias};
@@ -135,7 +135,7 @@ class Storing {
   }
 
   void replace_experts(const Node& node, const MatrixProduct& p, WeightRow& row) {
-    const Stored& s = stored(p, row);
+    const StoredMatrix& s = stored(p, row);
     copy_facts(s, row);
     std::vector<ValueId> in = node.in;
     in[ops::kExWeights] = s.w;
@@ -148,7 +148,7 @@ class Storing {
   }
 
   void replace_lookup(const Node& node, const MatrixProduct& p, WeightRow& row) {
-    const Stored& s = stored(p, row);
+    const StoredMatrix& s = stored(p, row);
     copy_facts(s, row);
     row.rows_error = 0;
     rw_.replace(node.out[0], rw_.add("block_gather", {s.w, p.x}, block_attrs(row), node.from));
@@ -161,7 +161,7 @@ class Storing {
     return attrs;
   }
   static ir::Attrs block_attrs(const WeightRow& row) { return {{"format", row.format}}; }
-  static void copy_facts(const Stored& s, WeightRow& row) {
+  static void copy_facts(const StoredMatrix& s, WeightRow& row) {
     row.bytes_after = s.row.bytes_after;
     row.relative = s.row.relative;
     row.largest = s.row.largest;
@@ -170,11 +170,11 @@ class Storing {
   }
 
   /// Weights shared by several layers are stored once.
-  const Stored& stored(const MatrixProduct& p, const WeightRow& row) {
+  const StoredMatrix& stored(const MatrixProduct& p, const WeightRow& row) {
     const auto [at, is_new] = stored_.try_emplace({p.w, p.by_rows});
     if (!is_new) return at->second;
     const auto [made, error] = made_of(matrix(p.w), p.by_rows, row);
-    Stored& s = at->second;
+    StoredMatrix& s = at->second;
     s.row.bytes_after = made.w.bytes() + (made.scale.defined() ? made.scale.bytes() : 0) +
                         (made.zero.defined() ? made.zero.bytes() : 0);
     s.row.relative = error.relative;
@@ -217,7 +217,7 @@ class Storing {
   const tensor::BlockFormat* blocks_;  ///< null for groups
   StoredWeightCache* cache_;
   ops::WeightForm form_;
-  std::map<std::pair<ValueId, bool>, Stored> stored_;
+  std::map<std::pair<ValueId, bool>, StoredMatrix> stored_;
   WeightReport report_;
 };
 

@@ -38,7 +38,7 @@ ir::Graph net() {
 }
 
 /// The ops of a graph in order, with the extents of their results.
-std::string outline(const ir::Graph& g) {
+std::string shape_outline(const ir::Graph& g) {
   std::string out;
   for (const ir::Node& n : g.nodes()) {
     if (n.op != nullptr)
@@ -51,7 +51,7 @@ TEST(StoreWeights, ProductsWithConstantMatrices) {
   ir::Graph g = net();
   const WeightReport report =
       store_weights(g, {.weights = WeightBits::int8, .weight_group = 32, .least_elements = 1000});
-  EXPECT_EQ(outline(g),
+  EXPECT_EQ(shape_outline(g),
             "weight_only_linear [3,96] of 3\n"
             "weight_only_linear [3,64] of 5\n"
             "weight_only_linear [3,64] of 5\n"
@@ -98,7 +98,7 @@ TEST(StoreWeights, BlockFormatsUnderProductsAndLookups) {
                           ops::table());
   g.sort();
   const WeightReport report = store_weights(g, {.weights = WeightBits::q4_k, .least_elements = 1});
-  EXPECT_EQ(outline(g),
+  EXPECT_EQ(shape_outline(g),
             "block_gather [3,256] of 2\n"
             "block_linear [3,96] of 2\n"
             "block_linear [3,32] of 2\n"
@@ -200,7 +200,7 @@ TEST(ByteProducts, ReadGroupsAsBlocksExactly) {
                                     }),
                   3u);
         EXPECT_EQ(matrices, 2u);  // the first is read twice and converted once
-        EXPECT_EQ(outline(g),
+        EXPECT_EQ(shape_outline(g),
                   "block_linear [5,256] of 2\nblock_linear [5,256] of 2\nblock_linear [5,40] of 3\n");
         double largest = 0;
         for (double v : want) largest = std::max(largest, std::abs(v));

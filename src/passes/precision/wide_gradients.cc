@@ -12,9 +12,9 @@ using ir::Node;
 using ir::ValueId;
 using tensor::DType;
 
-class Widener {
+class GradientWidener {
  public:
-  explicit Widener(ir::Graph& graph)
+  explicit GradientWidener(ir::Graph& graph)
       : graph_(graph), uses_(graph.uses()), outputs_(graph.outputs().begin(), graph.outputs().end()) {}
 
   size_t run() {
@@ -71,7 +71,7 @@ class Widener {
 
 size_t widen_weight_gradients(ir::Graph& graph) {
   graph.sort();
-  return Widener(graph).run();
+  return GradientWidener(graph).run();
 }
 
 }  // namespace trireme::passes

@@ -6,7 +6,7 @@
 namespace trireme::tensor::blocks {
 namespace {
 
-void q2_k(const uint8_t* b, float* out) {
+void decode_one_q2_k(const uint8_t* b, float* out) {
   const float d = half_at(b + Q2KAt::d), dmin = half_at(b + Q2KAt::dmin);
   for (int64_t i = 0; i < kLarge; ++i) {
     const uint8_t part = b[Q2KAt::scales + i / 16];
@@ -15,7 +15,7 @@ void q2_k(const uint8_t* b, float* out) {
   }
 }
 
-void q3_k(const uint8_t* b, float* out) {
+void decode_one_q3_k(const uint8_t* b, float* out) {
   const float d = half_at(b + Q3KAt::d);
   for (int64_t i = 0; i < kLarge; ++i) {
     const float scale = d * static_cast<float>(signed_scale(b + Q3KAt::scales, i / 16));
@@ -34,7 +34,7 @@ void with_least(const uint8_t* b, float* out) {
   }
 }
 
-void q6_k(const uint8_t* b, float* out) {
+void decode_one_q6_k(const uint8_t* b, float* out) {
   const float d = half_at(b + Q6KAt::d);
   for (int64_t i = 0; i < kLarge; ++i) {
     const float scale = d * static_cast<float>(static_cast<int8_t>(b[Q6KAt::scales + i / 16]));
@@ -45,10 +45,10 @@ void q6_k(const uint8_t* b, float* out) {
 }  // namespace
 
 void decode_q2_k(const uint8_t* b, int64_t n, float* out) {
-  decode_all<kLarge, Q2KAt::bytes, q2_k>(b, n, out);
+  decode_all<kLarge, Q2KAt::bytes, decode_one_q2_k>(b, n, out);
 }
 void decode_q3_k(const uint8_t* b, int64_t n, float* out) {
-  decode_all<kLarge, Q3KAt::bytes, q3_k>(b, n, out);
+  decode_all<kLarge, Q3KAt::bytes, decode_one_q3_k>(b, n, out);
 }
 void decode_q4_k(const uint8_t* b, int64_t n, float* out) {
   decode_all<kLarge, Q4KAt::bytes, with_least<Q4KAt, q4_k_code>>(b, n, out);
@@ -57,7 +57,7 @@ void decode_q5_k(const uint8_t* b, int64_t n, float* out) {
   decode_all<kLarge, Q5KAt::bytes, with_least<Q5KAt, q5_k_code>>(b, n, out);
 }
 void decode_q6_k(const uint8_t* b, int64_t n, float* out) {
-  decode_all<kLarge, Q6KAt::bytes, q6_k>(b, n, out);
+  decode_all<kLarge, Q6KAt::bytes, decode_one_q6_k>(b, n, out);
 }
 
 }  // namespace trireme::tensor::blocks

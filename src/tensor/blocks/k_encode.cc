@@ -28,7 +28,7 @@ void set_counts(const float* x, const float* importance, int64_t size, float* co
   }
 }
 
-int code_at(float value, int low, int high) { return whole(std::nearbyint(value), low, high); }
+int rounded_code(float value, int low, int high) { return whole(std::nearbyint(value), low, high); }
 
 /// The scale for x = scale * q, q in [-reach, reach - 1], with the smallest error.
 float signed_fit(const Part& p, int reach) {
@@ -44,7 +44,7 @@ float signed_fit(const Part& p, int reach) {
     const float id = -(static_cast<float>(reach) + 0.1f * static_cast<float>(step)) / most;
     double xq = 0, qq = 0;
     for (int64_t i = 0; i < p.size; ++i) {
-      const double q = code_at(p.x[i] * id, -reach, reach - 1), count = static_cast<double>(p.counts[i]);
+      const double q = rounded_code(p.x[i] * id, -reach, reach - 1), count = static_cast<double>(p.counts[i]);
       xq += count * q * static_cast<double>(p.x[i]);
       qq += count * q * q;
     }
@@ -65,7 +65,7 @@ double affine_error(const Part& p, const Affine& a, int top) {
   const float id = inverse(a.scale);
   double sum = 0;
   for (int64_t i = 0; i < p.size; ++i) {
-    const auto q = static_cast<float>(code_at((p.x[i] + a.least) * id, 0, top));
+    const auto q = static_cast<float>(rounded_code((p.x[i] + a.least) * id, 0, top));
     const auto off = static_cast<double>(a.scale * q - a.least - p.x[i]);
     sum += static_cast<double>(p.counts[i]) * off * off;
   }
@@ -77,7 +77,8 @@ Affine refit(const Part& p, const Affine& from, int top) {
   const float id = inverse(from.scale);
   double w = 0, x = 0, q1 = 0, q2 = 0, xq = 0;
   for (int64_t i = 0; i < p.size; ++i) {
-    const double q = code_at((p.x[i] + from.least) * id, 0, top), count = static_cast<double>(p.counts[i]);
+    const double q = rounded_code((p.x[i] + from.least) * id, 0, top),
+                 count = static_cast<double>(p.counts[i]);
     const auto value = static_cast<double>(p.x[i]);
     w += count, x += count * value, q1 += count * q, q2 += count * q * q, xq += count * q * value;
   }
@@ -110,7 +111,7 @@ struct Steps {
     d = f16_bits_to_f32(f32_to_f16_bits(most / static_cast<float>(steps)));
     id = std::isfinite(d) ? inverse(d) : 0.0f;
   }
-  int of(float value, int low, int high) const { return code_at(value * id, low, high); }
+  int of(float value, int low, int high) const { return rounded_code(value * id, low, high); }
 };
 
 /// Formats with a scale and a minimum for each part of kSize weights.
@@ -140,10 +141,10 @@ struct AffineParts {
 
 /// The code of a weight whose part has this scale and minimum after quantization.
 int affine_code(float x, float scale, float least, int top) {
-  return code_at((x + least) * inverse(scale), 0, top);
+  return rounded_code((x + least) * inverse(scale), 0, top);
 }
 
-void q2_k(const float* x, uint8_t* b, const float* importance) {
+void encode_one_q2_k(const float* x, uint8_t* b, const float* importance) {
   std::fill_n(b, Q2KAt::bytes, uint8_t{0});
   const AffineParts<16> parts(x, importance, 3);
   const Steps d = parts.scales(15), dmin = parts.leasts(15);
@@ -175,11 +176,11 @@ void affine_block(const float* x, uint8_t* b, const float* importance, Put put) 
     for (int64_t i = p * 32; i < p * 32 + 32; ++i) put(i, affine_code(x[i], scale, least, kTop));
   }
 }
-void q4_k(const float* x, uint8_t* b, const float* importance) {
+void encode_one_q4_k(const float* x, uint8_t* b, const float* importance) {
   affine_block<Q4KAt, 15>(x, b, importance,
                           [b](int64_t i, int q) { put_four_bits<32>(b + Q4KAt::codes, i, q); });
 }
-void q5_k(const float* x, uint8_t* b, const float* importance) {
+void encode_one_q5_k(const float* x, uint8_t* b, const float* importance) {
   affine_block<Q5KAt, 31>(x, b, importance, [b](int64_t i, int q) {
     put_four_bits<32>(b + Q5KAt::codes, i, q);
     put_one_bit(b + Q5KAt::high, i, q >> 4);
@@ -204,10 +205,11 @@ void signed_block(const float* x, uint8_t* d_at, const float* importance, PutSca
     const int steps = d.of(scales[static_cast<size_t>(p)], -kSteps, kSteps - 1);
     put_scale(p, steps);
     const float id = inverse(d.d * static_cast<float>(steps));
-    for (int64_t i = p * 16; i < p * 16 + 16; ++i) put(i, code_at(x[i] * id, -kReach, kReach - 1) + kReach);
+    for (int64_t i = p * 16; i < p * 16 + 16; ++i)
+      put(i, rounded_code(x[i] * id, -kReach, kReach - 1) + kReach);
   }
 }
-void q3_k(const float* x, uint8_t* b, const float* importance) {
+void encode_one_q3_k(const float* x, uint8_t* b, const float* importance) {
   std::fill_n(b, Q3KAt::bytes, uint8_t{0});
   signed_block<32, 4>(
       x, b + Q3KAt::d, importance,
@@ -217,7 +219,7 @@ void q3_k(const float* x, uint8_t* b, const float* importance) {
         put_one_bit(b + Q3KAt::high, i, q >> 2);
       });
 }
-void q6_k(const float* x, uint8_t* b, const float* importance) {
+void encode_one_q6_k(const float* x, uint8_t* b, const float* importance) {
   std::fill_n(b, Q6KAt::bytes, uint8_t{0});
   signed_block<128, 32>(
       x, b + Q6KAt::d, importance,
@@ -230,10 +232,10 @@ void q6_k(const float* x, uint8_t* b, const float* importance) {
 
 }  // namespace
 
-const Codec kQ2K{decode_q2_k, encode_all<kLarge, Q2KAt::bytes, q2_k>};
-const Codec kQ3K{decode_q3_k, encode_all<kLarge, Q3KAt::bytes, q3_k>};
-const Codec kQ4K{decode_q4_k, encode_all<kLarge, Q4KAt::bytes, q4_k>};
-const Codec kQ5K{decode_q5_k, encode_all<kLarge, Q5KAt::bytes, q5_k>};
-const Codec kQ6K{decode_q6_k, encode_all<kLarge, Q6KAt::bytes, q6_k>};
+const Codec kQ2K{decode_q2_k, encode_all<kLarge, Q2KAt::bytes, encode_one_q2_k>};
+const Codec kQ3K{decode_q3_k, encode_all<kLarge, Q3KAt::bytes, encode_one_q3_k>};
+const Codec kQ4K{decode_q4_k, encode_all<kLarge, Q4KAt::bytes, encode_one_q4_k>};
+const Codec kQ5K{decode_q5_k, encode_all<kLarge, Q5KAt::bytes, encode_one_q5_k>};
+const Codec kQ6K{decode_q6_k, encode_all<kLarge, Q6KAt::bytes, encode_one_q6_k>};
 
 }  // namespace trireme::tensor::blocks
