@@ -3,26 +3,21 @@
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"
+#include "tests/op_cases.h"
 
 namespace trireme::ops {
 namespace {
 
 using namespace testing;  // NOLINT: the tests' own vocabulary
+using tests::OpCase;
 
-struct Case {
-  std::string op;
-  std::vector<Tensor> in;
-  ir::Attrs attrs = {};
-  size_t results = 1;
-};
-
-std::vector<Case> cases() {
+std::vector<OpCase> cases() {
   const auto f = [](tensor::Dims dims, uint64_t seed) {
     return random_tensor(DType::f32, std::move(dims), -1, 1, seed);
   };
   const Tensor ids = random_tensor(DType::i64, {3000}, 0, 40),
                ids_many = random_tensor(DType::i64, {900}, 0, 5000);
-  std::vector<Case> all{
+  std::vector<OpCase> all{
       {"gather_grad", {f({3000, 65}, 1), ids}, {{"shape", std::vector<int64_t>{40, 65}}}},
       {"gather_grad",
        {f({900, 33}, 1), ids_many, f({5000, 33}, 2)},
@@ -51,7 +46,7 @@ std::vector<Case> cases() {
 }
 
 TEST(Backward, TheSameBitsForEveryThreadCount) {
-  for (const Case& c : cases()) {
+  for (const OpCase& c : cases()) {
     base::ThreadPool one(1), two(2), five(5);
     const auto want = evaluate(table().need(c.op), c.attrs, c.in, c.results, one);
     for (base::ThreadPool* pool : {&two, &five}) {

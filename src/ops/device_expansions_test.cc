@@ -1,4 +1,5 @@
 // The expansions that devices run in place of operators without a kernel give the results of the CPU kernels.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 
 namespace trireme::ops {
@@ -6,10 +7,11 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
+using testing::as_type;
 using Ints = std::vector<int64_t>;
 using Text = std::string;
 
-struct Case {
+struct ExpansionCase {
   std::string op;
   std::vector<Tensor> in;
   ir::Attrs attrs = {};
@@ -18,7 +20,7 @@ struct Case {
 };
 
 /// Runs the simpler nodes of a node in a graph one after another.
-std::vector<Tensor> run_parts(const Case& c) {
+std::vector<Tensor> run_parts(const ExpansionCase& c) {
   const ir::OpDef& op = table().need(c.op);
   ir::Graph g;
   ir::Node node{.op = &op, .attrs = c.attrs, .in = {}, .out = {}, .from = c.op};
@@ -42,7 +44,7 @@ std::vector<Tensor> run_parts(const Case& c) {
   return results;
 }
 
-void expect_parts(const Case& c) {
+void expect_parts(const ExpansionCase& c) {
   SCOPED_TRACE(c.op + " " + c.attrs.get_string("equation", "") + c.attrs.get_string("reduction", ""));
   base::ThreadPool pool(1);
   const std::vector<Tensor> want = evaluate(table().need(c.op), c.attrs, c.in, c.results, pool);
@@ -53,11 +55,6 @@ void expect_parts(const Case& c) {
     EXPECT_EQ(got[i].dtype(), want[i].dtype());
     tests::expect_close(got[i], want[i].to_doubles(), c.within, c.within, c.op);
   }
-}
-
-Tensor as_type(const Tensor& t, DType dtype) {
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
 }
 
 TEST(DeviceExpansions, EinsumOfEveryForm) {

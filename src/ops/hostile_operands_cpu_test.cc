@@ -34,7 +34,7 @@ using tests::product_cases;
 using tests::shape_cases;
 using tests::window_cases;
 
-Tensor f(Dims dims) { return testing::random_tensor(DType::f32, std::move(dims), -1, 1, 7); }
+Tensor floats(Dims dims) { return testing::random_tensor(DType::f32, std::move(dims), -1, 1, 7); }
 template <class T>
 Tensor filled(const Dims& dims, T value) {
   Tensor t = Tensor::empty(tensor::dtype_of<T>(), dims);
@@ -334,7 +334,7 @@ void mutate(const Case& c, Trial& trial) {
     if (results >= table().need(c.op).schema.min_out) trial.run(other, base::concat(results, " results"));
   }
   Case longer = c;
-  longer.in.push_back(f({2}));
+  longer.in.push_back(floats({2}));
   trial.run(longer, "one operand more");
 }
 
@@ -354,24 +354,25 @@ TEST(HostileOperands, Products) { mutate_all(product_cases()); }
 
 /// Convolutions as passes make them: a form that a file can lead to must only access its own memory.
 TEST(HostileOperands, FusedConvolutions) {
-  const Tensor x = f({2, 12, 12, 16}), w = f({16, 16, 3, 3}), windows = f({2, 6, 6, 16});
+  const Tensor x = floats({2, 12, 12, 16}), w = floats({16, 16, 3, 3}), windows = floats({2, 6, 6, 16});
   const Tensor which = testing::random_tensor(DType::u8, {2, 6, 6, 16}, 0, 4.9, 7);
   const ir::Attrs pads{{"pads", Ints{1, 1, 1, 1}}, {"kernel_shape", Ints{3, 3}}};
-  mutate_all({{"conv_pool_nhwc", {x, w, f({16})}, pads, 2},
+  mutate_all({{"conv_pool_nhwc", {x, w, floats({16})}, pads, 2},
               {"conv_pool_nhwc", {x, w}, pads, 1},
               {"conv_pool_nhwc_grad", {x, windows, which, w}, pads, 3},
-              {"conv_nhwc", {x, w, f({16}), x}, pads},
+              {"conv_nhwc", {x, w, floats({16}), x}, pads},
               {"conv_nhwc",
-               {f({2, 16, 9, 7}), w, f({16}), f({2, 7, 5, 16})},
+               {floats({2, 16, 9, 7}), w, floats({16}), floats({2, 7, 5, 16})},
                {{"input_layout", std::string("nchw")}}},
-              {"conv_nhwc", {x, f({16, 1, 3, 3}), f({16})}, {{"group", int64_t{16}}}},
+              {"conv_nhwc", {x, floats({16, 1, 3, 3}), floats({16})}, {{"group", int64_t{16}}}},
               {"conv_nhwc_grad_x", {x, w}, {{"pads", Ints{1, 1, 1, 1}}, {"in_shape", Ints{12, 12}}}},
               {"conv_nhwc_grad_w", {x, x}, pads},
-              {"conv_nhwc_grad_w", {f({2, 12, 12, 3}), x}, pads, 2},
-              {"separable_conv_nhwc", {f({2, 6, 5, 8}), f({8, 1, 3, 3}), f({6, 8, 1, 1}), f({8}), f({6})}},
+              {"conv_nhwc_grad_w", {floats({2, 12, 12, 3}), x}, pads, 2},
               {"separable_conv_nhwc",
-               {f({2, 6, 5, 4}), f({8, 1, 3, 3}), f({4, 8, 1, 1}), f({8}), f({4}), f({8, 4, 1, 1}), f({8}),
-                f({2, 6, 5, 4})},
+               {floats({2, 6, 5, 8}), floats({8, 1, 3, 3}), floats({6, 8, 1, 1}), floats({8}), floats({6})}},
+              {"separable_conv_nhwc",
+               {floats({2, 6, 5, 4}), floats({8, 1, 3, 3}), floats({4, 8, 1, 1}), floats({8}), floats({4}),
+                floats({8, 4, 1, 1}), floats({8}), floats({2, 6, 5, 4})},
                pads}});
 }
 
@@ -384,10 +385,12 @@ TEST(HostileOperands, QuantizedProducts) {
   const Tensor zero = codes(DType::u8, {}), w_zero = codes(DType::i8, {4}), bias = codes(DType::i32, {4});
   const Tensor x = codes(DType::u8, {3, 8}), image = codes(DType::u8, {1, 5, 5, 8});
   mutate_all(
-      {{"qlinear", {x, one(0.1f), zero, codes(DType::i8, {8, 4}), f({4}), w_zero, one(0.2f), zero, bias}},
-       {"qlinear", {x, one(0.1f), zero, codes(DType::i8, {4, 8}), f({4})}, {{"transposed", int64_t{1}}}},
+      {{"qlinear",
+        {x, one(0.1f), zero, codes(DType::i8, {8, 4}), floats({4}), w_zero, one(0.2f), zero, bias}},
+       {"qlinear", {x, one(0.1f), zero, codes(DType::i8, {4, 8}), floats({4})}, {{"transposed", int64_t{1}}}},
        {"qconv_nhwc",
-        {image, one(0.1f), zero, codes(DType::i8, {4, 8, 3, 3}), f({4}), w_zero, one(0.2f), zero, bias}}});
+        {image, one(0.1f), zero, codes(DType::i8, {4, 8, 3, 3}), floats({4}), w_zero, one(0.2f), zero,
+         bias}}});
 }
 
 /// Weights of 8 and 4 bits, with all optional operands.
@@ -396,10 +399,11 @@ TEST(HostileOperands, StoredWeights) {
     return testing::random_tensor(type, std::move(dims), 0, 99, 7);
   };
   mutate_all({{"weight_only_linear",
-               {f({2, 4, 64}), bytes(DType::u8, {6, 64}), f({6, 2})},
+               {floats({2, 4, 64}), bytes(DType::u8, {6, 64}), floats({6, 2})},
                {{"bits", int64_t{8}}, {"group", int64_t{32}}}},
               {"weight_only_linear",
-               {f({2, 4, 64}), bytes(DType::u8, {6, 32}), f({6, 2}), bytes(DType::i8, {6, 2}), f({6})},
+               {floats({2, 4, 64}), bytes(DType::u8, {6, 32}), floats({6, 2}), bytes(DType::i8, {6, 2}),
+                floats({6})},
                {{"bits", int64_t{4}}, {"group", int64_t{32}}}}});
 }
 

@@ -122,7 +122,6 @@ struct Bound {
   std::map<char, int64_t> extents;
 };
 
-bool is_half(DType t) { return t == DType::f16 || t == DType::bf16; }
 bool is_wide_float(DType t) { return tensor::is_float(t) && tensor::bits_of(t) >= 16; }
 
 /// Returns "" if the type fits, else the expected type.
@@ -141,7 +140,8 @@ std::string wanted_type(char rule, DType given, Bound& bound) {
     case 'f': return unless(given == DType::f32, "f32");
     case 'H': {
       const DType like = bound.types.at('T');
-      return unless(given == like || (given == DType::f32 && is_half(like)), name_of(like));
+      const bool is_half = like == DType::f16 || like == DType::bf16;
+      return unless(given == like || (given == DType::f32 && is_half), name_of(like));
     }
     default: {
       const DType like = bound.types.emplace(rule, given).first->second;

@@ -10,6 +10,7 @@
 #include "ops/precision_rules.h"
 #include "ops/table.h"
 #include "ops/test_eval.h"
+#include "tests/op_cases.h"
 
 namespace trireme::ops {
 namespace {
@@ -17,27 +18,22 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
+using tests::OpCase;
 using Ints = std::vector<int64_t>;
 
-Tensor f(Dims dims, uint64_t seed = 7) {
+Tensor random_floats(Dims dims, uint64_t seed = 7) {
   return testing::random_tensor(DType::f32, std::move(dims), -2, 2, seed);
 }
 Tensor number(float v) { return Tensor::scalar<float>(v); }
 
-struct Case {
-  std::string op;
-  std::vector<Tensor> in;
-  ir::Attrs attrs = {};
-  size_t results = 1;
-};
-
-std::vector<Case> moving_cases() {
-  const Tensor x = f({2, 6}), image = f({1, 4, 6, 6}), last = f({1, 6, 6, 4}), dy = f({2, 6}, 8);
+std::vector<OpCase> moving_cases() {
+  const Tensor x = random_floats({2, 6}), image = random_floats({1, 4, 6, 6}),
+               last = random_floats({1, 6, 6, 4}), dy = random_floats({2, 6}, 8);
   const Tensor yes = testing::run("greater", {x, dy})[0];
   const ir::Attrs window{{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}};
   return {{"reshape", {x, testing::ints({3, 4})}},
           {"flatten", {image}},
-          {"squeeze", {f({2, 1})}, {}},
+          {"squeeze", {random_floats({2, 1})}, {}},
           {"unsqueeze", {x, testing::ints({0})}},
           {"identity", {x}},
           {"transpose", {x}},
@@ -47,7 +43,7 @@ std::vector<Case> moving_cases() {
           {"split", {x}, {{"axis", int64_t{1}}, {"num_outputs", int64_t{2}}}, 2},
           {"slice", {x, testing::ints({1}), testing::ints({5}), testing::ints({1})}},
           {"slice_grad",
-           {f({2, 4}), testing::ints({1}), testing::ints({5}), testing::ints({1})},
+           {random_floats({2, 4}), testing::ints({1}), testing::ints({5}), testing::ints({1})},
            {{"shape", Ints{2, 6}}}},
           {"depth_to_space", {image}, {{"blocksize", int64_t{2}}}},
           {"space_to_depth", {image}, {{"blocksize", int64_t{2}}}},
@@ -78,7 +74,7 @@ bool is_moved(const ir::OpSchema& op, size_t operand) {
 
 TEST(SchemaFacts, WhatMovesIsElementsOfItsOperands) {
   std::set<std::string> tried;
-  for (const Case& c : moving_cases()) {
+  for (const OpCase& c : moving_cases()) {
     const ir::OpSchema& op = table().need(c.op).schema;
     std::set<double> magnitudes{0};
     for (size_t i = 0; i < c.in.size(); ++i) {

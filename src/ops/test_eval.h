@@ -38,6 +38,19 @@ inline Tensor random_tensor(DType dtype, tensor::Dims dims, double low, double h
   return t;
 }
 
+/// Uniform f64 values in [-1, 1): operands of gradients, which are held against finite differences, and of
+/// cuts.
+inline Tensor values(tensor::Dims dims, uint64_t seed = 1) {
+  return random_tensor(DType::f64, std::move(dims), -1, 1, seed);
+}
+
+/// The values of t in another type, as the op cast_like converts them.
+inline Tensor as_type(const Tensor& t, DType dtype) {
+  if (t.dtype() == dtype) return t;
+  base::ThreadPool pool(1);
+  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
+}
+
 inline Tensor ints(std::vector<int64_t> values) {
   const int64_t n = static_cast<int64_t>(values.size());
   return Tensor::from<int64_t>({n}, std::span<const int64_t>(values));

@@ -9,11 +9,8 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
+using testing::values;
 using tests::expect_cuts;
-
-Tensor values(tensor::Dims dims, uint64_t seed) {
-  return testing::random_tensor(tensor::DType::f64, std::move(dims), -1, 1, seed);
-}
 
 struct Sizes {
   int64_t heads, kv_heads;

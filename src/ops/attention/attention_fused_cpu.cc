@@ -30,7 +30,7 @@ ir::Refusal refuse_fused(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-ir::Refusal refuse_plan(const AttentionPlan& p, const ir::NodeView& node) {
+ir::Refusal refuse_fused_plan(const AttentionPlan& p, const ir::NodeView& node) {
   if (std::max(p.head_dim, p.value_dim) > cpu::kAttentionMaxDim) {
     return base::concat("a head has more than ", cpu::kAttentionMaxDim, " channels");
   }
@@ -134,7 +134,7 @@ void take_sinks(const AttentionPlan& p, const float* sinks, float* y, float* lse
 }
 
 /// Copies the new keys or values to [batch, kv_heads, seq, channels].
-void copy_present(const AttentionPlan& p, const float* from, const HeadStrides& at, int64_t d, float* to) {
+void copy_fresh(const AttentionPlan& p, const float* from, const HeadStrides& at, int64_t d, float* to) {
   if (to == nullptr) return;
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.kv_heads; ++h) {
@@ -167,8 +167,8 @@ ir::BoundKernel bind_fused(const AttentionPlan& p, const ir::NodeView& node) {
                  cpu::pool_of(args.stream));
     if (head_major) to_head_major(p, staged, y, cpu::pool_of(args.stream));
     if (p.gives_lse) return;
-    if (out_count > 1) copy_present(p, in_ptr<float>(args, 1), p.k, p.head_dim, out_ptr<float>(args, 1));
-    if (out_count > 2) copy_present(p, in_ptr<float>(args, 2), p.v, p.value_dim, out_ptr<float>(args, 2));
+    if (out_count > 1) copy_fresh(p, in_ptr<float>(args, 1), p.k, p.head_dim, out_ptr<float>(args, 1));
+    if (out_count > 2) copy_fresh(p, in_ptr<float>(args, 2), p.v, p.value_dim, out_ptr<float>(args, 2));
   };
   return {run, mask_bytes + y_bytes + lse_bytes};
 }
@@ -207,7 +207,7 @@ ir::Kernel fused(Plan plan) {
   auto refuse = [plan](const ir::NodeView& node) -> ir::Refusal {
     if (auto why = refuse_fused(node)) return why;
     const AttentionPlan p = plan(node);
-    if (auto why = refuse_plan(p, node)) return why;
+    if (auto why = refuse_fused_plan(p, node)) return why;
     return refuse_mask(p, node);
   };
   return {.name = "fused", .refuse = refuse, .prepare = [plan](const ir::KernelInit& init) {
@@ -223,7 +223,7 @@ ir::Kernel fused_grad(Plan plan) {
     for (size_t i : {g.y, g.lse, g.dy}) {
       if (auto why = refuse_dtype(node, i, {DType::f32})) return why;
     }
-    if (auto why = refuse_plan(g.forward, node)) return why;
+    if (auto why = refuse_fused_plan(g.forward, node)) return why;
     return refuse_mask(g.forward, node);
   };
   return {.name = "fused", .refuse = refuse, .prepare = [plan](const ir::KernelInit& init) {

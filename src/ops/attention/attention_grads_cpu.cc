@@ -101,7 +101,7 @@ void grad_key_head(const AttentionPlan& p, DType mask_type, const GradArgs<T>& a
 }
 
 /// Each task computes one key head of one batch entry; its sums are in the workspace.
-ir::BoundKernel bind_reference(const AttentionGradPlan& plan, const ir::NodeView& node) {
+ir::BoundKernel bind_reference_grad(const AttentionGradPlan& plan, const ir::NodeView& node) {
   const AttentionPlan p = plan.forward;
   const bool masked = node.present(p.mask_operand);
   const DType mask_type = masked ? node.in[p.mask_operand].dtype : DType::f32;
@@ -131,7 +131,7 @@ std::vector<ir::Kernel> attention_bsnd_grad_cpu_kernels() {
                          .is_reference = true,
                          .refuse = refuse_non_float,
                          .prepare = [](const ir::KernelInit& init) {
-                           return bind_reference(plan_attention_bsnd_grad(init.node), init.node);
+                           return bind_reference_grad(plan_attention_bsnd_grad(init.node), init.node);
                          }};
   return faster({fused_attention_bsnd_grad_kernel()}, {plain, via_f32(plain)});
 }
@@ -141,7 +141,7 @@ std::vector<ir::Kernel> attention_qkv_grad_cpu_kernels() {
                          .is_reference = true,
                          .refuse = refuse_non_float,
                          .prepare = [](const ir::KernelInit& init) {
-                           return bind_reference(plan_attention_qkv_grad(init.node), init.node);
+                           return bind_reference_grad(plan_attention_qkv_grad(init.node), init.node);
                          }};
   return faster({fused_attention_qkv_grad_kernel()}, {plain, via_f32(plain)});
 }

@@ -115,7 +115,7 @@ TEST(AttentionGradient, RotaryEmbedding) {
   }
 }
 
-struct Case {
+struct AttentionGradCase {
   int64_t batch, queries, keys, heads, kv_heads, dim, value_dim;
   bool causal, masked;
   int64_t left = -1;
@@ -124,13 +124,16 @@ struct Case {
 
 /// Runs every forward and every backward kernel; the latter get y and log-sum-exp of the reference.
 TEST(AttentionGradient, FusedMatchesReference) {
-  for (const Case& c :
-       {Case{1, 3, 3, 1, 1, 4, 4, false, false}, Case{2, 70, 70, 4, 2, 16, 16, true, false},
-        Case{1, 65, 150, 2, 2, 33, 20, false, true}, Case{1, 200, 200, 2, 1, 80, 80, true, true},
-        Case{1, 40, 17, 3, 3, 64, 64, true, false}, Case{1, 300, 300, 2, 1, 32, 32, true, false, 40},
-        Case{2, 150, 150, 4, 2, 24, 24, true, true, 128, 2.5},
-        Case{1, 70, 70, 1, 1, 16, 16, true, false, 0, 1.0}, Case{1, 260, 260, 2, 2, 16, 8, false, false, 129},
-        Case{1, 90, 90, 2, 2, 16, 8, true, false, -1, 0.8}}) {
+  for (const AttentionGradCase& c : {AttentionGradCase{1, 3, 3, 1, 1, 4, 4, false, false},
+                                     AttentionGradCase{2, 70, 70, 4, 2, 16, 16, true, false},
+                                     AttentionGradCase{1, 65, 150, 2, 2, 33, 20, false, true},
+                                     AttentionGradCase{1, 200, 200, 2, 1, 80, 80, true, true},
+                                     AttentionGradCase{1, 40, 17, 3, 3, 64, 64, true, false},
+                                     AttentionGradCase{1, 300, 300, 2, 1, 32, 32, true, false, 40},
+                                     AttentionGradCase{2, 150, 150, 4, 2, 24, 24, true, true, 128, 2.5},
+                                     AttentionGradCase{1, 70, 70, 1, 1, 16, 16, true, false, 0, 1.0},
+                                     AttentionGradCase{1, 260, 260, 2, 2, 16, 8, false, false, 129},
+                                     AttentionGradCase{1, 90, 90, 2, 2, 16, 8, true, false, -1, 0.8}}) {
     const ir::Attrs attrs{{"is_causal", int64_t{c.causal}}, {"left_window_size", c.left}, {"softcap", c.cap}};
     std::vector<Tensor> in{tests::random_tensor({c.batch, c.queries, c.heads, c.dim}, 1),
                            tests::random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 2),

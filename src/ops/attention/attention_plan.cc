@@ -201,6 +201,14 @@ AttentionGradPlan plan_attention_qkv_grad(const ir::NodeView& node) {
   return {plan_attention_qkv(node, 4), 1, 2, 3, {0, 0, 0}};
 }
 
+ir::Refusal refuse_mixed(const ir::NodeView& node, std::initializer_list<size_t> operands) {
+  for (size_t i : operands) {
+    if (node.in[i].dtype != node.in[0].dtype)
+      return base::concat("operand ", i, " has another type than the queries");
+  }
+  return std::nullopt;
+}
+
 std::vector<tensor::TensorType> infer_attention(const ir::NodeView& n) {
   const Shape &q = n.in[0].shape, &k = n.in[1].shape, &v = n.in[2].shape;
   const DType type = n.in[0].dtype;

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 
-#include "ir/schema.h"
+#include "ir/kernel.h"
 
 namespace trireme::ops {
 
@@ -42,6 +43,9 @@ struct AttentionPlan {
 
 /// Plan of ONNX Attention with static shapes. Throws invalid_argument for shapes that do not fit together.
 AttentionPlan plan_attention(const ir::NodeView& node);
+
+/// Refuses unless the operands have the type of the queries, operand 0.
+ir::Refusal refuse_mixed(const ir::NodeView& node, std::initializer_list<size_t> operands);
 
 /// Operands of attention_bsnd behind queries, keys and values.
 inline constexpr size_t kBsndMask = 3, kBsndSinks = 4;

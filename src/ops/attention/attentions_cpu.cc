@@ -183,11 +183,8 @@ ir::BoundKernel bind_reference(const AttentionPlan& p, const ir::NodeView& node)
   });
 }
 
-ir::Refusal refuse_mixed(const ir::NodeView& node) {
-  for (size_t i : {1, 2}) {
-    if (node.in[i].dtype != node.in[0].dtype)
-      return base::concat("operand ", i, " has another type than the queries");
-  }
+ir::Refusal refuse_reference(const ir::NodeView& node) {
+  if (auto why = refuse_mixed(node, {1, 2})) return why;
   return refuse_non_float(node);
 }
 
@@ -246,7 +243,7 @@ ir::BoundKernel prepare_rotary(const ir::KernelInit& init) {
 std::vector<ir::Kernel> attention_cpu_kernels() {
   const ir::Kernel plain{.name = "reference",
                          .is_reference = true,
-                         .refuse = refuse_mixed,
+                         .refuse = refuse_reference,
                          .prepare = [](const ir::KernelInit& init) {
                            return bind_reference(plan_attention(init.node), init.node);
                          }};
@@ -256,7 +253,7 @@ std::vector<ir::Kernel> attention_cpu_kernels() {
 std::vector<ir::Kernel> attention_bsnd_cpu_kernels() {
   const ir::Kernel plain{.name = "reference",
                          .is_reference = true,
-                         .refuse = refuse_mixed,
+                         .refuse = refuse_reference,
                          .prepare = [](const ir::KernelInit& init) {
                            return bind_reference(plan_attention_bsnd(init.node), init.node);
                          }};

@@ -9,14 +9,15 @@ namespace {
 using tensor::Tensor;
 using tests::random_tensor;
 
-struct Case {
+struct AttentionCase {
   int64_t batch, queries, keys, heads, kv_heads, dim;
   bool causal;
 };
 
 /// bias(b, h, i, j) is added to the scores; q, k, v are [batch, seq, heads, dim].
 template <class Bias>
-std::vector<double> naive(const Case& c, const Tensor& q, const Tensor& k, const Tensor& v, Bias bias) {
+std::vector<double> naive_attention(const AttentionCase& c, const Tensor& q, const Tensor& k, const Tensor& v,
+                                    Bias bias) {
   const auto qv = q.to_doubles(), kv = k.to_doubles(), vv = v.to_doubles();
   std::vector<double> y(qv.size());
   for (int64_t b = 0; b < c.batch; ++b) {
@@ -48,12 +49,13 @@ std::vector<double> naive(const Case& c, const Tensor& q, const Tensor& k, const
 }
 
 TEST(AttentionBsnd, KernelsMatchNaiveLoops) {
-  for (const Case& c :
-       {Case{2, 5, 5, 3, 3, 8, false}, Case{1, 33, 33, 4, 2, 32, true}, Case{3, 1, 70, 2, 1, 64, false}}) {
+  for (const AttentionCase& c :
+       {AttentionCase{2, 5, 5, 3, 3, 8, false}, AttentionCase{1, 33, 33, 4, 2, 32, true},
+        AttentionCase{3, 1, 70, 2, 1, 64, false}}) {
     const Tensor q = random_tensor({c.batch, c.queries, c.heads, c.dim}, 1),
                  k = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 2);
     const Tensor v = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 3);
-    const auto want = naive(c, q, k, v, [](auto...) { return 0.0; });
+    const auto want = naive_attention(c, q, k, v, [](auto...) { return 0.0; });
     const ir::Attrs attrs{{"is_causal", int64_t{c.causal}}};
     const auto results = tests::run_kernels("attention_bsnd", attrs, {q, k, v});
     ASSERT_EQ(results.size(), 2u);
@@ -66,8 +68,9 @@ TEST(AttentionBsnd, KernelsMatchNaiveLoops) {
 /// A sink acts as a key with a score of its own and no value.
 TEST(AttentionBsnd, SinksAreKeysWithoutValues) {
   constexpr double kHidden = -std::numeric_limits<double>::infinity();
-  for (const Case& c :
-       {Case{2, 5, 5, 3, 3, 8, false}, Case{1, 33, 33, 4, 2, 32, true}, Case{3, 1, 70, 2, 1, 64, false}}) {
+  for (const AttentionCase& c :
+       {AttentionCase{2, 5, 5, 3, 3, 8, false}, AttentionCase{1, 33, 33, 4, 2, 32, true},
+        AttentionCase{3, 1, 70, 2, 1, 64, false}}) {
     const Tensor q = random_tensor({c.batch, c.queries, c.heads, c.dim}, 1),
                  k = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 2);
     const Tensor v = random_tensor({c.batch, c.keys, c.kv_heads, c.dim}, 3),
@@ -81,12 +84,12 @@ TEST(AttentionBsnd, SinksAreKeysWithoutValues) {
                     more.mutable_data<float>().data() + b * (run + size_t(c.kv_heads * c.dim)));
       return more;
     };
-    const Case more{c.batch, c.queries, c.keys + 1, c.heads, c.kv_heads, c.dim, false};
-    const auto want =
-        naive(more, q, with_one_more(k), with_one_more(v), [&](int64_t, int64_t h, int64_t i, int64_t j) {
-          if (j == c.keys) return sinks.to_doubles()[size_t(h)];
-          return c.causal && j > i ? kHidden : 0.0;
-        });
+    const AttentionCase more{c.batch, c.queries, c.keys + 1, c.heads, c.kv_heads, c.dim, false};
+    const auto want = naive_attention(more, q, with_one_more(k), with_one_more(v),
+                                      [&](int64_t, int64_t h, int64_t i, int64_t j) {
+                                        if (j == c.keys) return sinks.to_doubles()[size_t(h)];
+                                        return c.causal && j > i ? kHidden : 0.0;
+                                      });
     const ir::Attrs attrs{{"is_causal", int64_t{c.causal}}};
     const std::vector<Tensor> in{q, k, v, Tensor(), sinks};
     const auto results = tests::run_kernels("attention_bsnd", attrs, in, 2);
@@ -102,11 +105,11 @@ TEST(AttentionBsnd, SinksAreKeysWithoutValues) {
 }
 
 TEST(AttentionBsnd, KeyPaddingHidesKeys) {
-  const Case c{2, 4, 6, 2, 2, 16, false};
+  const AttentionCase c{2, 4, 6, 2, 2, 16, false};
   const Tensor q = random_tensor({2, 4, 2, 16}, 1), k = random_tensor({2, 6, 2, 16}, 2),
                v = random_tensor({2, 6, 2, 16}, 3);
   const Tensor mask = Tensor::from<int64_t>({2, 6}, {1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 0});
-  const auto want = naive(c, q, k, v, [](int64_t b, int64_t, int64_t, int64_t j) {
+  const auto want = naive_attention(c, q, k, v, [](int64_t b, int64_t, int64_t, int64_t j) {
     return j < (b == 0 ? 3 : 5) ? 0.0 : -std::numeric_limits<double>::infinity();
   });
   for (const auto& r : tests::run_kernels("attention_bsnd", {}, {q, k, v, mask}))
@@ -116,12 +119,12 @@ TEST(AttentionBsnd, KeyPaddingHidesKeys) {
 }
 
 TEST(AttentionBsnd, AdditiveMaskBroadcastsOverHeads) {
-  const Case c{2, 4, 6, 3, 3, 16, false};
+  const AttentionCase c{2, 4, 6, 3, 3, 16, false};
   const Tensor q = random_tensor({2, 4, 3, 16}, 1), k = random_tensor({2, 6, 3, 16}, 2),
                v = random_tensor({2, 6, 3, 16}, 3);
   const Tensor mask = random_tensor({2, 1, 4, 6}, 4);
   const auto mv = mask.to_doubles();
-  const auto want = naive(
+  const auto want = naive_attention(
       c, q, k, v, [&](int64_t b, int64_t, int64_t i, int64_t j) { return mv[size_t((b * 4 + i) * 6 + j)]; });
   const auto results = tests::run_kernels("attention_bsnd", {}, {q, k, v, mask});
   ASSERT_EQ(results.size(), 2u);

@@ -40,7 +40,7 @@ cuda::AttentionShape shape_of(const AttentionPlan& p, const ir::NodeView& node) 
   return s;
 }
 
-ir::Refusal refuse_plan(const AttentionPlan& p, const ir::NodeView& node) {
+ir::Refusal refuse_plan_on_gpu(const AttentionPlan& p, const ir::NodeView& node) {
   if (auto why = refuse_dtype(node, 0, {DType::f32, DType::f16, DType::bf16})) return why;
   if (std::max(p.head_dim, p.value_dim) > cuda::kMostHeadDim)
     return base::concat("a head has more than ", cuda::kMostHeadDim, " channels");
@@ -48,14 +48,6 @@ ir::Refusal refuse_plan(const AttentionPlan& p, const ir::NodeView& node) {
     return refuse_dtype(
         node, p.mask_operand,
         {DType::f32, DType::f16, DType::bf16, DType::boolean, DType::i8, DType::u8, DType::i32, DType::i64});
-  }
-  return std::nullopt;
-}
-
-ir::Refusal refuse_mixed(const ir::NodeView& node, std::initializer_list<size_t> operands) {
-  for (size_t i : operands) {
-    if (node.in[i].dtype != node.in[0].dtype)
-      return base::concat("operand ", i, " has another type than the queries");
   }
   return std::nullopt;
 }
@@ -99,7 +91,7 @@ ir::Kernel plain_kernel(PlanOf plan_of, size_t mask_operand) {
             }
             const AttentionPlan p = plan_of(node, mask_operand);
             if (p.sink_operand > 0) return "attention with sinks";
-            return refuse_plan(p, node);
+            return refuse_plan_on_gpu(p, node);
           },
           .prepare =
               [=](const ir::KernelInit& init) { return bind_plain(init, plan_of(init.node, mask_operand)); }};
@@ -137,7 +129,7 @@ ir::Kernel grad_kernel(GradPlanOf plan_of) {
             if (auto why = refuse_mixed(node, {g.y, g.dy})) return why;
             if (auto why = refuse_dtype(node, g.lse, {DType::f32})) return why;
             if (g.forward.softcap > 0) return "scores are capped";
-            return refuse_plan(g.forward, node);
+            return refuse_plan_on_gpu(g.forward, node);
           },
           .prepare = [=](const ir::KernelInit& init) { return bind_grad(init, plan_of(init.node)); }};
 }
@@ -192,7 +184,7 @@ struct CachedNode {
 ir::Refusal refuse_cached(const ir::NodeView& node) {
   if (auto why = refuse_mixed(node, {1, 2})) return why;
   if (node.out_count > 3) return "the scores are asked for";
-  return refuse_plan(plan_attention(node), node);
+  return refuse_plan_on_gpu(plan_attention(node), node);
 }
 
 ir::Kernel cached_kernel() {

@@ -9,7 +9,7 @@ using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
 
-class AttentionCuda : public testing::TestWithParam<DType> {
+class AttentionCuda : public ::testing::TestWithParam<DType> {
  protected:
   Tensor random(const Dims& dims, uint32_t seed) const {
     return tests::rounded_to(GetParam(), tests::random_tensor(dims, seed));
@@ -19,7 +19,7 @@ class AttentionCuda : public testing::TestWithParam<DType> {
     tests::expect_as_cpu(trial);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Types, AttentionCuda, testing::Values(DType::f32, DType::f16, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, AttentionCuda, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
 /// A mask of kept keys in which every query keeps its first key.

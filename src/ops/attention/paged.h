@@ -1,6 +1,7 @@
 // Operands of paged_attention and kv_append, and the kernels of both.
 #pragma once
 
+#include <initializer_list>
 #include <vector>
 
 #include "ir/kernel.h"
@@ -31,6 +32,10 @@ struct AppendPlan {
   PageShape pages;
 };
 AppendPlan plan_append(const ir::NodeView& node);
+
+/// Types of the rows that kernels take.
+inline constexpr std::initializer_list<tensor::DType> kPagedTypes = {tensor::DType::f32, tensor::DType::bf16,
+                                                                     tensor::DType::f16};
 
 std::vector<ir::Kernel> paged_attention_cpu_kernels();
 std::vector<ir::Kernel> kv_append_cpu_kernels();

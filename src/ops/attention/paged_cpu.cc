@@ -12,10 +12,8 @@ namespace {
 
 using tensor::DType;
 
-constexpr std::initializer_list<DType> kTypes = {DType::f32, DType::bf16, DType::f16};
-
 ir::Refusal refuse_paged(const ir::NodeView& node) {
-  if (auto why = refuse_dtype(node, 0, kTypes)) return why;
+  if (auto why = refuse_dtype(node, 0, kPagedTypes)) return why;
   if (plan_paged(node).pages.dim > cpu::kPagedMaxDim)
     return base::concat("a head has more than ", cpu::kPagedMaxDim, " channels");
   return std::nullopt;
@@ -121,7 +119,7 @@ std::vector<ir::Kernel> paged_attention_cpu_kernels() {
 
 std::vector<ir::Kernel> kv_append_cpu_kernels() {
   return {{.name = "rows",
-           .refuse = [](const ir::NodeView& node) { return refuse_dtype(node, 0, kTypes); },
+           .refuse = [](const ir::NodeView& node) { return refuse_dtype(node, 0, kPagedTypes); },
            .prepare = prepare_append}};
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using namespace paged_cases;
 
-std::vector<double> naive(const Case& c, const Operands& o) {
+std::vector<double> naive_paged(const Case& c, const Operands& o) {
   const auto q = o.q.to_doubles(), keys = o.keys.to_doubles(), values = o.values.to_doubles();
   const auto table = o.table.to_ints(), starts = o.starts.to_ints();
   const int64_t most = o.table.dims()[1], group = c.heads / c.kv_heads;
@@ -67,7 +67,7 @@ void expect_naive(const std::vector<Case>& cases, const std::string& level) {
     const double tolerance = c.type == DType::f32 ? 2e-5 : 1e-2;
     for (int threads : {1, 3}) {
       const Tensor y = run(c, numbers(c.lengths.size()), threads);
-      tests::expect_close(y, naive(c, o), tolerance, tolerance,
+      tests::expect_close(y, naive_paged(c, o), tolerance, tolerance,
                           base::concat(level, ", dim ", c.dim, " threads ", threads));
     }
   }

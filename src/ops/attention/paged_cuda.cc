@@ -11,11 +11,9 @@ namespace {
 
 using tensor::DType;
 
-constexpr std::initializer_list<DType> kTypes = {DType::f32, DType::bf16, DType::f16};
-
 /// Checks the types; queries are operand 0, pages are operand `pages`.
 ir::Refusal refuse_pages(const ir::NodeView& node, size_t pages) {
-  if (auto why = refuse_dtype(node, 0, kTypes)) return why;
+  if (auto why = refuse_dtype(node, 0, kPagedTypes)) return why;
   if (node.in[0].dtype != node.in[pages].dtype && node.in[0].dtype != DType::f32)
     return base::concat("queries are ", name_of(node.in[0].dtype), ", pages ", name_of(node.in[pages].dtype));
   if (node.in_dims(pages)[3] > cuda::kMostPagedDim)
@@ -23,7 +21,7 @@ ir::Refusal refuse_pages(const ir::NodeView& node, size_t pages) {
   return std::nullopt;
 }
 
-ir::Refusal refuse_paged(const ir::NodeView& node) {
+ir::Refusal refuse_paged_on_gpu(const ir::NodeView& node) {
   if (node.present(kPagedSinks)) return "attention with sinks";
   return refuse_pages(node, 1);
 }
@@ -44,7 +42,7 @@ cuda::PagedAttentionArgs paged_args(const PagedPlan& p, DType type, DType page_t
           .softcap = p.softcap};
 }
 
-ir::BoundKernel prepare_paged(const ir::KernelInit& init) {
+ir::BoundKernel prepare_paged_on_gpu(const ir::KernelInit& init) {
   const cuda::PagedAttentionArgs fixed =
       paged_args(plan_paged(init.node), init.node.in[0].dtype, init.node.in[1].dtype);
   auto run = [fixed](const ir::RunArgs& args) {
@@ -113,7 +111,7 @@ ir::BoundKernel prepare_decode(const ir::KernelInit& init) {
   return {run, cuda::decode_attention_workspace_bytes(fixed)};
 }
 
-ir::BoundKernel prepare_append(const ir::KernelInit& init) {
+ir::BoundKernel prepare_append_on_gpu(const ir::KernelInit& init) {
   const AppendPlan p = plan_append(init.node);
   const cuda::KvAppendArgs fixed{.type = init.node.in[0].dtype,
                                  .page_type = init.node.in[2].dtype,
@@ -144,10 +142,11 @@ ir::BoundKernel prepare_append(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<CudaKernels> paged_cuda_kernels() {
-  const ir::Kernel attend{.name = "pages", .refuse = refuse_paged, .prepare = prepare_paged};
-  const ir::Kernel append{.name = "rows",
-                          .refuse = [](const ir::NodeView& node) { return refuse_dtype(node, 0, kTypes); },
-                          .prepare = prepare_append};
+  const ir::Kernel attend{.name = "pages", .refuse = refuse_paged_on_gpu, .prepare = prepare_paged_on_gpu};
+  const ir::Kernel append{
+      .name = "rows",
+      .refuse = [](const ir::NodeView& node) { return refuse_dtype(node, 0, kPagedTypes); },
+      .prepare = prepare_append_on_gpu};
   const ir::Kernel decode{.name = "pages", .refuse = refuse_decode, .prepare = prepare_decode};
   return {{"paged_attention", {attend}}, {"kv_append", {append}}, {"decode_attention", {decode}}};
 }

@@ -12,8 +12,6 @@ namespace {
 using ir::ValueId;
 using tensor::TensorType;
 
-ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
-
 /// The type of x with the rows of a weight matrix as its last extent.
 TensorType rows_of(const ir::NodeView& n, size_t weights) {
   TensorType y = n.in[kBaX];
@@ -55,13 +53,13 @@ std::vector<ValueId> expand(ir::Graph& g, const ir::Node& given) {
   }
   std::vector<ValueId> in;
   for (size_t i = 0; i < 3; ++i) {
-    std::vector<ValueId> own{node.in[kBaX], node.in[kBaQuery + i], operand(node, kBaQueryBias + i),
-                             operand(node, kBaNorm)};
+    std::vector<ValueId> own{node.in[kBaX], node.in[kBaQuery + i], operand_or_none(node, kBaQueryBias + i),
+                             operand_or_none(node, kBaNorm)};
     while (own.back() == ir::kNoValue) own.pop_back();
     products.set("format", block_format_of(node.attrs, i));
     in.push_back(g.add1(table().need("block_linear"), std::move(own), products, node.from));
   }
-  for (size_t i = kBaKeyPages; i <= kBaPositions; ++i) in.push_back(operand(node, i));
+  for (size_t i = kBaKeyPages; i <= kBaPositions; ++i) in.push_back(operand_or_none(node, i));
   while (in.back() == ir::kNoValue) in.pop_back();
   return g.add(table().need("decode_attention"), std::move(in), attention, 3, node.from);
 }

@@ -145,11 +145,9 @@ ir::ValueId as_floats(ir::Graph& g, const ir::Node& node, ir::ValueId blocks) {
                 node.from);
 }
 
-ir::ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
-
 /// x as the products read it: normalised if the node has a norm.
 ir::ValueId normalised(ir::Graph& g, const ir::Node& node, size_t norm) {
-  if (operand(node, norm) == ir::kNoValue) return node.in[kBlX];
+  if (operand_or_none(node, norm) == ir::kNoValue) return node.in[kBlX];
   return g.add1(op("rms_norm"), {node.in[kBlX], node.in[norm]},
                 {{"epsilon", node.attrs.get_float("epsilon", 1e-5)}}, node.from);
 }
@@ -168,10 +166,10 @@ ir::ValueId plain_product(ir::Graph& g, const ir::Node& node, std::vector<ir::Va
 /// unrounded rows, whatever `rows` says, because rounding x to 8 bits is only a matter of precision.
 std::vector<ir::ValueId> expand_linear(ir::Graph& g, const ir::Node& given) {
   const ir::Node node = given;  // a copy, since adding nodes moves the original
-  if (operand(node, kBlNorm) != ir::kNoValue || operand(node, kBlResidual) != ir::kNoValue) {
+  if (operand_or_none(node, kBlNorm) != ir::kNoValue || operand_or_none(node, kBlResidual) != ir::kNoValue) {
     const ir::ValueId x = normalised(g, node, kBlNorm);
-    const ir::ValueId y = plain_product(g, node, {x, node.in[kBlWeights], operand(node, kBlBias)});
-    if (operand(node, kBlResidual) == ir::kNoValue) return {y};
+    const ir::ValueId y = plain_product(g, node, {x, node.in[kBlWeights], operand_or_none(node, kBlBias)});
+    if (operand_or_none(node, kBlResidual) == ir::kNoValue) return {y};
     return {g.add1(op("add"), {y, node.in[kBlResidual]}, {}, node.from)};
   }
   const bool is_f32 = g.type(node.in[kBlX]).dtype == DType::f32;
@@ -182,7 +180,7 @@ std::vector<ir::ValueId> expand_linear(ir::Graph& g, const ir::Node& given) {
   const ir::ValueId by_columns =
       g.add1(op("transpose"), {w}, {{"perm", std::vector<int64_t>{1, 0}}}, node.from);
   ir::ValueId y = g.add1(op("matmul"), {widened(node.in[kBlX]), by_columns}, {}, node.from);
-  if (operand(node, kBlBias) != ir::kNoValue)
+  if (operand_or_none(node, kBlBias) != ir::kNoValue)
     y = g.add1(op("add"), {y, widened(node.in[kBlBias])}, {}, node.from);
   if (!is_f32) y = g.add1(op("cast_like"), {y, node.in[kBlX]}, {}, node.from);
   return {y};
@@ -194,7 +192,7 @@ std::vector<ir::ValueId> expand_linears(ir::Graph& g, const ir::Node& given) {
   const ir::ValueId x = normalised(g, node, 1 + 2 * count);
   std::vector<ir::ValueId> out;
   for (size_t i = 0; i < count; ++i)
-    out.push_back(plain_product(g, node, {x, node.in[1 + i], operand(node, 1 + count + i)}, i));
+    out.push_back(plain_product(g, node, {x, node.in[1 + i], operand_or_none(node, 1 + count + i)}, i));
   if (count == node.out.size()) return out;
   const ir::ValueId gate = g.add1(op("swish"), {out[0]}, {}, node.from);
   return {g.add1(op("mul"), {gate, out[1]}, {}, node.from)};

@@ -9,6 +9,11 @@
 
 namespace trireme::ops {
 
+/// Operand i of a node, or no value.
+inline ir::ValueId operand_or_none(const ir::Node& node, size_t i) {
+  return i < node.in.size() ? node.in[i] : ir::kNoValue;
+}
+
 /// A matrix in blocks.
 struct BlockMatrix {
   const tensor::BlockFormat* format = nullptr;

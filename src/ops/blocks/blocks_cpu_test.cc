@@ -29,7 +29,7 @@ ir::Attrs attrs_of(const tensor::BlockFormat& f, const char* rows = nullptr) {
   return attrs;
 }
 
-void expect_near(const Tensor& a, const Tensor& b, double most, std::string_view what) {
+void expect_small_error(const Tensor& a, const Tensor& b, double most, std::string_view what) {
   const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
   ASSERT_EQ(x.size(), y.size()) << what;
   double missed = 0, all = 0;
@@ -55,8 +55,8 @@ TEST(Blocks, ProductsByAllKernelsAndByTheExpansion) {
     for (const char* rows : {"f32", "q8"}) {
       const bool is_exact = std::string_view(rows) == "f32";
       const Tensor packed = testing::run("block_linear", {x, w, bias}, attrs_of(f, rows))[0];
-      expect_near(packed, run_fed("block_linear", {x, w, bias}, attrs_of(f, rows)), 1e-5, f.name);
-      expect_near(packed, whole, is_exact ? 1e-5 : 0.02, f.name);
+      expect_small_error(packed, run_fed("block_linear", {x, w, bias}, attrs_of(f, rows)), 1e-5, f.name);
+      expect_small_error(packed, whole, is_exact ? 1e-5 : 0.02, f.name);
     }
   }
 }
@@ -79,7 +79,7 @@ TEST(Blocks, NormsResidualsAndGates) {
       const std::vector<Tensor> all{x, w, bias, norm, add};
       const Tensor got = testing::run("block_linear", all, attrs)[0];
       EXPECT_TRUE(got.same_as(testing::run("add", {plain, add})[0])) << name << ", rows " << rows;
-      expect_near(got, run_fed("block_linear", all, attrs), 1e-5, name);
+      expect_small_error(got, run_fed("block_linear", all, attrs), 1e-5, name);
       const Tensor residual = testing::run("block_linear", {even, w, none, none, add}, attrs_of(f))[0];
       const Tensor apart = testing::run("block_linear", {even, w}, attrs_of(f))[0];
       EXPECT_TRUE(residual.same_as(testing::run("add", {apart, add})[0])) << name << ", rows " << rows;
@@ -90,7 +90,7 @@ TEST(Blocks, NormsResidualsAndGates) {
       const std::vector<Tensor> gated{x, w, w, bias, none, norm};
       const Tensor both = testing::run("block_linears", gated, attrs)[0];
       EXPECT_TRUE(both.same_as(testing::run("mul", {gate, up})[0])) << name << ", rows " << rows;
-      expect_near(both, run_fed("block_linears", gated, attrs), 1e-5, name);
+      expect_small_error(both, run_fed("block_linears", gated, attrs), 1e-5, name);
     }
   }
 }
@@ -117,7 +117,7 @@ TEST(Blocks, RowsOf16Bits) {
   const Tensor half = testing::run("cast", {x}, {{"to", int64_t{16}}})[0];
   const Tensor got = testing::run("block_linear", {half, w}, attrs_of(f, "f32"))[0];
   EXPECT_EQ(got.dtype(), DType::bf16);
-  expect_near(got, want, 0.01, "bf16");
+  expect_small_error(got, want, 0.01, "bf16");
 }
 
 std::string said_of(const char* op, const std::vector<Tensor>& in, const ir::Attrs& attrs) {

@@ -24,15 +24,15 @@ class CpuMover final : public Mover {
   bool wants_chunks() const override { return true; }
 };
 
-const CpuMover kMover;
+const CpuMover kCpuMover;
 
 }  // namespace
 
-std::vector<ir::Kernel> all_reduce_cpu_kernels() { return {all_reduce_kernel(kMover)}; }
-std::vector<ir::Kernel> all_gather_cpu_kernels() { return {all_gather_kernel(kMover)}; }
-std::vector<ir::Kernel> reduce_scatter_cpu_kernels() { return {reduce_scatter_kernel(kMover)}; }
-std::vector<ir::Kernel> all_to_all_cpu_kernels() { return {all_to_all_kernel(kMover)}; }
-std::vector<ir::Kernel> shard_slice_cpu_kernels() { return {shard_slice_kernel(kMover)}; }
-std::vector<ir::Kernel> gather_into_cpu_kernels() { return {gather_into_kernel(kMover)}; }
+std::vector<ir::Kernel> all_reduce_cpu_kernels() { return {all_reduce_kernel(kCpuMover)}; }
+std::vector<ir::Kernel> all_gather_cpu_kernels() { return {all_gather_kernel(kCpuMover)}; }
+std::vector<ir::Kernel> reduce_scatter_cpu_kernels() { return {reduce_scatter_kernel(kCpuMover)}; }
+std::vector<ir::Kernel> all_to_all_cpu_kernels() { return {all_to_all_kernel(kCpuMover)}; }
+std::vector<ir::Kernel> shard_slice_cpu_kernels() { return {shard_slice_kernel(kCpuMover)}; }
+std::vector<ir::Kernel> gather_into_cpu_kernels() { return {gather_into_kernel(kCpuMover)}; }
 
 }  // namespace trireme::ops

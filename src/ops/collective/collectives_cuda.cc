@@ -40,14 +40,17 @@ class DeviceMover final : public Mover {
   }
 };
 
-const DeviceMover kMover;
+const DeviceMover kDeviceMover;
 
 }  // namespace
 
 std::vector<CudaKernels> collectives_cuda_kernels() {
-  return {{"all_reduce", {all_reduce_kernel(kMover)}},         {"all_gather", {all_gather_kernel(kMover)}},
-          {"reduce_scatter", {reduce_scatter_kernel(kMover)}}, {"all_to_all", {all_to_all_kernel(kMover)}},
-          {"shard_slice", {shard_slice_kernel(kMover)}},       {"gather_into", {gather_into_kernel(kMover)}}};
+  return {{"all_reduce", {all_reduce_kernel(kDeviceMover)}},
+          {"all_gather", {all_gather_kernel(kDeviceMover)}},
+          {"reduce_scatter", {reduce_scatter_kernel(kDeviceMover)}},
+          {"all_to_all", {all_to_all_kernel(kDeviceMover)}},
+          {"shard_slice", {shard_slice_kernel(kDeviceMover)}},
+          {"gather_into", {gather_into_kernel(kDeviceMover)}}};
 }
 
 }  // namespace trireme::ops

@@ -155,7 +155,6 @@ ir::CutRule cut(const ir::NodeView& n) {
 }
 
 const ir::OpDef& op(const char* name) { return table().need(name); }
-ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
 
 /// Adds nodes for the expansions, all with the same origin.
 struct Adder {
@@ -191,8 +190,8 @@ std::vector<int64_t> kept(size_t rank, std::initializer_list<int64_t> rest) {
 std::vector<ValueId> expand(ir::Graph& g, const ir::Node& given) {
   const ir::Node node = given;  // a copy, since adding nodes moves the original
   const Adder a{g, node.from};
-  const ValueId x = node.in[kExX], bias = operand(node, kExpertPlaces.bias);
-  const ValueId shares = operand(node, kExpertPlaces.shares);
+  const ValueId x = node.in[kExX], bias = operand_or_none(node, kExpertPlaces.bias);
+  const ValueId shares = operand_or_none(node, kExpertPlaces.shares);
   const tensor::Dims w = g.type(node.in[kExWeights]).shape.to_dims();
   const int64_t count = w[0], n = w[1], k = w[2];
   const size_t lead = g.type(node.in[kExChosen]).shape.rank() - 1;
@@ -233,15 +232,15 @@ std::vector<ValueId> expand_stored(ir::Graph& g, const ir::Node& given) {
   if (node.attrs.has("format")) {
     w = a.add("dequantize_blocks", {node.in[kExWeights]}, attrs);
   } else {
-    w = a.add("dequantize_weights", {node.in[kExWeights], operand(node, kExScale), operand(node, kExZero)},
-              attrs);
+    w = a.add("dequantize_weights",
+              {node.in[kExWeights], operand_or_none(node, kExScale), operand_or_none(node, kExZero)}, attrs);
   }
   const tensor::Dims dims = g.type(w).shape.to_dims();
   const int64_t count = node.attrs.get_int("experts", 1);
   w = a.reshape(w, {count, dims[0] / count, dims[1]});
-  const ValueId y =
-      a.add("expert_linear", {widened(node.in[kExX]), node.in[kExChosen], w, widened(operand(node, at.bias)),
-                              widened(operand(node, at.shares))});
+  const ValueId y = a.add(
+      "expert_linear", {widened(node.in[kExX]), node.in[kExChosen], w,
+                        widened(operand_or_none(node, at.bias)), widened(operand_or_none(node, at.shares))});
   return {is_f32 ? y : a.add("cast_like", {y, node.in[kExX]})};
 }
 

@@ -35,7 +35,7 @@ cuda::GridShape shape_of(const ir::NodeView& n, const Dims& x, const Dims& y) {
 }
 
 /// Checks that all operands have one 16- or 32-bit type; x is an operand or the result.
-ir::Refusal refuse_grid(const ir::NodeView& n, const Dims& x) {
+ir::Refusal refuse_grid_on_gpu(const ir::NodeView& n, const Dims& x) {
   if (auto why = refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16})) return why;
   for (const tensor::TensorType& t : n.in) {
     if (t.dtype != n.in[0].dtype) return "image and grid are of different types";
@@ -47,7 +47,7 @@ ir::Refusal refuse_grid(const ir::NodeView& n, const Dims& x) {
 
 ir::Kernel sample_kernel() {
   ir::Kernel k{.name = "points"};
-  k.refuse = [](const ir::NodeView& n) { return refuse_grid(n, n.in_dims(0)); };
+  k.refuse = [](const ir::NodeView& n) { return refuse_grid_on_gpu(n, n.in_dims(0)); };
   k.prepare = [](const ir::KernelInit& init) {
     const ir::NodeView& n = init.node;
     const cuda::GridShape shape = shape_of(n, n.in_dims(0), n.out_dims(0));
@@ -62,7 +62,7 @@ ir::Kernel sample_kernel() {
 ir::Kernel grad_x_kernel() {
   ir::Kernel k{.name = "sorted"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
-    if (auto why = refuse_grid(n, n.out_dims(0))) return why;
+    if (auto why = refuse_grid_on_gpu(n, n.out_dims(0))) return why;
     if (!cuda::fits_grid_sort(shape_of(n, n.out_dims(0), n.in_dims(0)))) return "2^31 taps or elements";
     return std::nullopt;
   };
@@ -83,7 +83,7 @@ ir::Kernel grad_x_kernel() {
 /// The operands are dy, x and grid.
 ir::Kernel grad_grid_kernel() {
   ir::Kernel k{.name = "points"};
-  k.refuse = [](const ir::NodeView& n) { return refuse_grid(n, n.in_dims(1)); };
+  k.refuse = [](const ir::NodeView& n) { return refuse_grid_on_gpu(n, n.in_dims(1)); };
   k.prepare = [](const ir::KernelInit& init) {
     const ir::NodeView& n = init.node;
     const cuda::GridShape shape = shape_of(n, n.in_dims(1), n.in_dims(0));

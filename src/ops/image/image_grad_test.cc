@@ -6,9 +6,6 @@ namespace {
 
 using namespace testing;  // NOLINT: the tests' own vocabulary
 
-Tensor values(tensor::Dims dims, uint64_t seed = 1) {
-  return random_tensor(DType::f64, std::move(dims), -1, 1, seed);
-}
 Tensor scales(std::vector<float> v) {
   const int64_t n = static_cast<int64_t>(v.size());
   return Tensor::from<float>({n}, std::span<const float>(v));

@@ -61,7 +61,7 @@ AxisTerms backward_terms(const ResizeAxis& a) {
 }
 
 /// All passes; the lists of their axes are concatenated in `tables`.
-struct ResizeRun {
+struct DeviceResize {
   struct Lists {
     size_t first = 0, from = 0, weight = 0, outside = 0;  // offsets
     bool is_set = false, has_outside = false;
@@ -85,7 +85,7 @@ struct ResizeRun {
 };
 
 /// Adds a pass over `group`, sorted by axis; the axes take the last places of the shape.
-void ResizeRun::add_pass(std::vector<const AxisTerms*> group, Dims& dims) {
+void DeviceResize::add_pass(std::vector<const AxisTerms*> group, Dims& dims) {
   Pass pass;
   std::sort(group.begin(), group.end(), [](auto* a, auto* b) { return a->axis < b->axis; });
   pass.shape.outer = product(dims, 0, group[0]->axis);
@@ -109,9 +109,9 @@ void ResizeRun::add_pass(std::vector<const AxisTerms*> group, Dims& dims) {
 }
 
 /// Axes share a pass while a result has few terms. This re-reads operands from the cache but saves a pass.
-std::shared_ptr<const ResizeRun> make_run(const std::vector<AxisTerms>& terms, Dims dims) {
+std::shared_ptr<const DeviceResize> make_device_resize(const std::vector<AxisTerms>& terms, Dims dims) {
   constexpr int64_t kMostTerms = 16;
-  auto run = std::make_shared<ResizeRun>();
+  auto run = std::make_shared<DeviceResize>();
   std::vector<const AxisTerms*> group;
   int64_t together = 1;
   for (const AxisTerms& t : terms) {
@@ -127,11 +127,11 @@ std::shared_ptr<const ResizeRun> make_run(const std::vector<AxisTerms>& terms, D
   return run;
 }
 
-cuda::ResizePass pass_of(const ResizeRun::Pass& p, const void* tables) {
+cuda::ResizePass pass_of(const DeviceResize::Pass& p, const void* tables) {
   cuda::ResizePass pass{.shape = p.shape};
   const auto* at = static_cast<const std::byte*>(tables);
   for (int d = 0; d < cuda::kResizeAxes; ++d) {
-    const ResizeRun::Lists& l = p.lists[d];
+    const DeviceResize::Lists& l = p.lists[d];
     if (!l.is_set) continue;
     pass.axes[d] = {.first = reinterpret_cast<const int32_t*>(at + l.first),
                     .from = reinterpret_cast<const int32_t*>(at + l.from),
@@ -142,7 +142,8 @@ cuda::ResizePass pass_of(const ResizeRun::Pass& p, const void* tables) {
 }
 
 /// Runs all passes; intermediates are f32 (f64 for f64).
-ir::BoundKernel bind_sums(const ir::KernelInit& init, std::shared_ptr<const ResizeRun> run, double outside) {
+ir::BoundKernel bind_sums(const ir::KernelInit& init, std::shared_ptr<const DeviceResize> run,
+                          double outside) {
   const DType dtype = init.node.in[0].dtype;
   const int64_t size = dtype == DType::f64 ? 8 : 4, half = align_up(run->largest * size);
   std::shared_ptr<const void> tables;
@@ -181,7 +182,8 @@ uint64_t bits_of_value(DType dtype, double value) {
   });
 }
 
-ir::BoundKernel bind_moves(const ir::KernelInit& init, std::shared_ptr<const ResizeRun> run, double outside) {
+ir::BoundKernel bind_moves(const ir::KernelInit& init, std::shared_ptr<const DeviceResize> run,
+                           double outside) {
   const DType dtype = init.node.in[0].dtype;
   const int64_t size = tensor::bits_of(dtype) / 8, half = align_up(run->largest * size);
   const uint64_t bits = bits_of_value(dtype, outside);
@@ -227,7 +229,7 @@ ir::Kernel resize_kernel(bool is_upsample) {
     if (plan.axes.empty()) return bind_copy(init.node);
     std::vector<AxisTerms> terms;
     for (const ResizeAxis& axis : plan.axes) terms.push_back(forward_terms(axis));
-    const auto run = make_run(terms, init.node.in_dims(0));
+    const auto run = make_device_resize(terms, init.node.in_dims(0));
     const double outside = plan.extrapolation;
     return plan.nearest ? bind_moves(init, run, outside) : bind_sums(init, run, outside);
   };
@@ -251,7 +253,7 @@ ir::Kernel resize_grad_kernel() {
     std::vector<AxisTerms> terms;
     for (const ResizeAxis& axis : plan.axes) terms.push_back(backward_terms(axis));
     std::reverse(terms.begin(), terms.end());
-    return bind_sums(init, make_run(terms, node.in_dims(0)), 0);
+    return bind_sums(init, make_device_resize(terms, node.in_dims(0)), 0);
   };
   return k;
 }

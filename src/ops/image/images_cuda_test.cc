@@ -1,5 +1,6 @@
 // Resizing and grid sampling on the device against the CPU's results: every mode, layout and type, and the
 // gradients.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -8,12 +9,8 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
+using testing::as_type;
 using Text = std::string;
-
-Tensor as_type(const Tensor& t, DType dtype) {
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
-}
 
 Tensor sizes_of(const tensor::Dims& dims) {
   return Tensor::from<int64_t>({static_cast<int64_t>(dims.size())}, std::span<const int64_t>(dims));

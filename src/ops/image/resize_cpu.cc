@@ -18,14 +18,14 @@ using tensor::Dims;
 using tensor::DType;
 
 /// One pass: x [outer, in, inner] -> y [outer, out, inner].
-struct Pass {
+struct ForwardPass {
   const ResizeAxis* axis;
   int64_t outer, inner;
 };
 
 struct ResizeRun {
   ResizePlan plan;
-  std::vector<Pass> passes;
+  std::vector<ForwardPass> passes;
   int64_t largest = 0;  // elements of the largest intermediate
   Dims out;
 };
@@ -62,7 +62,7 @@ void blend_line(const ResizeAxis& a, const T* x, T* y, int64_t at, int64_t inner
 }
 
 template <class T>
-void run_pass(const Pass& pass, bool nearest, const T* x, T* y, base::ThreadPool& pool) {
+void run_pass(const ForwardPass& pass, bool nearest, const T* x, T* y, base::ThreadPool& pool) {
   const ResizeAxis& a = *pass.axis;
   const int64_t inner = pass.inner;
   pool.for_range(pass.outer * a.out, grain_for(double(inner * a.taps)), [&](int64_t begin, int64_t end) {
@@ -81,7 +81,7 @@ void run_pass(const Pass& pass, bool nearest, const T* x, T* y, base::ThreadPool
 /// Results whose coordinate lies outside the image on any axis get the extrapolation value.
 template <class T>
 void extrapolate(const ResizeRun& run, T* y) {
-  for (const Pass& pass : run.passes) {
+  for (const ForwardPass& pass : run.passes) {
     const ResizeAxis& a = *pass.axis;
     const int64_t inner = product(run.out, a.axis + 1, run.out.size()), outer = product(run.out, 0, a.axis);
     for (int64_t line = 0; line < outer * a.out && !a.outside.empty(); ++line) {
@@ -251,7 +251,7 @@ PrepareFn prepare_lines(bool is_upsample) {
   };
 }
 
-PrepareFn prepare(bool is_upsample) {
+PrepareFn prepare_resize(bool is_upsample) {
   return [is_upsample](const ir::KernelInit& init) {
     const auto run = make_run(init.node, is_upsample);
     return tensor::visit_dtype(init.node.in[0].dtype, [&](auto t) -> ir::BoundKernel {
@@ -309,7 +309,7 @@ ir::Kernel lines_kernel(bool is_upsample) {
 
 std::vector<ir::Kernel> kernels(bool is_upsample) {
   const ir::Kernel lines = lines_kernel(is_upsample);
-  const ir::Kernel plain{.name = "separable", .refuse = refuse, .prepare = prepare(is_upsample)};
+  const ir::Kernel plain{.name = "separable", .refuse = refuse, .prepare = prepare_resize(is_upsample)};
   return {lines, via_f32(lines), plain, via_f32(plain)};
 }
 

@@ -13,7 +13,7 @@ using tensor::Dims;
 
 /// One transposed pass: line i of dx [outer, in, inner] is the weighted sum of the lines of dy that read it,
 /// in their order: terms [first[i], first[i + 1]).
-struct Pass {
+struct TransposedPass {
   int64_t outer, in, out, inner;
   std::vector<int64_t> first;  // [in + 1]
   std::vector<int32_t> from;   // [terms]: dy line
@@ -21,13 +21,13 @@ struct Pass {
 };
 
 struct GradRun {
-  std::vector<Pass> passes;  // in the order they run
-  int64_t largest = 0;       // elements of the largest intermediate
-  int64_t elements = 0;      // elements of dx
+  std::vector<TransposedPass> passes;  // in the order they run
+  int64_t largest = 0;                 // elements of the largest intermediate
+  int64_t elements = 0;                // elements of dx
 };
 
-Pass transposed(const ResizeAxis& a, bool nearest, int64_t outer, int64_t inner) {
-  Pass p{outer, a.in, a.out, inner, std::vector<int64_t>(static_cast<size_t>(a.in) + 1, 0), {}, {}};
+TransposedPass transposed(const ResizeAxis& a, bool nearest, int64_t outer, int64_t inner) {
+  TransposedPass p{outer, a.in, a.out, inner, std::vector<int64_t>(static_cast<size_t>(a.in) + 1, 0), {}, {}};
   const int64_t taps = nearest ? 1 : a.taps, stride = a.taps;
   const auto each_term = [&](auto&& f) {
     for (int64_t o = 0; o < a.out; ++o) {
@@ -53,7 +53,7 @@ Pass transposed(const ResizeAxis& a, bool nearest, int64_t outer, int64_t inner)
 }
 
 /// The plan for the node as resize saw it, with x in the place of dy.
-std::shared_ptr<const GradRun> make_run(const ir::NodeView& node) {
+std::shared_ptr<const GradRun> make_grad_run(const ir::NodeView& node) {
   ir::NodeView forward = node;
   forward.in[0].shape = tensor::Shape::of(node.attrs.get_ints("shape"));
   forward.known[0] = nullptr;
@@ -73,7 +73,7 @@ std::shared_ptr<const GradRun> make_run(const ir::NodeView& node) {
 }
 
 template <class T>
-void run_pass(const Pass& p, const T* dy, T* dx, base::ThreadPool& pool) {
+void run_transposed(const TransposedPass& p, const T* dy, T* dx, base::ThreadPool& pool) {
   const double terms = double(p.from.size()) / double(std::max<int64_t>(1, p.in));
   pool.for_range(p.outer * p.in, grain_for(double(p.inner) * (1 + terms)), [&](int64_t begin, int64_t end) {
     for (int64_t line = begin; line < end; ++line) {
@@ -90,8 +90,8 @@ void run_pass(const Pass& p, const T* dy, T* dx, base::ThreadPool& pool) {
   });
 }
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
-  const auto run = make_run(init.node);
+ir::BoundKernel prepare_resize_grad(const ir::KernelInit& init) {
+  const auto run = make_grad_run(init.node);
   return visit_float(init.node.in[0].dtype, [&](auto zero) {
     using T = decltype(zero);
     const int64_t bytes = run->passes.size() > 1 ? 2 * run->largest * static_cast<int64_t>(sizeof(T)) : 0;
@@ -102,7 +102,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
       for (size_t i = 0; i < count; ++i) {
         T* to = i + 1 == count ? out_ptr<T>(args, 0)
                                : static_cast<T*>(args.workspace) + static_cast<int64_t>(i % 2) * run->largest;
-        run_pass(run->passes[i], from, to, cpu::pool_of(args.stream));
+        run_transposed(run->passes[i], from, to, cpu::pool_of(args.stream));
         from = to;
       }
     };
@@ -113,7 +113,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> resize_grad_cpu_kernels() {
-  const ir::Kernel plain{.name = "separable", .refuse = refuse_non_float, .prepare = prepare};
+  const ir::Kernel plain{.name = "separable", .refuse = refuse_non_float, .prepare = prepare_resize_grad};
   return {plain, via_f32(plain)};
 }
 

@@ -7,17 +7,12 @@
 #include "ops/index/index_access.h"
 #include "ops/index/index_ops.h"
 #include "ops/index/lane_index_cpu.h"
+#include "ops/kernel_forms.h"
 #include "ops/shape/strided_copy.h"
 #include "tensor/absent.h"
 
 namespace trireme::ops {
 namespace {
-
-int64_t product(const tensor::Dims& dims, size_t from, size_t to) {
-  int64_t p = 1;
-  for (size_t d = from; d < to; ++d) p *= dims[d];
-  return p;
-}
 
 /// Gathers slices for indices [first, first + count) of one outer index.
 struct GatherRun {
@@ -229,7 +224,7 @@ ir::Refusal needs_bytes(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) {
+std::vector<ir::Kernel> gather_reference(ir::BoundKernel (*bind)(const ir::NodeView&)) {
   ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = needs_bytes;
   k.prepare = [bind](const ir::KernelInit& init) { return bind(init.node); };
@@ -238,7 +233,7 @@ std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) 
 
 /// Ops whose result extent depends on an operand's values; kernels run only if that operand is known.
 std::vector<ir::Kernel> counted(ir::BoundKernel (*bind)(const ir::NodeView&), size_t operand) {
-  std::vector<ir::Kernel> kernels = reference(bind);
+  std::vector<ir::Kernel> kernels = gather_reference(bind);
   kernels[0].refuse = [operand](const ir::NodeView& n) -> ir::Refusal {
     if (n.value(operand) == nullptr) return "the result's size depends on data: runs outside programs";
     return needs_bytes(n);
@@ -251,11 +246,11 @@ std::vector<ir::Kernel> counted(ir::BoundKernel (*bind)(const ir::NodeView&), si
 
 }  // namespace
 
-std::vector<ir::Kernel> gather_cpu_kernels() { return reference(bind_gather); }
+std::vector<ir::Kernel> gather_cpu_kernels() { return gather_reference(bind_gather); }
 std::vector<ir::Kernel> gather_elements_cpu_kernels() {
-  return {gather_lanes_kernel(), reference(bind_gather_elements)[0]};
+  return {gather_lanes_kernel(), gather_reference(bind_gather_elements)[0]};
 }
-std::vector<ir::Kernel> gather_nd_cpu_kernels() { return reference(bind_gather_nd); }
+std::vector<ir::Kernel> gather_nd_cpu_kernels() { return gather_reference(bind_gather_nd); }
 std::vector<ir::Kernel> compress_cpu_kernels() { return counted(bind_compress, 1); }
 std::vector<ir::Kernel> non_zero_cpu_kernels() { return counted(bind_non_zero, 0); }
 

@@ -7,13 +7,9 @@
 namespace trireme::ops {
 namespace {
 
-using tensor::DType;
 using tensor::Tensor;
+using testing::values;
 using tests::expect_cuts;
-
-Tensor values(tensor::Dims dims, uint64_t seed) {
-  return testing::random_tensor(DType::f64, std::move(dims), -1, 1, seed);
-}
 
 const Tensor kIds = Tensor::from<int64_t>({2, 3}, {0, 10, -1, 4, 4, -11});
 

@@ -1,4 +1,5 @@
 // Lookups by index on the device against the CPU's results: repeated, negative and absent indices.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -7,13 +8,8 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
+using testing::as_type;
 using Ints = std::vector<int64_t>;
-
-Tensor as_type(const Tensor& t, DType dtype) {
-  if (t.dtype() == dtype) return t;
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
-}
 
 /// Random indices in [low, high].
 Tensor indices(const tensor::Dims& dims, uint32_t seed, int low, int high, DType dtype = DType::i64) {

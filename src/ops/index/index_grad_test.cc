@@ -7,9 +7,6 @@ namespace {
 
 using namespace testing;  // NOLINT: the tests' own vocabulary
 
-Tensor values(tensor::Dims dims, uint64_t seed = 1) {
-  return random_tensor(DType::f64, std::move(dims), -1, 1, seed);
-}
 Tensor at(tensor::Dims dims, std::vector<int64_t> v) {
   return Tensor::from<int64_t>(std::move(dims), std::span<const int64_t>(v));
 }

@@ -14,8 +14,6 @@ namespace {
 
 using tensor::Dims;
 
-constexpr int64_t kRun = 256;  // indices that become offsets at a time
-
 /// How lanes along the axis are grouped: a place stands for all indices except those of the axis and of the
 /// last dimension.
 struct LanePlan {
@@ -60,9 +58,9 @@ Place place_of(const LanePlan& p, int64_t index) {
   return place;
 }
 
-/// Offsets of up to kRun elements of x; -1 for indices out of range.
+/// Offsets of up to kOffsetRun elements of x; -1 for indices out of range.
 struct Offsets {
-  int64_t at[kRun];
+  int64_t at[kOffsetRun];
   bool all_valid;
 };
 
@@ -110,12 +108,12 @@ class Resolver {
 template <class F>
 void for_runs(const LanePlan& p, const Place& place, int64_t begin, int64_t end, const F& run) {
   if (p.is_last) {
-    for (int64_t j = 0; j < p.n; j += kRun) run(place.x, place.at + j, std::min(kRun, p.n - j));
+    for (int64_t j = 0; j < p.n; j += kOffsetRun) run(place.x, place.at + j, std::min(kOffsetRun, p.n - j));
     return;
   }
   for (int64_t j = 0; j < p.n; ++j) {
-    for (int64_t c = begin; c < end; c += kRun)
-      run(place.x + c, place.at + j * p.at_step + c, std::min(kRun, end - c));
+    for (int64_t c = begin; c < end; c += kOffsetRun)
+      run(place.x + c, place.at + j * p.at_step + c, std::min(kOffsetRun, end - c));
   }
 }
 
@@ -124,7 +122,7 @@ template <class F>
 void for_lanes(const LanePlan& p, base::ThreadPool& pool, const F& run) {
   constexpr int64_t kTask = 16384;  // indices per task
   const int64_t of_place = std::max<int64_t>(1, p.n * p.columns);
-  const int64_t pieces = std::clamp<int64_t>(of_place / kTask, 1, (p.columns + kRun - 1) / kRun);
+  const int64_t pieces = std::clamp<int64_t>(of_place / kTask, 1, (p.columns + kOffsetRun - 1) / kOffsetRun);
   pool.for_range(p.count * pieces, std::max<int64_t>(1, kTask * pieces / of_place),
                  [&](int64_t first, int64_t last) {
                    for (int64_t task = first; task < last; ++task) {
@@ -135,7 +133,7 @@ void for_lanes(const LanePlan& p, base::ThreadPool& pool, const F& run) {
                  });
 }
 
-ir::BoundKernel bind_gather(const ir::NodeView& node) {
+ir::BoundKernel bind_gather_lanes(const ir::NodeView& node) {
   const LanePlan p = plan_lanes(node);
   const Resolver resolver(node);
   const auto bind = [&](auto word) -> ir::BoundKernel {
@@ -215,7 +213,7 @@ ir::Kernel lanes(std::function<ir::Refusal(const ir::NodeView&)> refuse,
 
 }  // namespace
 
-ir::Kernel gather_lanes_kernel() { return lanes(refuse_odd, bind_gather); }
+ir::Kernel gather_lanes_kernel() { return lanes(refuse_odd, bind_gather_lanes); }
 
 ir::Refusal refuse_join(const ir::NodeView& n) {
   if (auto why = refuse_odd(n)) return why;

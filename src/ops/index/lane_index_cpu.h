@@ -6,6 +6,9 @@
 
 namespace trireme::ops {
 
+/// How many indices, or tuples of them, become offsets at a time.
+inline constexpr int64_t kOffsetRun = 256;
+
 ir::Kernel gather_lanes_kernel();
 /// Updates of a lane are joined in operand order, so repeated indices give what the plain loops give.
 ir::Kernel scatter_lanes_kernel();

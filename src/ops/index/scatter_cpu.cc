@@ -107,7 +107,7 @@ ir::BoundKernel bind_nd(const ir::NodeView& n) {
   }};
 }
 
-std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) {
+std::vector<ir::Kernel> scatter_reference(ir::BoundKernel (*bind)(const ir::NodeView&)) {
   ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (tensor::bits_of(n.in[0].dtype) < 8)
@@ -125,8 +125,10 @@ std::vector<ir::Kernel> reference(ir::BoundKernel (*bind)(const ir::NodeView&)) 
 }  // namespace
 
 std::vector<ir::Kernel> scatter_elements_cpu_kernels() {
-  return {scatter_lanes_kernel(), reference(bind_elements)[0]};
+  return {scatter_lanes_kernel(), scatter_reference(bind_elements)[0]};
 }
-std::vector<ir::Kernel> scatter_nd_cpu_kernels() { return {scatter_slices_kernel(), reference(bind_nd)[0]}; }
+std::vector<ir::Kernel> scatter_nd_cpu_kernels() {
+  return {scatter_slices_kernel(), scatter_reference(bind_nd)[0]};
+}
 
 }  // namespace trireme::ops

@@ -12,11 +12,9 @@
 namespace trireme::ops {
 namespace {
 
-constexpr int64_t kRun = 256;  // tuples that become offsets together
-
 /// Where the slices of a run begin in x, in elements; -1 where an index is out of range.
 struct SliceOffsets {
-  int64_t at[kRun];
+  int64_t at[kOffsetRun];
 };
 
 /// Updates [count, slice] into those slices of y that begin in [first, last), in their order.
@@ -92,8 +90,8 @@ void report(const SlicePlan& p, const int64_t* tuple, int64_t count, ir::RunStat
   }
 }
 
-void resolve(const SlicePlan& p, const int64_t* tuple, int64_t count, ir::RunStatus* status,
-             SliceOffsets& to) {
+void resolve_tuples(const SlicePlan& p, const int64_t* tuple, int64_t count, ir::RunStatus* status,
+                    SliceOffsets& to) {
   bool all_valid = true;
   for (int64_t i = 0; i < count; ++i) {
     int64_t offset = 0;
@@ -140,9 +138,10 @@ ir::BoundKernel bind_slices(const ir::KernelInit& init) {
     pool.run(parts, [&](int64_t i) {
       const SlicePart part{p.slice, slices * i / parts * p.slice, slices * (i + 1) / parts * p.slice};
       SliceOffsets to;
-      for (int64_t first = 0; first < p.tuples; first += kRun) {
-        const int64_t count = std::min(kRun, p.tuples - first);
-        resolve(p, in_ptr<int64_t>(args, 1) + first * static_cast<int64_t>(p.depth), count, args.status, to);
+      for (int64_t first = 0; first < p.tuples; first += kOffsetRun) {
+        const int64_t count = std::min(kOffsetRun, p.tuples - first);
+        resolve_tuples(p, in_ptr<int64_t>(args, 1) + first * static_cast<int64_t>(p.depth), count,
+                       args.status, to);
         join(args.out[0], in_ptr<std::byte>(args, 2) + first * p.slice * size, to, count, part);
       }
     });

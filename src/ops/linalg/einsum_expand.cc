@@ -8,16 +8,11 @@ namespace trireme::ops {
 namespace {
 
 using tensor::Dims;
-using Letters = std::vector<size_t>;
-
-bool has(const Letters& letters, size_t l) {
-  return std::find(letters.begin(), letters.end(), l) != letters.end();
-}
 
 /// A tensor with one letter per dimension; no letter occurs twice and no extent is 1.
 struct Part {
   ValueId value;
-  Letters letters;
+  EinsumLetters letters;
 };
 
 class Expander {
@@ -35,12 +30,12 @@ class Expander {
 
  private:
   int64_t extent(size_t l) const { return plan_.extents[l].value(); }
-  Dims extents(const Letters& letters) const {
+  Dims extents(const EinsumLetters& letters) const {
     Dims dims;
     for (size_t l : letters) dims.push_back(extent(l));
     return dims;
   }
-  int64_t size(const Letters& letters) const { return tensor::element_count(extents(letters)); }
+  int64_t size(const EinsumLetters& letters) const { return tensor::element_count(extents(letters)); }
 
   /// Operand i without its dimensions of extent 1, which have no effect or are broadcast.
   Part squeezed(size_t i) {
@@ -63,7 +58,7 @@ class Expander {
       const auto first = std::find(p.letters.begin(), p.letters.begin() + int64_t(second), p.letters[second]);
       if (first == p.letters.begin() + int64_t(second)) continue;
       const size_t l = p.letters[second], at = static_cast<size_t>(first - p.letters.begin());
-      Letters rest;
+      EinsumLetters rest;
       std::vector<int64_t> order;
       for (size_t d = 0; d < p.letters.size(); ++d) {
         if (d == at || d == second) continue;
@@ -92,25 +87,26 @@ class Expander {
   Part own_sums(const std::vector<Part>& parts, size_t i) {
     Part p = parts[i];
     std::vector<int64_t> axes;
-    Letters kept;
+    EinsumLetters kept;
     for (size_t d = 0; d < p.letters.size(); ++d) {
       const size_t l = p.letters[d];
-      bool is_needed = has(plan_.result, l);
-      for (size_t j = 0; j < parts.size(); ++j) is_needed = is_needed || (j != i && has(parts[j].letters, l));
+      bool is_needed = has_letter(plan_.result, l);
+      for (size_t j = 0; j < parts.size(); ++j)
+        is_needed = is_needed || (j != i && has_letter(parts[j].letters, l));
       if (is_needed) kept.push_back(l);
       if (!is_needed) axes.push_back(static_cast<int64_t>(d));
     }
     return {g_.reduce_sum(p.value, axes, false), kept};
   }
 
-  Letters needed_after(const std::vector<Part>& parts, size_t i) const {
-    Letters all = plan_.result;
+  EinsumLetters needed_after(const std::vector<Part>& parts, size_t i) const {
+    EinsumLetters all = plan_.result;
     for (size_t j = i + 1; j < parts.size(); ++j)
       all.insert(all.end(), parts[j].letters.begin(), parts[j].letters.end());
     return all;
   }
 
-  ValueId ordered(const Part& p, const Letters& to) {
+  ValueId ordered(const Part& p, const EinsumLetters& to) {
     std::vector<int64_t> order;
     for (size_t l : to) order.push_back(std::find(p.letters.begin(), p.letters.end(), l) - p.letters.begin());
     return std::is_sorted(order.begin(), order.end()) ? p.value : g_.transpose(p.value, order);
@@ -118,13 +114,14 @@ class Expander {
 
   /// a [batch, m, k] times b [batch, k, n]: letters are sorted by which operand has them; k is needed by
   /// nobody later.
-  Part contracted(const Part& a, const Part& b, const Letters& later) {
-    Letters batch, m, n, k;
-    for (size_t l : a.letters) (!has(b.letters, l) ? m : has(later, l) ? batch : k).push_back(l);
+  Part contracted(const Part& a, const Part& b, const EinsumLetters& later) {
+    EinsumLetters batch, m, n, k;
+    for (size_t l : a.letters)
+      (!has_letter(b.letters, l) ? m : has_letter(later, l) ? batch : k).push_back(l);
     for (size_t l : b.letters) {
-      if (!has(a.letters, l)) n.push_back(l);
+      if (!has_letter(a.letters, l)) n.push_back(l);
     }
-    const auto joined = [](Letters x, const Letters& y, const Letters& z) {
+    const auto joined = [](EinsumLetters x, const EinsumLetters& y, const EinsumLetters& z) {
       x.insert(x.end(), y.begin(), y.end());
       x.insert(x.end(), z.begin(), z.end());
       return x;
@@ -134,14 +131,14 @@ class Expander {
     const ValueId right =
         g_.reshape(ordered(b, joined(batch, k, n)), {size(batch), k.empty() ? 1 : size(k), size(n)});
     const ValueId y = k.empty() ? g_.mul(left, right) : g_.op("matmul", {left, right});
-    const Letters letters = joined(batch, m, n);
+    const EinsumLetters letters = joined(batch, m, n);
     return {g_.reshape(y, extents(letters)), letters};
   }
 
   ValueId finished(const Part& p) {
-    Letters order;
+    EinsumLetters order;
     for (size_t l : plan_.result) {
-      if (has(p.letters, l)) order.push_back(l);
+      if (has_letter(p.letters, l)) order.push_back(l);
     }
     return g_.reshape(ordered(p, order), extents(plan_.result));
   }

@@ -11,15 +11,9 @@
 namespace trireme::ops {
 namespace {
 
-using LetterList = std::vector<size_t>;
-
-bool has(const LetterList& letters, size_t l) {
-  return std::find(letters.begin(), letters.end(), l) != letters.end();
-}
-
 /// The letters of an equation by their role in the product.
 struct Roles {
-  LetterList batch, m, n, k;
+  EinsumLetters batch, m, n, k;
 };
 
 EinsumPlan plan_of(const ir::NodeView& node) {
@@ -30,7 +24,7 @@ EinsumPlan plan_of(const ir::NodeView& node) {
 
 /// Finds the roles; returns a reason if the equation is not a matrix product.
 ir::Refusal find_roles(const ir::NodeView& node, const EinsumPlan& plan, Roles& roles) {
-  const LetterList &a = plan.operands[0], &b = plan.operands[1];
+  const EinsumLetters &a = plan.operands[0], &b = plan.operands[1];
   for (size_t i = 0; i < 2; ++i) {
     const tensor::Dims dims = node.in_dims(i);
     for (size_t d = 0; d < dims.size(); ++d) {
@@ -41,7 +35,7 @@ ir::Refusal find_roles(const ir::NodeView& node, const EinsumPlan& plan, Roles& 
     }
   }
   for (size_t l = 0; l < plan.extents.size(); ++l) {
-    const bool in_a = has(a, l), in_b = has(b, l), in_y = has(plan.result, l);
+    const bool in_a = has_letter(a, l), in_b = has_letter(b, l), in_y = has_letter(plan.result, l);
     if (in_a && in_b)
       (in_y ? roles.batch : roles.k).push_back(l);
     else if (!in_y)
@@ -60,7 +54,7 @@ struct Order {
 };
 
 /// The permutation from dimensions in the order `from` to the same letters in the order `to`.
-Order order_of(const LetterList& from, const LetterList& to, const EinsumPlan& plan) {
+Order order_of(const EinsumLetters& from, const EinsumLetters& to, const EinsumPlan& plan) {
   tensor::Dims dims;
   for (size_t l : from) dims.push_back(plan.extents[l].value());
   const std::vector<int64_t> steps = dense_steps(dims);
@@ -75,13 +69,13 @@ Order order_of(const LetterList& from, const LetterList& to, const EinsumPlan& p
   return order;
 }
 
-LetterList joined(std::initializer_list<LetterList> parts) {
-  LetterList all;
-  for (const LetterList& p : parts) all.insert(all.end(), p.begin(), p.end());
+EinsumLetters joined(std::initializer_list<EinsumLetters> parts) {
+  EinsumLetters all;
+  for (const EinsumLetters& p : parts) all.insert(all.end(), p.begin(), p.end());
   return all;
 }
 
-int64_t extent_of(const LetterList& letters, const EinsumPlan& plan) {
+int64_t extent_of(const EinsumLetters& letters, const EinsumPlan& plan) {
   int64_t product = 1;
   for (size_t l : letters) product *= plan.extents[l].value();
   return product;

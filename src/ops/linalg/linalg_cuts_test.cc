@@ -7,13 +7,9 @@
 namespace trireme::ops {
 namespace {
 
-using tensor::DType;
 using tensor::Tensor;
+using testing::values;
 using tests::expect_cuts;
-
-Tensor values(tensor::Dims dims, uint64_t seed) {
-  return testing::random_tensor(DType::f64, std::move(dims), -1, 1, seed);
-}
 
 TEST(LinalgCut, Einsum) {
   const auto cuts = [](const char* equation, std::vector<Tensor> in) {

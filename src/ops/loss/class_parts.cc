@@ -15,7 +15,7 @@ using tensor::TensorType;
 
 const char* const kNoGrad = "made after differentiation: cross_entropy_grad is the gradient of parts too";
 
-std::vector<ir::AttrSpec> attrs(std::vector<ir::AttrSpec> more) {
+std::vector<ir::AttrSpec> part_attrs(std::vector<ir::AttrSpec> more) {
   std::vector<ir::AttrSpec> all{{"ignore_index", "int", "rows with this target count nowhere, default -100"},
                                 {"label_smoothing", "float", "share of the mass spread evenly, default 0"},
                                 {"classes", "int", "classes in all, default as many as scores that count"}};
@@ -27,9 +27,7 @@ std::vector<ir::AttrSpec> attrs(std::vector<ir::AttrSpec> more) {
 /// also the sum of scores.
 int64_t part_sums(const ir::Attrs& a) { return a.get_float("label_smoothing", 0) != 0 ? 4 : 3; }
 
-DType statistics_of(DType scores) { return scores == DType::f64 ? DType::f64 : DType::f32; }
-
-std::vector<Dim> rows_of(const ir::NodeView& n, size_t operand) {
+std::vector<Dim> fixed_rows_of(const ir::NodeView& n, size_t operand) {
   const Shape& x = n.in[operand].shape;
   base::require(x.is_static() && x.rank() >= 1, "parts of classes need fixed extents, not ", x.to_string());
   return {x.dims().begin(), x.dims().end() - 1};
@@ -37,7 +35,7 @@ std::vector<Dim> rows_of(const ir::NodeView& n, size_t operand) {
 
 /// Scores [rows..., classes] and targets [rows...] -> maxima [rows..., parts], sums [3 or 4, rows..., parts].
 std::vector<TensorType> infer_part(const ir::NodeView& n) {
-  std::vector<Dim> peaks = rows_of(n, 0);
+  std::vector<Dim> peaks = fixed_rows_of(n, 0);
   require_padding(n);
   base::require(n.in[1].shape == Shape(peaks), "targets ", n.in[1].shape.to_string(), " for scores ",
                 n.in[0].shape.to_string());
@@ -81,7 +79,8 @@ ir::OpSchema part_schema() {
           .max_in = 2,
           .min_out = 2,
           .max_out = 2,
-          .attrs = attrs({{"parts", "int", "parts of equal length, the last ones may be shorter, default 1"},
+          .attrs =
+              part_attrs({{"parts", "int", "parts of equal length, the last ones may be shorter, default 1"},
                           {"first", "int", "the class of the first score, default 0"},
                           {"padded", "int", "scores behind the last class, which count nowhere, default 0"}}),
           .infer = infer_part,
@@ -112,8 +111,8 @@ ir::OpSchema total_schema() {
           .max_in = 3,
           .infer =
               [](const ir::NodeView& n) {
-                std::vector<Dim> dims = rows_of(n, 1);
-                base::require(n.in[2].shape == Shape(rows_of(n, 0)), "one largest score for each row");
+                std::vector<Dim> dims = fixed_rows_of(n, 1);
+                base::require(n.in[2].shape == Shape(fixed_rows_of(n, 0)), "one largest score for each row");
                 dims[0] = Dim(dims[0].value() - 1);
                 return std::vector<TensorType>{{n.in[0].dtype, Shape(std::move(dims))}};
               },
@@ -135,7 +134,7 @@ ir::OpSchema join_schema() {
           .min_in = 3,
           .max_in = 3,
           .max_out = 4,
-          .attrs = attrs({{"z_loss", "float", "factor of the square of log sum exp, default 0"}}),
+          .attrs = part_attrs({{"z_loss", "float", "factor of the square of log sum exp, default 0"}}),
           .infer =
               [](const ir::NodeView& n) {
                 base::require(n.in[2].shape == n.in[0].shape, "one target for each row");

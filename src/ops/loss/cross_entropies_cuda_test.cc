@@ -12,7 +12,7 @@ using tests::random_tensor;
 
 /// Classes in [0, n); every fifth one is ignored.
 template <class T>
-Tensor targets(const Dims& dims, int64_t n) {
+Tensor typed_targets(const Dims& dims, int64_t n) {
   Tensor t = Tensor::empty(tensor::dtype_of<T>(), dims);
   int64_t i = 0;
   for (T& v : t.mutable_data<T>()) {
@@ -24,14 +24,14 @@ Tensor targets(const Dims& dims, int64_t n) {
 
 ir::Attrs smoothed() { return {{"label_smoothing", 0.1}, {"z_loss", 0.01}}; }
 
-class EntropyCuda : public testing::TestWithParam<DType> {
+class EntropyCuda : public ::testing::TestWithParam<DType> {
  protected:
   void expect_as_cpu(tests::DeviceTrial trial) const {
     trial.relative = trial.absolute = 3 * tests::half_tolerance(GetParam());
     tests::expect_as_cpu(trial);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Types, EntropyCuda, testing::Values(DType::f32, DType::f16, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, EntropyCuda, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
 TEST_P(EntropyCuda, LossAndItsGradient) {
@@ -41,12 +41,17 @@ TEST_P(EntropyCuda, LossAndItsGradient) {
     for (float& v : lse.mutable_data<float>()) v += 8;
     const Tensor up = Tensor::scalar(0.25f);
     for (const ir::Attrs& attrs : {ir::Attrs{}, smoothed()}) {
-      expect_as_cpu(
-          {.op = "cross_entropy", .in = {x, targets<int64_t>({2, 7}, n)}, .attrs = attrs, .out_count = 4});
-      expect_as_cpu(
-          {.op = "cross_entropy", .in = {x, targets<int32_t>({2, 7}, n)}, .attrs = attrs, .out_count = 1});
-      expect_as_cpu(
-          {.op = "cross_entropy_grad", .in = {x, targets<int32_t>({2, 7}, n), lse, up}, .attrs = attrs});
+      expect_as_cpu({.op = "cross_entropy",
+                     .in = {x, typed_targets<int64_t>({2, 7}, n)},
+                     .attrs = attrs,
+                     .out_count = 4});
+      expect_as_cpu({.op = "cross_entropy",
+                     .in = {x, typed_targets<int32_t>({2, 7}, n)},
+                     .attrs = attrs,
+                     .out_count = 1});
+      expect_as_cpu({.op = "cross_entropy_grad",
+                     .in = {x, typed_targets<int32_t>({2, 7}, n), lse, up},
+                     .attrs = attrs});
     }
   }
 }
@@ -61,7 +66,7 @@ TEST_P(EntropyCuda, ScoresBehindTheClassesCountNowhere) {
     const Tensor x = tests::rounded_to(GetParam(), wide);
     Tensor lse = random_tensor({2, 7}, 2);
     for (float& v : lse.mutable_data<float>()) v += 8;
-    const Tensor up = Tensor::scalar(0.25f), t = targets<int64_t>({2, 7}, n);
+    const Tensor up = Tensor::scalar(0.25f), t = typed_targets<int64_t>({2, 7}, n);
     for (ir::Attrs attrs : {ir::Attrs{}, smoothed()}) {
       attrs.set("padded", padded);
       expect_as_cpu({.op = "cross_entropy", .in = {x, t}, .attrs = attrs, .out_count = 4});
@@ -79,18 +84,18 @@ TEST(EntropyCudaRows, TiesAndInfinities) {
   at(0, 0) = at(0, 7) = 9;  // the target is the first of two largest
   at(1, 3) = at(1, 7) = 9;  // the target is the second of two largest
   at(2, 1) = -INFINITY;
-  tests::expect_as_cpu({.op = "cross_entropy", .in = {x, targets<int64_t>({5}, 9)}, .out_count = 4});
+  tests::expect_as_cpu({.op = "cross_entropy", .in = {x, typed_targets<int64_t>({5}, 9)}, .out_count = 4});
 }
 
 TEST(EntropyCudaRows, NoneAtAll) {
   tests::expect_as_cpu({.op = "cross_entropy",
-                        .in = {Tensor::zeros(DType::f32, {0, 9}), targets<int64_t>({0}, 9)},
+                        .in = {Tensor::zeros(DType::f32, {0, 9}), typed_targets<int64_t>({0}, 9)},
                         .out_count = 4});
 }
 
 TEST(EntropyCudaRows, StepsOverPartsOfTheClasses) {
   const int64_t n = 103;
-  const Tensor x = random_tensor({6, n}, 1, 2), target = targets<int64_t>({6}, 200);
+  const Tensor x = random_tensor({6, n}, 1, 2), target = typed_targets<int64_t>({6}, 200);
   for (const char* smoothing : {"", "with"}) {
     ir::Attrs attrs{{"parts", int64_t{4}}, {"classes", int64_t{206}}, {"first", int64_t{50}}};
     if (*smoothing != 0) attrs.set("label_smoothing", 0.1);

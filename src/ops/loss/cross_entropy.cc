@@ -13,7 +13,7 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
-std::vector<ir::AttrSpec> attrs() {
+std::vector<ir::AttrSpec> entropy_attrs() {
   return {{"ignore_index", "int", "rows with this target count nowhere, default -100"},
           {"label_smoothing", "float", "share s of the mass spread evenly over all classes, default 0"},
           {"z_loss", "float", "factor of the square of log sum exp, default 0"},
@@ -43,8 +43,6 @@ Shape rows_of(const ir::NodeView& n) {
   }
   return rows;
 }
-
-DType statistics_of(DType logits) { return logits == DType::f64 ? DType::f64 : DType::f32; }
 
 double bytes(const TensorType& t) { return static_cast<double>(tensor::bytes_of(t)); }
 double elements(const TensorType& t) { return static_cast<double>(t.shape.elements().value_or(0)); }
@@ -90,7 +88,7 @@ ir::OpSchema entropy_schema() {
       .min_in = 2,
       .max_in = 2,
       .max_out = 4,
-      .attrs = attrs(),
+      .attrs = entropy_attrs(),
       .infer = [](const ir::NodeView& n) {
         const DType type = statistics_of(n.in[0].dtype);
         return std::vector<TensorType>{{type, Shape{}}, {type, rows_of(n)}, {type, Shape{}}, {type, Shape{}}};
@@ -114,7 +112,7 @@ ir::OpSchema entropy_grad_schema() {
       .localise = localise_cross_entropy_grad,
       .min_in = 4,
       .max_in = 4,
-      .attrs = with_part(attrs()),
+      .attrs = with_part(entropy_attrs()),
       .infer = [](const ir::NodeView& n) {
         rows_of(n);
         base::require(!n.in[3].shape.has_rank() || n.in[3].shape.rank() == 0,

@@ -49,7 +49,7 @@ T* at(const ir::RunArgs& args, int64_t offset) {
 }
 
 /// The targets as i64 [rows]; reports the first that is neither a class nor the ignored index.
-const int64_t* targets_of(const EntropyPlan& p, const ir::RunArgs& args) {
+const int64_t* wide_targets(const EntropyPlan& p, const ir::RunArgs& args) {
   const int64_t* target = in_ptr<int64_t>(args, 1);
   if (!p.wide_target) {
     int64_t* wide = at<int64_t>(args, p.target_at);
@@ -89,7 +89,7 @@ T* log_sums(const EntropyPlan& p, const ir::RunArgs& args) {
 ir::BoundKernel prepare_vector(const ir::KernelInit& init) {
   const EntropyPlan plan = plan_entropy(init.node);
   auto run = [plan](const ir::RunArgs& args) {
-    const int64_t* target = targets_of(plan, args);
+    const int64_t* target = wide_targets(plan, args);
     cpu::cross_entropy({.logits = in_ptr<float>(args, 0),
                         .target = target,
                         .rows = plan.rows,
@@ -109,7 +109,7 @@ ir::BoundKernel prepare_vector_grad(const ir::KernelInit& init) {
   const EntropyPlan plan = plan_entropy(init.node);
   auto run = [plan](const ir::RunArgs& args) {
     cpu::cross_entropy_grad({.logits = in_ptr<float>(args, 0),
-                             .target = targets_of(plan, args),
+                             .target = wide_targets(plan, args),
                              .log_sum_exp = in_ptr<float>(args, 2),
                              .dlogits = out_ptr<float>(args, 0),
                              .rows = plan.rows,
@@ -152,7 +152,7 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     auto run = [plan](const ir::RunArgs& args) {
-      const int64_t* target = targets_of(plan, args);
+      const int64_t* target = wide_targets(plan, args);
       cpu::pool_of(args.stream).run(plan.rows, [&](int64_t row) {
         if (counts(plan, target[row])) return reference_row<T>(plan, args, row, target[row]);
         log_sums<T>(plan, args)[row] = 0;
@@ -184,7 +184,7 @@ ir::BoundKernel prepare_reference_grad(const ir::KernelInit& init) {
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     auto run = [plan](const ir::RunArgs& args) {
-      const int64_t* target = targets_of(plan, args);
+      const int64_t* target = wide_targets(plan, args);
       cpu::pool_of(args.stream).run(plan.rows, [&](int64_t row) {
         reference_grad_row<T>(plan, args, row, target[row]);
       });
@@ -203,7 +203,7 @@ ir::Refusal refuse_no_classes(const ir::NodeView& node) {
   return refuse_non_float(node);
 }
 
-std::vector<ir::Kernel> kernels(PrepareFn fast, PrepareFn plain, uint32_t may_overwrite) {
+std::vector<ir::Kernel> entropy_kernels(PrepareFn fast, PrepareFn plain, uint32_t may_overwrite) {
   const ir::Kernel vector{
       .name = "vector", .refuse = refuse_vector, .prepare = std::move(fast), .may_overwrite = may_overwrite};
   const ir::Kernel reference{
@@ -213,9 +213,11 @@ std::vector<ir::Kernel> kernels(PrepareFn fast, PrepareFn plain, uint32_t may_ov
 
 }  // namespace
 
-std::vector<ir::Kernel> cross_entropy_cpu_kernels() { return kernels(prepare_vector, prepare_reference, 0); }
+std::vector<ir::Kernel> cross_entropy_cpu_kernels() {
+  return entropy_kernels(prepare_vector, prepare_reference, 0);
+}
 std::vector<ir::Kernel> cross_entropy_grad_cpu_kernels() {
-  return kernels(prepare_vector_grad, prepare_reference_grad, 1);
+  return entropy_kernels(prepare_vector_grad, prepare_reference_grad, 1);
 }
 
 }  // namespace trireme::ops

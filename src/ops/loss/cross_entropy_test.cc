@@ -52,7 +52,7 @@ ir::Attrs attrs_of(const Terms& t) {
   return {{"ignore_index", t.ignored}, {"label_smoothing", t.smooth}, {"z_loss", t.z}};
 }
 
-std::vector<int64_t> targets(size_t rows, size_t classes, int64_t ignored) {
+std::vector<int64_t> target_list(size_t rows, size_t classes, int64_t ignored) {
   std::vector<int64_t> t;
   for (size_t i = 0; i < rows; ++i) t.push_back(i % 3 == 1 ? ignored : int64_t(i * 7 % classes));
   return t;
@@ -63,7 +63,7 @@ TEST(CrossEntropy, EveryKernelMatchesTheFormula) {
     for (const Terms& t : {Terms{}, Terms{-1, 0.1, 0, 0.25}, Terms{3, 0.3, 1e-3, -2}}) {
       const size_t rows = 7;
       const Tensor x = tests::random_tensor({7, int64_t(classes)}, 5, 4.0f);
-      const std::vector<int64_t> target = targets(rows, classes, t.ignored);
+      const std::vector<int64_t> target = target_list(rows, classes, t.ignored);
       const Wanted want = by_definition(x.to_doubles(), classes, target, t);
       const Tensor ids = testing::ints(target);
       const auto results = tests::run_kernels("cross_entropy", attrs_of(t), {x, ids}, 4);
@@ -184,7 +184,7 @@ TEST(CrossEntropy, AWrongTargetIsNamed) {
 
 TEST(CrossEntropy, BitsDoNotDependOnTheTeam) {
   const Tensor x = tests::random_tensor({257, 1300}, 9, 3.0f);
-  const Tensor ids = testing::ints(targets(257, 1300, -100));
+  const Tensor ids = testing::ints(target_list(257, 1300, -100));
   const auto one = tests::run_kernels("cross_entropy", {}, {x, ids}, 4, {}, 1);
   for (int threads : {2, 3, 4}) {
     const auto many = tests::run_kernels("cross_entropy", {}, {x, ids}, 4, {}, threads);

@@ -15,7 +15,7 @@ Tensor values(tensor::Dims dims, uint64_t seed) {
   return testing::random_tensor(tensor::DType::f64, std::move(dims), -2, 2, seed);
 }
 
-Tensor targets(tensor::Dims dims, int64_t classes) {
+Tensor target_tensor(tensor::Dims dims, int64_t classes) {
   Tensor t = Tensor::zeros(DType::i64, std::move(dims));
   const auto at = t.mutable_data<int64_t>();
   for (size_t i = 0; i < at.size(); ++i) at[i] = i % 4 == 2 ? -100 : int64_t(i) * 5 % classes;
@@ -23,7 +23,7 @@ Tensor targets(tensor::Dims dims, int64_t classes) {
 }
 
 TEST(LossCut, CrossEntropyRowsAndClassesOfTheGradient) {
-  const Tensor x = values({2, 4, 7}, 1), t = targets({2, 4}, 7), up = Tensor::scalar(0.7);
+  const Tensor x = values({2, 4, 7}, 1), t = target_tensor({2, 4}, 7), up = Tensor::scalar(0.7);
   const ir::Attrs attrs{{"label_smoothing", 0.1}, {"z_loss", 1e-2}};
   EXPECT_EQ(expect_cuts({.op = "cross_entropy", .in = {x, t}, .attrs = attrs, .results = 4}), "ab");
   const Tensor lse = testing::run("cross_entropy", {x, t}, attrs, 2)[1];
@@ -36,7 +36,7 @@ TEST(LossCut, CrossEntropyRowsAndClassesOfTheGradient) {
 }
 
 TEST(LossCut, FastGradientOfSomeClasses) {
-  const Tensor x = testing::random_tensor(DType::f32, {6, 70}, -3, 3, 2), t = targets({6}, 70);
+  const Tensor x = testing::random_tensor(DType::f32, {6, 70}, -3, 3, 2), t = target_tensor({6}, 70);
   const Tensor up = Tensor::scalar(0.7f), lse = testing::run("cross_entropy", {x, t}, {}, 2)[1];
   const std::vector<double> whole = testing::run("cross_entropy_grad", {x, t, lse, up})[0].to_doubles();
   for (const auto& [first, end] : {std::pair<int64_t, int64_t>{0, 23}, {23, 46}, {46, 70}}) {
@@ -55,7 +55,7 @@ TEST(LossCut, FastGradientOfSomeClasses) {
 }
 
 TEST(LossCut, ClassLosses) {
-  const Tensor x = values({2, 5, 4}, 1), t = targets({2, 4}, 5),
+  const Tensor x = values({2, 5, 4}, 1), t = target_tensor({2, 4}, 5),
                w = testing::random_tensor(DType::f64, {5}, 0, 1, 2);
   for (const std::string op : {"nll_loss", "softmax_cross_entropy_loss"}) {
     for (const auto& [reduction, want] : {std::pair{"sum", "ab"}, {"none", "ab"}, {"mean", ""}}) {

@@ -14,7 +14,7 @@ using tensor::Dim;
 using tensor::Shape;
 using tensor::TensorType;
 
-std::vector<ir::AttrSpec> attrs() {
+std::vector<ir::AttrSpec> class_loss_attrs() {
   return {{"ignore_index", "int", "targets of this class count neither in the loss nor in the mean"},
           {"reduction", "string", "none, sum or mean (weighted), default mean"}};
 }
@@ -67,7 +67,7 @@ ir::OpSchema class_loss_grad() {
                  .cut = class_loss_grad_cut,
                  .min_in = 3,
                  .max_in = 4,
-                 .attrs = attrs()};
+                 .attrs = class_loss_attrs()};
   s.attrs.push_back({"softmax", "int", "1: gradient of softmax_cross_entropy_loss, 0: of nll_loss"});
   s.infer = [](const ir::NodeView& n) { return std::vector{n.in[0]}; };
   s.expand = expand_class_loss_grad;
@@ -95,7 +95,7 @@ std::vector<ir::OpDef> losses_ops() {
       .cut = class_loss_cut,
       .min_in = 2,
       .max_in = 3,
-      .attrs = attrs(),
+      .attrs = class_loss_attrs(),
       .infer = infer,
       .expand = expand_nll_loss,
       .cost = loss_cost(2),
@@ -108,7 +108,7 @@ std::vector<ir::OpDef> losses_ops() {
                        .min_in = 2,
                        .max_in = 3,
                        .max_out = 2,
-                       .attrs = attrs(),
+                       .attrs = class_loss_attrs(),
                        .infer = infer,
                        .expand = expand_cross_entropy_loss,
                        .cost = loss_cost(18),

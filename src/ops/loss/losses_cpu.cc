@@ -158,7 +158,7 @@ ir::BoundKernel prepare_grad(const ir::KernelInit& init) {
   });
 }
 
-std::vector<ir::Kernel> kernels(PrepareFn bind) {
+std::vector<ir::Kernel> class_loss_kernels(PrepareFn bind) {
   const ir::Kernel plain{.name = "reference",
                          .is_reference = true,
                          .refuse = [](const ir::NodeView& n) -> ir::Refusal {
@@ -171,8 +171,8 @@ std::vector<ir::Kernel> kernels(PrepareFn bind) {
 
 }  // namespace
 
-std::vector<ir::Kernel> nll_loss_cpu_kernels() { return kernels(prepare(false)); }
-std::vector<ir::Kernel> softmax_cross_entropy_loss_cpu_kernels() { return kernels(prepare(true)); }
-std::vector<ir::Kernel> class_loss_grad_cpu_kernels() { return kernels(prepare_grad); }
+std::vector<ir::Kernel> nll_loss_cpu_kernels() { return class_loss_kernels(prepare(false)); }
+std::vector<ir::Kernel> softmax_cross_entropy_loss_cpu_kernels() { return class_loss_kernels(prepare(true)); }
+std::vector<ir::Kernel> class_loss_grad_cpu_kernels() { return class_loss_kernels(prepare_grad); }
 
 }  // namespace trireme::ops

@@ -40,7 +40,7 @@ void require_channel_vector(const ir::NodeView& n, size_t i, const Dim& channels
                 " channels");
 }
 
-void require_like(const ir::NodeView& n, size_t i, const Shape& x) {
+void require_shape(const ir::NodeView& n, size_t i, const Shape& x) {
   if (!n.present(i) || !n.in[i].shape.is_static() || !x.is_static()) return;
   base::require(n.in[i].shape == x, "operand ", i, " is ", n.in[i].shape.to_string(), " beside ",
                 x.to_string());
@@ -51,7 +51,7 @@ TensorType statistic(const ir::NodeView& n, const Dim& channels) {
   return {n.in[0].dtype == DType::f64 ? DType::f64 : DType::f32, Shape{channels}};
 }
 
-ir::CostFn cost(double flop) {
+ir::CostFn batch_norm_train_cost(double flop) {
   return [flop](const ir::NodeView& n) {
     // x is read twice: once for the sums and once to write the result.
     const double x = static_cast<double>(tensor::bytes_of(n.in[0]));
@@ -106,11 +106,11 @@ ir::OpSchema train_schema() {
       .infer = [](const ir::NodeView& n) {
         const Dim channels = channels_of(n, n.in[0].shape);
         for (size_t i : {1, 2}) require_channel_vector(n, i, channels);
-        require_like(n, 3, n.in[0].shape);
+        require_shape(n, 3, n.in[0].shape);
         const TensorType vector = statistic(n, channels);
         return std::vector<TensorType>{n.in[0], vector, vector, vector};
       }};
-  s.cost = cost(9);
+  s.cost = batch_norm_train_cost(9);
   s.grad = train_rule;
   return s;
 }
@@ -130,10 +130,10 @@ ir::OpSchema grad_schema() {
       .infer = [](const ir::NodeView& n) {
         const Dim channels = channels_of(n, n.in[1].shape);
         for (size_t i : {2, 3, 4, 5}) require_channel_vector(n, i, channels);
-        for (size_t i : {0, 6, 7}) require_like(n, i, n.in[1].shape);
+        for (size_t i : {0, 6, 7}) require_shape(n, i, n.in[1].shape);
         return std::vector<TensorType>{n.in[1], n.in[2], n.in[3], n.in[1]};
       }};
-  s.cost = cost(14);
+  s.cost = batch_norm_train_cost(14);
   s.why_no_grad = "second derivatives of batch statistics are not computed";
   return s;
 }

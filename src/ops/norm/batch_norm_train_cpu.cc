@@ -12,7 +12,7 @@ namespace {
 
 using tensor::DType;
 
-struct BatchNormPlan {
+struct BatchNormTrainPlan {
   cpu::ChannelShape shape;
   double epsilon;
   bool relu;
@@ -22,14 +22,14 @@ struct BatchNormPlan {
 };
 
 /// `x` is the index of the operand that is normalised.
-BatchNormPlan plan_batch_norm(const ir::NodeView& node, size_t x) {
+BatchNormTrainPlan plan_batch_norm(const ir::NodeView& node, size_t x) {
   const tensor::Dims dims = node.in_dims(x);
   const AxisLoops loops = axis_loops(dims, ir::normal_axis(node.attrs.get_int("axis", 1), dims.size()));
-  BatchNormPlan p{.shape = {loops.outer, loops.n, loops.inner},
-                  .epsilon = node.attrs.get_float("epsilon", 1e-5),
-                  .relu = node.attrs.get_string("activation", "none") == "relu",
-                  .in_count = node.in.size(),
-                  .out_count = node.out.size()};
+  BatchNormTrainPlan p{.shape = {loops.outer, loops.n, loops.inner},
+                       .epsilon = node.attrs.get_float("epsilon", 1e-5),
+                       .relu = node.attrs.get_string("activation", "none") == "relu",
+                       .in_count = node.in.size(),
+                       .out_count = node.out.size()};
   p.spare_at = align_up(cpu::batch_norm_workspace(p.shape));
   p.bytes = p.spare_at + 3 * loops.n * 8;
   return p;
@@ -37,14 +37,14 @@ BatchNormPlan plan_batch_norm(const ir::NodeView& node, size_t x) {
 
 /// Result i, or a spare vector in the workspace; the spare vectors of results 1, 2, 3 are consecutive.
 template <class T>
-T* result(const BatchNormPlan& p, const ir::RunArgs& args, size_t i) {
+T* result(const BatchNormTrainPlan& p, const ir::RunArgs& args, size_t i) {
   if (i < p.out_count && args.out[i] != nullptr) return out_ptr<T>(args, i);
   T* spare = reinterpret_cast<T*>(static_cast<std::byte*>(args.workspace) + p.spare_at);
   return spare + static_cast<int64_t>(i - 1) * p.shape.channels;
 }
 
-ir::BoundKernel prepare_vector(const ir::KernelInit& init) {
-  const BatchNormPlan plan = plan_batch_norm(init.node, 0);
+ir::BoundKernel prepare_train_vector(const ir::KernelInit& init) {
+  const BatchNormTrainPlan plan = plan_batch_norm(init.node, 0);
   auto run = [plan](const ir::RunArgs& args) {
     cpu::batch_norm_train({.shape = plan.shape,
                            .x = in_ptr<float>(args, 0),
@@ -64,7 +64,7 @@ ir::BoundKernel prepare_vector(const ir::KernelInit& init) {
 }
 
 ir::BoundKernel prepare_vector_grad(const ir::KernelInit& init) {
-  const BatchNormPlan plan = plan_batch_norm(init.node, 1);
+  const BatchNormTrainPlan plan = plan_batch_norm(init.node, 1);
   auto run = [plan](const ir::RunArgs& args) {
     cpu::batch_norm_grad({.shape = plan.shape,
                           .dy = in_ptr<float>(args, 0),
@@ -95,7 +95,7 @@ void over_channel(const cpu::ChannelShape& s, int64_t c, const F& f) {
 }
 
 template <class T>
-void reference_channel(const BatchNormPlan& p, const ir::RunArgs& args, int64_t c) {
+void reference_channel(const BatchNormTrainPlan& p, const ir::RunArgs& args, int64_t c) {
   const T *x = in_ptr<T>(args, 0), *residual = opt_ptr<T>(args, 3, p.in_count);
   const double n = double(p.shape.count());
   double sum = 0, squares = 0;
@@ -115,7 +115,7 @@ void reference_channel(const BatchNormPlan& p, const ir::RunArgs& args, int64_t 
 }
 
 template <class T>
-void reference_grad_channel(const BatchNormPlan& p, const ir::RunArgs& args, int64_t c) {
+void reference_grad_channel(const BatchNormTrainPlan& p, const ir::RunArgs& args, int64_t c) {
   const T *dy = in_ptr<T>(args, 0), *x = in_ptr<T>(args, 1), *y = opt_ptr<T>(args, 6, p.in_count);
   const T* more = opt_ptr<T>(args, 7, p.in_count);
   const double n = double(p.shape.count()), scale = double(in_ptr<T>(args, 2)[c]);
@@ -139,9 +139,9 @@ void reference_grad_channel(const BatchNormPlan& p, const ir::RunArgs& args, int
   result<T>(p, args, 2)[c] = T(sum);
 }
 
-PrepareFn prepare_reference(bool gradient) {
+PrepareFn prepare_train_reference(bool gradient) {
   return [gradient](const ir::KernelInit& init) {
-    const BatchNormPlan plan = plan_batch_norm(init.node, gradient ? 1 : 0);
+    const BatchNormTrainPlan plan = plan_batch_norm(init.node, gradient ? 1 : 0);
     return visit_float(init.node.in[0].dtype, [&](auto t) {
       using T = decltype(t);
       auto run = [plan, gradient](const ir::RunArgs& args) {
@@ -178,12 +178,14 @@ std::vector<ir::Kernel> kernels(PrepareFn fast, bool gradient, uint32_t may_over
                 {{.name = "reference",
                   .is_reference = true,
                   .refuse = refuse_reference,
-                  .prepare = prepare_reference(gradient)}});
+                  .prepare = prepare_train_reference(gradient)}});
 }
 
 }  // namespace
 
-std::vector<ir::Kernel> batch_norm_train_cpu_kernels() { return kernels(prepare_vector, false, 0b1001); }
+std::vector<ir::Kernel> batch_norm_train_cpu_kernels() {
+  return kernels(prepare_train_vector, false, 0b1001);
+}
 std::vector<ir::Kernel> batch_norm_grad_cpu_kernels() { return kernels(prepare_vector_grad, true, 0b11); }
 
 }  // namespace trireme::ops

@@ -8,6 +8,7 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
+using testing::as_type;
 using testing::expect_gradient;
 
 struct Layout {
@@ -38,15 +39,15 @@ std::vector<size_t> channel_of_each(const Layout& l) {
   return c;
 }
 
-struct Moments {
+struct ChannelMoments {
   std::vector<double> mean, variance, unbiased;
 };
 
-Moments moments(const std::vector<double>& x, const Layout& l) {
+ChannelMoments channel_moments(const std::vector<double>& x, const Layout& l) {
   const std::vector<size_t> channel = channel_of_each(l);
   const size_t channels = size_t(channels_of(l));
   const double n = double(x.size() / channels);
-  Moments m{std::vector<double>(channels), std::vector<double>(channels), {}};
+  ChannelMoments m{std::vector<double>(channels), std::vector<double>(channels), {}};
   for (size_t i = 0; i < x.size(); ++i) m.mean[channel[i]] += x[i] / n;
   for (size_t i = 0; i < x.size(); ++i) m.variance[channel[i]] += std::pow(x[i] - m.mean[channel[i]], 2) / n;
   for (double v : m.variance) m.unbiased.push_back(v * n / std::max(1.0, n - 1));
@@ -60,7 +61,7 @@ TEST(BatchNormTrain, EveryKernelMatchesTheFormula) {
                  bias = tests::random_tensor({channels_of(l)}, 3), residual = tests::random_tensor(l.dims, 4);
     const std::vector<double> xs = x.to_doubles(), scales = scale.to_doubles(), biases = bias.to_doubles(),
                               residuals = residual.to_doubles();
-    const Moments m = moments(xs, l);
+    const ChannelMoments m = channel_moments(xs, l);
     for (int form = 0; form < 4; ++form) {
       const bool relu = form & 1, with_residual = form & 2;
       std::vector<double> want, inverse;
@@ -100,11 +101,6 @@ TEST(BatchNormTrain, GradientMatchesFiniteDifferences) {
   }
 }
 
-Tensor in_f64(const Tensor& t) {
-  const std::vector<double> v = t.to_doubles();
-  return Tensor::from<double>(t.dims(), std::span<const double>(v));
-}
-
 /// The f32 kernel against the f64 kernel, which finite differences verify.
 TEST(BatchNormGrad, VectorKernelMatchesDouble) {
   for (const Layout& l : layouts()) {
@@ -122,7 +118,7 @@ TEST(BatchNormGrad, VectorKernelMatchesDouble) {
       if (relu && with_residual) back.push_back(tests::random_tensor(l.dims, 6));
       const size_t count = relu && with_residual ? 4 : 3;
       std::vector<Tensor> exact;
-      for (const Tensor& t : back) exact.push_back(in_f64(t));
+      for (const Tensor& t : back) exact.push_back(as_type(t, DType::f64));
       const auto want = testing::run("batch_norm_grad", exact, attrs_of(l, relu), count);
       const auto got = tests::run_kernels("batch_norm_grad", attrs_of(l, relu), back, count);
       ASSERT_EQ(got[0].kernel, "vector");
@@ -143,7 +139,7 @@ TEST(BatchNormTrain, AFarMeanKeepsTheVariance) {
     Tensor x = tests::random_tensor(l.dims, 1);
     for (float& v : x.mutable_data<float>()) v += 1000.0f;
     x.mutable_data<float>()[0] = 990;
-    const Moments m = moments(x.to_doubles(), l);
+    const ChannelMoments m = channel_moments(x.to_doubles(), l);
     const Tensor one = Tensor::from<float>({17}, std::vector<float>(17, 1.0f));
     for (const auto& r : tests::run_kernels("batch_norm_train", attrs_of(l, false), {x, one, one}, 4)) {
       tests::expect_close(r.out[3], m.unbiased, 1e-5, 0, r.kernel);

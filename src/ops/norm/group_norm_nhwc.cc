@@ -42,7 +42,7 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   return {n.in[0]};
 }
 
-ir::Cost cost(const ir::NodeView& n) {
+ir::Cost group_norm_nhwc_cost(const ir::NodeView& n) {
   return {.flop = 6.0 * static_cast<double>(n.in[0].shape.elements().value_or(0)),
           .bytes = 2.0 * static_cast<double>(tensor::bytes_of(n.in[0]))};
 }
@@ -83,7 +83,7 @@ ir::OpSchema group_norm_nhwc_schema() {
                     {"num_groups", "int", "groups of equal size"}},
           .infer = infer,
           .expand = expand,
-          .cost = cost,
+          .cost = group_norm_nhwc_cost,
           .grad = gradients};
 }
 

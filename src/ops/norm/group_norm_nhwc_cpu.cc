@@ -9,7 +9,7 @@
 namespace trireme::ops {
 namespace {
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
+ir::BoundKernel prepare_group_norm_nhwc(const ir::KernelInit& init) {
   const tensor::Dims x = init.node.in_dims(0);
   const cpu::GroupNormLast norm{.x = nullptr,
                                 .y = nullptr,
@@ -30,7 +30,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
           .workspace_bytes = static_cast<int64_t>(cpu::group_norm_last_workspace_bytes(norm))};
 }
 
-ir::Refusal refuse(const ir::NodeView& n) {
+ir::Refusal refuse_group_norm_nhwc(const ir::NodeView& n) {
   if (auto why = refuse_empty(n)) return why;
   for (size_t i : {0, 1, 2}) {
     if (auto why = refuse_dtype(n, i, {tensor::DType::f32})) return why;
@@ -41,7 +41,11 @@ ir::Refusal refuse(const ir::NodeView& n) {
 }  // namespace
 
 std::vector<ir::Kernel> group_norm_nhwc_cpu_kernels() {
-  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare, .may_overwrite = 1}}, {});
+  return faster({{.name = "channel_vectors",
+                  .refuse = refuse_group_norm_nhwc,
+                  .prepare = prepare_group_norm_nhwc,
+                  .may_overwrite = 1}},
+                {});
 }
 
 }  // namespace trireme::ops

@@ -107,7 +107,7 @@ ir::BoundKernel prepare_rms_norm(const ir::KernelInit& init) {
 }
 
 /// Scale and bias must hold one value per normalised column.
-ir::Refusal refuse_vector(const ir::NodeView& node) {
+ir::Refusal refuse_row_norm_vector(const ir::NodeView& node) {
   if (auto why = refuse_empty(node)) return why;
   const Dims x = node.in_dims(0);
   const size_t axis = ir::normal_axis(node.attrs.get_int("axis", -1), x.size());
@@ -121,7 +121,7 @@ ir::Refusal refuse_vector(const ir::NodeView& node) {
   return std::nullopt;
 }
 
-ir::BoundKernel prepare_vector(const ir::KernelInit& init, bool rms) {
+ir::BoundKernel prepare_row_norm_vector(const ir::KernelInit& init, bool rms) {
   const Dims x = init.node.in_dims(0);
   const size_t axis = ir::normal_axis(init.node.attrs.get_int("axis", -1), x.size());
   const cpu::LayerNorm norm{.x = nullptr,
@@ -148,8 +148,8 @@ ir::BoundKernel prepare_vector(const ir::KernelInit& init, bool rms) {
 
 ir::Kernel vector_norm(bool rms) {
   return {.name = "vector",
-          .refuse = refuse_vector,
-          .prepare = [rms](const ir::KernelInit& init) { return prepare_vector(init, rms); },
+          .refuse = refuse_row_norm_vector,
+          .prepare = [rms](const ir::KernelInit& init) { return prepare_row_norm_vector(init, rms); },
           .may_overwrite = 1};
 }
 

@@ -20,11 +20,11 @@ cuda::LrnShape shape_of(const ir::NodeView& n, size_t i) {
           .bias = static_cast<float>(n.attrs.get_float("bias", 1))};
 }
 
-ir::Refusal refuse(const ir::NodeView& n) {
+ir::Refusal refuse_lrn_on_gpu(const ir::NodeView& n) {
   return refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16});
 }
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
+ir::BoundKernel prepare_lrn_on_gpu(const ir::KernelInit& init) {
   const cuda::LrnShape shape = shape_of(init.node, 0);
   return {[shape, dtype = init.node.in[0].dtype](const ir::RunArgs& args) {
     cuda::lrn({args.stream, dtype}, shape, args.in[0], args.out[0]);
@@ -45,8 +45,8 @@ ir::BoundKernel prepare_grad(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<CudaKernels> lrn_cuda_kernels() {
-  return {{"lrn", {{.name = "elements", .refuse = refuse, .prepare = prepare}}},
-          {"lrn_grad", {{.name = "two_passes", .refuse = refuse, .prepare = prepare_grad}}}};
+  return {{"lrn", {{.name = "elements", .refuse = refuse_lrn_on_gpu, .prepare = prepare_lrn_on_gpu}}},
+          {"lrn_grad", {{.name = "two_passes", .refuse = refuse_lrn_on_gpu, .prepare = prepare_grad}}}};
 }
 
 }  // namespace trireme::ops

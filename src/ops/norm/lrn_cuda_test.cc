@@ -1,4 +1,5 @@
 // lrn and its gradient on the device against the CPU's results.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -7,11 +8,7 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
-
-Tensor as_type(const Tensor& t, DType dtype) {
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
-}
+using testing::as_type;
 
 TEST(LrnCuda, WindowsOfEverySize) {
   for (const int64_t size : {1, 2, 3, 5, 20}) {

@@ -15,7 +15,7 @@ std::string all_but(const ir::NodeView& n, const std::vector<int64_t>& axes, siz
 }
 
 /// Letters of the leading axes of layer_norm and rms_norm; the normalised axes stay whole.
-std::string rows_of(const ir::NodeView& n, size_t operand) {
+std::string row_letters(const ir::NodeView& n, size_t operand) {
   const size_t rank = n.in[operand].shape.rank();
   const size_t axis = ir::normal_axis(n.attrs.get_int("axis", -1), rank);
   return letters(axis) + dots(rank - axis);
@@ -101,7 +101,7 @@ void localise_group_norm_nhwc(ir::LocalNode& n) {
 }
 
 ir::CutRule row_norm_cut(const ir::NodeView& n) {
-  const std::string x = rows_of(n, 0);
+  const std::string x = row_letters(n, 0);
   CutNotation notation(n);
   notation.in(0, x).out(0, x).out(1, x).out(2, x);
   return {.notation = notation.text()};
@@ -109,7 +109,7 @@ ir::CutRule row_norm_cut(const ir::NodeView& n) {
 
 /// The operands are dy, x, scale, add: dx is linear in dy and add together, the sums in dy only.
 ir::CutRule row_norm_grad_cut(const ir::NodeView& n) {
-  const std::string x = rows_of(n, 1);
+  const std::string x = row_letters(n, 1);
   CutNotation notation(n);
   notation.in(0, x).in(1, x).in(3, x).out(0, x);
   return {.notation = notation.text(), .sums = without_dots(x), .linear = {n.present(3) ? 1u | 1u << 3 : 1u}};

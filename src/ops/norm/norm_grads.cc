@@ -24,7 +24,7 @@ void require_shape_of(const ir::NodeView& n, size_t i, const TensorType& x) {
                 n.in[i].to_string(), " beside ", x.to_string());
 }
 
-ir::CostFn cost(double flop) {
+ir::CostFn norm_grad_cost(double flop) {
   return [flop](const ir::NodeView& n) {
     ir::Cost c{.flop = flop * static_cast<double>(n.in[1].shape.elements().value_or(0))};
     for (const auto* types : {&n.in, &n.out}) {
@@ -67,7 +67,7 @@ ir::OpSchema row_norm(std::string name, std::string doc, size_t results) {
     types.resize(results);
     return with_rounded(std::move(types), n.attrs);
   };
-  s.cost = cost(17);
+  s.cost = norm_grad_cost(17);
   s.why_no_grad = "second derivatives of normalisations are not computed";
   return s;
 }
@@ -90,7 +90,7 @@ ir::OpSchema lrn_grad() {
         base::require(!n.in[1].shape.has_rank() || n.in[1].shape.rank() >= 2, "lrn needs channels");
         return std::vector{n.in[1]};
       }};
-  s.cost = cost(60);
+  s.cost = norm_grad_cost(60);
   s.why_no_grad = "second derivatives of normalisations are not computed";
   return s;
 }

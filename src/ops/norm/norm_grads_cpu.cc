@@ -6,20 +6,21 @@
 #include "backend/cpu/norm/norm_grad.h"
 #include "ops/kernel_forms.h"
 #include "ops/norm/norm_kernels.h"
+#include "ops/norm/planes.h"
 
 namespace trireme::ops {
 namespace {
 
 using tensor::Dims;
 
-struct RowNormPlan {
+struct RowGradPlan {
   int64_t rows, cols;
   double epsilon;
   bool rms;
   size_t in_count, out_count;
 };
 
-RowNormPlan plan_rows(const ir::NodeView& node, bool rms) {
+RowGradPlan plan_grad_rows(const ir::NodeView& node, bool rms) {
   const Dims x = node.in_dims(1);
   const size_t axis = ir::normal_axis(node.attrs.get_int("axis", -1), x.size());
   return {product(x, 0, axis),
@@ -31,13 +32,13 @@ RowNormPlan plan_rows(const ir::NodeView& node, bool rms) {
 }
 
 template <class T>
-T* opt_out(const RowNormPlan& p, const ir::RunArgs& args, size_t i) {
+T* opt_out(const RowGradPlan& p, const ir::RunArgs& args, size_t i) {
   return i < p.out_count ? out_ptr<T>(args, i) : nullptr;
 }
 
-PrepareFn prepare_vector(bool rms) {
+PrepareFn prepare_row_grad_vector(bool rms) {
   return [rms](const ir::KernelInit& init) {
-    const RowNormPlan plan = plan_rows(init.node, rms);
+    const RowGradPlan plan = plan_grad_rows(init.node, rms);
     auto run = [plan](const ir::RunArgs& args) {
       cpu::norm_grad({.dy = in_ptr<float>(args, 0),
                       .x = in_ptr<float>(args, 1),
@@ -59,7 +60,7 @@ PrepareFn prepare_vector(bool rms) {
 
 /// Computes dx of one row; stores its mean and 1 / deviation.
 template <class T>
-void reference_row(const RowNormPlan& p, const ir::RunArgs& args, int64_t row, double* moments) {
+void reference_row(const RowGradPlan& p, const ir::RunArgs& args, int64_t row, double* moments) {
   const T *dy = in_ptr<T>(args, 0) + row * p.cols, *x = in_ptr<T>(args, 1) + row * p.cols;
   const T *scale = opt_ptr<T>(args, 2, p.in_count), *add = opt_ptr<T>(args, 3, p.in_count);
   const double n = double(p.cols);
@@ -82,7 +83,7 @@ void reference_row(const RowNormPlan& p, const ir::RunArgs& args, int64_t row, d
 }
 
 template <class T>
-void reference_columns(const RowNormPlan& p, const ir::RunArgs& args, const double* moments) {
+void reference_columns(const RowGradPlan& p, const ir::RunArgs& args, const double* moments) {
   T *dscale = opt_out<T>(p, args, 1), *dbias = opt_out<T>(p, args, 2);
   cpu::pool_of(args.stream).for_range(p.cols, 64, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
@@ -99,9 +100,9 @@ void reference_columns(const RowNormPlan& p, const ir::RunArgs& args, const doub
   });
 }
 
-PrepareFn prepare_reference(bool rms) {
+PrepareFn prepare_row_grad_reference(bool rms) {
   return [rms](const ir::KernelInit& init) {
-    const RowNormPlan plan = plan_rows(init.node, rms);
+    const RowGradPlan plan = plan_grad_rows(init.node, rms);
     return visit_float(init.node.in[0].dtype, [&](auto t) {
       using T = decltype(t);
       auto run = [plan](const ir::RunArgs& args) {
@@ -116,7 +117,7 @@ PrepareFn prepare_reference(bool rms) {
   };
 }
 
-ir::Refusal refuse_vector(const ir::NodeView& node) {
+ir::Refusal refuse_row_grad_vector(const ir::NodeView& node) {
   if (auto why = refuse_empty(node)) return why;
   for (size_t i = 0; i < node.in.size(); ++i) {
     if (!node.present(i)) continue;
@@ -127,55 +128,45 @@ ir::Refusal refuse_vector(const ir::NodeView& node) {
 
 std::vector<ir::Kernel> row_norm_kernels(bool rms) {
   // At each place, dx is written after the last reads of dy, x and add.
-  const ir::Kernel vector{
-      .name = "vector", .refuse = refuse_vector, .prepare = prepare_vector(rms), .may_overwrite = 0b1011};
-  return faster({vector}, float_reference(prepare_reference(rms)));
+  const ir::Kernel vector{.name = "vector",
+                          .refuse = refuse_row_grad_vector,
+                          .prepare = prepare_row_grad_vector(rms),
+                          .may_overwrite = 0b1011};
+  return faster({vector}, float_reference(prepare_row_grad_reference(rms)));
 }
-
-struct LrnPlan {
-  int64_t batch, channels, points, size;
-  double alpha, beta, bias;
-};
 
 /// One point of one image: all channels, which are `points` apart.
 template <class T>
 void lrn_point(const LrnPlan& p, const T* dy, const T* x, T* dx) {
-  const auto at = [&](int64_t c) { return c * p.points; };
+  const auto at = [&](int64_t c) { return c * p.planes.points; };
   const int64_t before = (p.size - 1) / 2, after = p.size / 2;
   const auto base = [&](int64_t c) {
     double sum = 0;
-    for (int64_t j = std::max<int64_t>(0, c - before); j <= std::min(p.channels - 1, c + after); ++j)
+    for (int64_t j = std::max<int64_t>(0, c - before); j <= std::min(p.planes.channels - 1, c + after); ++j)
       sum += double(x[at(j)]) * double(x[at(j)]);
     return p.bias + p.alpha / double(p.size) * sum;
   };
-  for (int64_t c = 0; c < p.channels; ++c) {
+  for (int64_t c = 0; c < p.planes.channels; ++c) {
     double sum = 0;
     // Channel j reads j - before ... j + after, so c lies in the windows of channels c - after ... c +
     // before.
-    for (int64_t j = std::max<int64_t>(0, c - after); j <= std::min(p.channels - 1, c + before); ++j)
+    for (int64_t j = std::max<int64_t>(0, c - after); j <= std::min(p.planes.channels - 1, c + before); ++j)
       sum += double(dy[at(j)]) * double(x[at(j)]) * std::pow(base(j), -p.beta - 1);
     dx[at(c)] = T(double(dy[at(c)]) * std::pow(base(c), -p.beta) -
                   2 * p.alpha * p.beta / double(p.size) * double(x[at(c)]) * sum);
   }
 }
 
-ir::BoundKernel prepare_lrn(const ir::KernelInit& init) {
-  const ir::Attrs& a = init.node.attrs;
-  const Dims x = init.node.in_dims(1);
-  const LrnPlan plan{x[0],
-                     x[1],
-                     product(x, 2, x.size()),
-                     a.need_int("size"),
-                     a.get_float("alpha", 1e-4),
-                     a.get_float("beta", 0.75),
-                     a.get_float("bias", 1)};
+ir::BoundKernel prepare_lrn_grad(const ir::KernelInit& init) {
+  const LrnPlan plan = plan_lrn(init.node, 1);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     return ir::BoundKernel{[plan](const ir::RunArgs& args) {
-      const int64_t grain = grain_for(100.0 * double(plan.channels * plan.size));
-      cpu::pool_of(args.stream).for_range(plan.batch * plan.points, grain, [&](int64_t begin, int64_t end) {
+      const Planes& p = plan.planes;
+      const int64_t grain = grain_for(100.0 * double(p.channels * plan.size));
+      cpu::pool_of(args.stream).for_range(p.batch * p.points, grain, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          const int64_t at = i / plan.points * plan.channels * plan.points + i % plan.points;
+          const int64_t at = i / p.points * p.channels * p.points + i % p.points;
           lrn_point<T>(plan, in_ptr<T>(args, 0) + at, in_ptr<T>(args, 1) + at, out_ptr<T>(args, 0) + at);
         }
       });
@@ -187,6 +178,6 @@ ir::BoundKernel prepare_lrn(const ir::KernelInit& init) {
 
 std::vector<ir::Kernel> layer_norm_grad_cpu_kernels() { return row_norm_kernels(false); }
 std::vector<ir::Kernel> rms_norm_grad_cpu_kernels() { return row_norm_kernels(true); }
-std::vector<ir::Kernel> lrn_grad_cpu_kernels() { return float_reference(prepare_lrn); }
+std::vector<ir::Kernel> lrn_grad_cpu_kernels() { return float_reference(prepare_lrn_grad); }
 
 }  // namespace trireme::ops

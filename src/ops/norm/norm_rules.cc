@@ -3,27 +3,18 @@
 #include "ops/norm/norm_rules.h"
 
 #include "ops/grad.h"
+#include "ops/norm/norms_expand.h"
 
 namespace trireme::ops {
 namespace {
 
 using tensor::Dims;
 
-/// Reshapes [c] to [c, 1, ...], which broadcasts to x [n, c, ...].
-ValueId as_channels(GradBuilder& g, ValueId vector) {
-  const Dims x = g.dims(g.in(0));
-  Dims shape(x.size() > 1 ? x.size() - 1 : 1, 1);
-  shape[0] = g.dims(vector)[0];
-  return g.reshape(vector, shape);
-}
+ValueId as_channels_of_x(GradBuilder& g, ValueId vector) { return as_channels(g, vector, g.dims(g.in(0))); }
 
 /// Sums `term`, shaped like x, per channel and shapes the result like operand i.
 ValueId per_channel(GradBuilder& g, ValueId term, size_t i) {
-  return g.reshape(g.reduce_to(term, g.dims(as_channels(g, g.in(i)))), g.dims(g.in(i)));
-}
-
-ValueId mean_over(GradBuilder& g, ValueId x, const std::vector<int64_t>& axes) {
-  return g.op("reduce_mean", {x, g.ints(axes)}, {{"keepdims", int64_t{1}}});
+  return g.reshape(g.reduce_to(term, g.dims(as_channels_of_x(g, g.in(i)))), g.dims(g.in(i)));
 }
 
 Gradients batch_norm_rule(GradBuilder& g) {
@@ -32,9 +23,9 @@ Gradients batch_norm_rule(GradBuilder& g) {
   }
   const double epsilon = g.attrs().get_float("epsilon", 1e-5);
   const ValueId inverse = g.op("reciprocal", {g.op("sqrt", {g.plus(g.in(4), epsilon)})});
-  const ValueId normal = g.mul(g.sub(g.in(0), as_channels(g, g.in(3))), as_channels(g, inverse));
+  const ValueId normal = g.mul(g.sub(g.in(0), as_channels_of_x(g, g.in(3))), as_channels_of_x(g, inverse));
   Gradients out = g.none();
-  out[0] = g.mul(g.grad(), as_channels(g, g.mul(g.in(1), inverse)));
+  out[0] = g.mul(g.grad(), as_channels_of_x(g, g.mul(g.in(1), inverse)));
   out[1] = per_channel(g, g.mul(g.grad(), normal), 1);
   out[2] = per_channel(g, g.grad(), 2);
   return out;
@@ -48,7 +39,7 @@ Gradients group_norm_rule(ir::Graph& graph, const ir::Node& node, std::span<cons
   const int64_t groups = g.attrs().get_int("num_groups", channels);
   const int64_t rows = x[0] * groups;
   const Dims flat{rows, rows == 0 ? 0 : tensor::element_count(x) / rows};
-  const ValueId scaled = g.mul(g.grad(), as_channels(g, g.in(1)));
+  const ValueId scaled = g.mul(g.grad(), as_channels_of_x(g, g.in(1)));
   const ir::Attrs row{{"axis", int64_t{-1}}, {"epsilon", g.attrs().get_float("epsilon", 1e-5)}};
   const ValueId dx = g.op("layer_norm_grad", {g.reshape(scaled, flat), g.reshape(g.in(0), flat)}, row);
   const ValueId ones = g.plus(g.zeros_like(g.in(1)), 1), zeros = g.zeros_like(g.in(2));

@@ -7,20 +7,12 @@
 #include "backend/cpu/norm/norm_rows.h"
 #include "ops/kernel_forms.h"
 #include "ops/norm/norm_kernels.h"
+#include "ops/norm/planes.h"
 
 namespace trireme::ops {
 namespace {
 
 using tensor::Dims;
-
-/// Extents of a tensor viewed as [batch, channels, points].
-struct Planes {
-  int64_t batch, channels, points;
-};
-
-Planes planes_of(const Dims& x) {
-  return {x[0], x.size() > 1 ? x[1] : 1, x.size() > 2 ? product(x, 2, x.size()) : 1};
-}
 
 struct BatchNormPlan {
   Planes planes;
@@ -260,12 +252,6 @@ ir::BoundKernel prepare_mean_variance(const ir::KernelInit& init) {
   });
 }
 
-struct LrnPlan {
-  Planes planes;
-  int64_t size;
-  double alpha, beta, bias;
-};
-
 template <class T>
 void lrn_plane(const LrnPlan& p, const T* x, T* y, int64_t plane) {
   const int64_t c = plane % p.planes.channels, first = std::max<int64_t>(0, c - (p.size - 1) / 2);
@@ -281,9 +267,7 @@ void lrn_plane(const LrnPlan& p, const T* x, T* y, int64_t plane) {
 }
 
 ir::BoundKernel prepare_lrn(const ir::KernelInit& init) {
-  const ir::Attrs& a = init.node.attrs;
-  const LrnPlan plan{planes_of(init.node.in_dims(0)), a.need_int("size"), a.get_float("alpha", 1e-4),
-                     a.get_float("beta", 0.75), a.get_float("bias", 1)};
+  const LrnPlan plan = plan_lrn(init.node, 0);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     using T = decltype(t);
     return ir::BoundKernel{[plan](const ir::RunArgs& args) {
@@ -327,9 +311,7 @@ void lrn_block(const LrnPlan& p, const float* x, float* y, int64_t begin, int64_
 
 ir::Kernel vector_lrn() {
   auto prepare = [](const ir::KernelInit& init) -> ir::BoundKernel {
-    const ir::Attrs& a = init.node.attrs;
-    const LrnPlan plan{planes_of(init.node.in_dims(0)), a.need_int("size"), a.get_float("alpha", 1e-4),
-                       a.get_float("beta", 0.75), a.get_float("bias", 1)};
+    const LrnPlan plan = plan_lrn(init.node, 0);
     return {[plan](const ir::RunArgs& args) {
       constexpr int64_t kBlock = 512;
       const Planes& p = plan.planes;

@@ -2,6 +2,7 @@
 #include "backend/cuda/norm/norm.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
+#include "ops/norm/planes.h"
 #include "ops/norm/rounded.h"
 
 namespace trireme::ops {
@@ -142,14 +143,6 @@ ir::Kernel row_norm_grad_kernel(bool rms) {
   };
   // dy and x are read again for the columns after dx was written, so only `add` may be overwritten.
   return {.name = "rows", .refuse = refuse, .prepare = prepare, .may_overwrite = 0b1000};
-}
-
-/// Extents of a tensor viewed as [batch, channels, points].
-struct Planes {
-  int64_t batch, channels, points;
-};
-Planes planes_of(const Dims& x) {
-  return {x[0], x.size() > 1 ? x[1] : 1, x.size() > 2 ? product(x, 2, x.size()) : 1};
 }
 
 ir::Kernel group_norm_kernel(bool per_channel) {

@@ -10,7 +10,7 @@ using tensor::DType;
 using tensor::Tensor;
 using tests::random_tensor;
 
-class NormsCuda : public testing::TestWithParam<DType> {
+class NormsCuda : public ::testing::TestWithParam<DType> {
  protected:
   Tensor random(const Dims& dims, uint32_t seed, float scale = 1) const {
     return tests::rounded_to(GetParam(), random_tensor(dims, seed, scale));
@@ -20,7 +20,7 @@ class NormsCuda : public testing::TestWithParam<DType> {
     return tests::expect_as_cpu(trial, may_refuse);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Types, NormsCuda, testing::Values(DType::f32, DType::f16, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, NormsCuda, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
 TEST_P(NormsCuda, RowsOfAllLengths) {
@@ -61,7 +61,7 @@ TEST_P(NormsCuda, GradientsOfRowNorms) {
 
 /// The types to which a norm of f32 rows can round its result.
 class RoundedNormsCuda : public NormsCuda {};
-INSTANTIATE_TEST_SUITE_P(Types, RoundedNormsCuda, testing::Values(DType::f16, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, RoundedNormsCuda, ::testing::Values(DType::f16, DType::bf16),
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
 TEST_P(RoundedNormsCuda, RowsInF32BesideSixteenBits) {

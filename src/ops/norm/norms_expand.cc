@@ -17,18 +17,17 @@ ValueId narrowed(GradBuilder& g, ValueId y, ValueId like) {
   return g.type(y).dtype == g.type(like).dtype ? y : g.op("cast_like", {y, like});
 }
 
+}  // namespace
+
 ValueId mean_over(GradBuilder& g, ValueId x, const std::vector<int64_t>& axes) {
   return g.op("reduce_mean", {x, g.ints(axes)}, {{"keepdims", int64_t{1}}});
 }
 
-/// Reshapes [c] to [c, 1, ...], to match x [n, c, ...].
 ValueId as_channels(GradBuilder& g, ValueId vector, const Dims& x) {
   Dims shape(x.size() > 1 ? x.size() - 1 : 1, 1);
   shape[0] = tensor::element_count(g.dims(vector));
   return g.reshape(vector, shape);
 }
-
-}  // namespace
 
 std::vector<ValueId> expand_lp_norm(ir::Graph& graph, const ir::Node& given) {
   const ir::Node node = given;  // a copy, since adding nodes moves the original

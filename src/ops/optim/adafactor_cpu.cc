@@ -117,9 +117,9 @@ struct Work {
 /// One execution: four loops over the blocks of all parameters with a barrier after each. Nothing as large as
 /// a parameter is stored in between; computing the direction u twice costs less than storing it.
 template <class T>
-class Launch {
+class AdafactorLaunch {
  public:
-  Launch(const UpdatePlan& plan, const FactoredPlan& f, const ir::RunArgs& args)
+  AdafactorLaunch(const UpdatePlan& plan, const FactoredPlan& f, const ir::RunArgs& args)
       : plan_(plan), f_(f), args_(args), s_(plan.scalars(args)), work_(f, args.workspace) {
     take_ = std::pow(s_.step, f.beta2_decay);
   }
@@ -309,16 +309,16 @@ class Launch {
 };
 
 template <class T>
-ir::BoundKernel prepare(const ir::KernelInit& init, const Plan& plan) {
+ir::BoundKernel prepare_adafactor(const ir::KernelInit& init, const Plan& plan) {
   const auto factored = std::make_shared<const FactoredPlan>(
       *plan, init.node.attrs, static_cast<double>(std::numeric_limits<T>::epsilon()));
-  return {[=](const ir::RunArgs& args) { Launch<T>(*plan, *factored, args).run(); },
+  return {[=](const ir::RunArgs& args) { AdafactorLaunch<T>(*plan, *factored, args).run(); },
           static_cast<int64_t>(factored->doubles() * sizeof(double))};
 }
 
 ir::Kernel kernel(std::string_view op) {
   return update_kernel(op, [](auto zero, const ir::KernelInit& init, const Plan& plan) {
-    return prepare<decltype(zero)>(init, plan);
+    return prepare_adafactor<decltype(zero)>(init, plan);
   });
 }
 

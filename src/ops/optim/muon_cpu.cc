@@ -114,9 +114,9 @@ struct MuonPlan {
 
 /// One execution. The whole team works on each matrix; pieces and products depend only on its extents.
 template <class T>
-class Launch {
+class MuonLaunch {
  public:
-  Launch(const UpdatePlan& plan, const MuonPlan& muon, const ir::RunArgs& args)
+  MuonLaunch(const UpdatePlan& plan, const MuonPlan& muon, const ir::RunArgs& args)
       : plan_(plan),
         muon_(muon),
         args_(args),
@@ -245,17 +245,17 @@ class Launch {
 };
 
 template <class T>
-ir::BoundKernel prepare(const ir::KernelInit& init, const Plan& plan) {
+ir::BoundKernel prepare_muon(const ir::KernelInit& init, const Plan& plan) {
   const auto muon = std::make_shared<const MuonPlan>(init.node, *plan, init.threads);
-  return {[=](const ir::RunArgs& args) { Launch<T>(*plan, *muon, args).run(); },
-          Launch<T>::bytes(*plan, *muon)};
+  return {[=](const ir::RunArgs& args) { MuonLaunch<T>(*plan, *muon, args).run(); },
+          MuonLaunch<T>::bytes(*plan, *muon)};
 }
 
 }  // namespace
 
 std::vector<ir::Kernel> muon_update_cpu_kernels() {
   return {update_kernel("muon_update", [](auto zero, const ir::KernelInit& init, const Plan& plan) {
-    return prepare<decltype(zero)>(init, plan);
+    return prepare_muon<decltype(zero)>(init, plan);
   })};
 }
 

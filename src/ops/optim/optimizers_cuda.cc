@@ -9,7 +9,7 @@ using tensor::DType;
 
 /// A kernel that calls `launch(call, operands)` for the tensors of a node.
 template <class Form>
-ir::Kernel update_kernel(std::string op, Form form_of) {
+ir::Kernel device_update_kernel(std::string op, Form form_of) {
   auto prepare = [op, form_of](const ir::KernelInit& init) {
     const auto node = std::make_shared<const UpdateNode>(init.node, op);
     auto run = [node, launch = form_of(init.node.attrs)](const ir::RunArgs& args) {
@@ -220,9 +220,9 @@ ir::Kernel clip_kernel() {
 }  // namespace
 
 std::vector<CudaKernels> optimizers_cuda_kernels() {
-  return {{"sgd_update", {update_kernel("sgd_update", sgd_form)}},
-          {"momentum_update", {update_kernel("momentum_update", sgd_form)}},
-          {"adam_update", {update_kernel("adam_update", adam_form)}},
+  return {{"sgd_update", {device_update_kernel("sgd_update", sgd_form)}},
+          {"momentum_update", {device_update_kernel("momentum_update", sgd_form)}},
+          {"adam_update", {device_update_kernel("adam_update", adam_form)}},
           {"ema_weights", {ema_weights_kernel()}},
           {"ema_update", {ema_update_kernel()}},
           {"tree_accumulate", {tree_kernel()}},

@@ -12,7 +12,7 @@ using tensor::DType;
 using tensor::Tensor;
 using tests::random_tensor;
 
-Tensor squared(Tensor x) {
+Tensor squared_above_zero(Tensor x) {
   for (float& v : x.mutable_data<float>()) v = v * v + 1e-4f;
   return x;
 }
@@ -22,14 +22,14 @@ std::vector<Tensor> scalars(bool skip, int64_t step) {
 }
 
 /// More parameters than one table holds: odd ones, empty ones, one with several blocks of several chunks.
-std::vector<Tensor> vectors(size_t states, bool second_is_square, bool skip) {
+std::vector<Tensor> update_vectors(size_t states, bool second_is_square, bool skip) {
   std::vector<Tensor> in = scalars(skip, 3);
   uint32_t seed = 1;
   for (int64_t i = 0; i < 70; ++i) {
     const Dims dims = i == 3 ? Dims{48, 2001} : i == 5 ? Dims{0} : i == 7 ? Dims{6, 5} : Dims{1 + i % 9};
     for (size_t s = 0; s < states + 2; ++s) {
       const Tensor t = random_tensor(dims, seed++);
-      in.push_back(s == states + 1 && second_is_square ? squared(t) : t);
+      in.push_back(s == states + 1 && second_is_square ? squared_above_zero(t) : t);
     }
   }
   return in;
@@ -39,7 +39,7 @@ TEST(ScaledUpdatesCuda, Lamb) {
   for (const int64_t adapt : {0, 1}) {
     for (const bool skip : {false, true}) {
       tests::expect_as_cpu({.op = "lamb_update",
-                            .in = vectors(2, true, skip),
+                            .in = update_vectors(2, true, skip),
                             .attrs = {{"weight_decay", 0.02}, {"adapt", adapt}, {"lr_scale", 0.5}},
                             .out_count = 210,
                             .relative = 1e-6,
@@ -47,7 +47,7 @@ TEST(ScaledUpdatesCuda, Lamb) {
     }
   }
   tests::expect_as_cpu({.op = "lamb_update",
-                        .in = vectors(2, true, false),
+                        .in = update_vectors(2, true, false),
                         .attrs = {{"grad_averaging", int64_t{0}}},
                         .out_count = 210,
                         .relative = 1e-6,
@@ -58,7 +58,7 @@ TEST(ScaledUpdatesCuda, Lars) {
   for (const int64_t adapt : {0, 1}) {
     for (const bool skip : {false, true}) {
       tests::expect_as_cpu({.op = "lars_update",
-                            .in = vectors(1, false, skip),
+                            .in = update_vectors(1, false, skip),
                             .attrs = {{"weight_decay", 0.02}, {"adapt", adapt}, {"eta", 0.1}},
                             .out_count = 140,
                             .relative = 1e-6,
@@ -76,7 +76,7 @@ TEST(ScaledUpdatesCuda, SquaresOfRanks) {
     for (const Dims& dims : {Dims{8, 300}, Dims{4}}) {
       for (size_t s = 0; s < (is_lamb ? 4u : 3u); ++s) {
         const Tensor t = random_tensor(dims, seed++);
-        in.push_back(s == 3 ? squared(t) : t);
+        in.push_back(s == 3 ? squared_above_zero(t) : t);
       }
     }
     const std::vector<int64_t> blocks{4, 2};
@@ -98,7 +98,7 @@ TEST(ScaledUpdatesCuda, SquaresOfRanks) {
 }
 
 /// Wide, narrow, several parts of rows, several matrices, none.
-std::vector<Tensor> matrices(bool skip) {
+std::vector<Tensor> update_matrices(bool skip) {
   std::vector<Tensor> in = scalars(skip, 4);
   uint32_t seed = 1;
   std::vector<Dims> shapes{{7, 5}, {300, 33}, {3, 400}, {4, 6, 3, 3}, {1, 1}, {0, 4}, {3, 0}, {260, 2}};
@@ -109,23 +109,23 @@ std::vector<Tensor> matrices(bool skip) {
     col[col.size() - 2] = 1;
     in.push_back(random_tensor(dims, seed++));
     in.push_back(random_tensor(dims, seed++));
-    in.push_back(squared(random_tensor(row, seed++)));
-    in.push_back(squared(random_tensor(col, seed++)));
+    in.push_back(squared_above_zero(random_tensor(row, seed++)));
+    in.push_back(squared_above_zero(random_tensor(col, seed++)));
   }
   return in;
 }
 
 TEST(ScaledUpdatesCuda, Adafactor) {
   for (const bool skip : {false, true}) {
-    const std::vector<Tensor> in = matrices(skip);
+    const std::vector<Tensor> in = update_matrices(skip);
     tests::expect_as_cpu({.op = "adafactor_update",
                           .in = in,
                           .attrs = {{"weight_decay", 0.1}, {"clip_threshold", 0.8}},
                           .out_count = (in.size() - 4) / 4 * 3,
                           .relative = 2e-6,
                           .absolute = 1e-7});
-    std::vector<Tensor> one = vectors(1, false, skip);
-    for (size_t i = 6; i < one.size(); i += 3) one[i] = squared(one[i]);
+    std::vector<Tensor> one = update_vectors(1, false, skip);
+    for (size_t i = 6; i < one.size(); i += 3) one[i] = squared_above_zero(one[i]);
     tests::expect_as_cpu({.op = "adafactor_vector_update",
                           .in = one,
                           .attrs = {{"weight_decay", 0.1}},

@@ -13,7 +13,6 @@ namespace {
 
 using tensor::DType;
 
-constexpr int64_t kPieces = 32;
 constexpr int64_t kMostRows = 512;  // rows of a window, over depth and height
 
 struct LinePlan {
@@ -33,7 +32,7 @@ LinePlan plan_lines(const ir::NodeView& node, cpu::PoolFold fold) {
   const WindowAxis& w = win[2];
   plan.width = std::max(width_of(w), w.pad_begin);
   plan.rows = plan.pool.planes * win[0].out * win[1].out;
-  plan.pieces = std::min(kPieces, plan.rows);
+  plan.pieces = std::min(kPoolPieces, plan.rows);
   for (int64_t o = 0; o < w.out; ++o) {
     const TapRange taps = taps_inside(w, o);
     const int64_t count = plan.pool.include_pad ? padded_taps(w, o) : taps.last - taps.first;

@@ -7,6 +7,9 @@
 
 namespace trireme::ops {
 
+/// Pieces of the rows of a result, which go over the team; each has a scratch of its own.
+inline constexpr int64_t kPoolPieces = 32;
+
 /// Windows by whole rows; of max_pool and average_pool.
 ir::Kernel pool_lines_kernel(cpu::PoolFold fold);
 /// Of max_pool with indices.

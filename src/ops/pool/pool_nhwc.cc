@@ -18,7 +18,7 @@ std::vector<tensor::TensorType> infer_window(const ir::NodeView& n) {
   return {{n.in[0].dtype, Shape({x[0], out[0], out[1], x[3]})}};
 }
 
-std::vector<tensor::TensorType> infer_global(const ir::NodeView& n) {
+std::vector<tensor::TensorType> infer_global_nhwc(const ir::NodeView& n) {
   const Shape& x = n.in[0].shape;
   base::require(x.rank() == 4, "channels-last pooling takes rank 4, got ", x.to_string());
   return {{n.in[0].dtype, Shape({x[0], 1, 1, x[3]})}};
@@ -132,7 +132,7 @@ ir::OpSchema global_average_pool_nhwc_schema() {
           .precision = kSumsMany,
           .half_rows = {.operands = 0b1},
           .cut = linear_pool_nhwc_cut,
-          .infer = infer_global,
+          .infer = infer_global_nhwc,
           .expand = expand_to("global_average_pool"),
           .cost =
               [](const ir::NodeView& n) {

@@ -9,7 +9,7 @@
 namespace trireme::ops {
 namespace {
 
-ir::Refusal refuse(const ir::NodeView& n) { return refuse_dtype(n, 0, {tensor::DType::f32}); }
+ir::Refusal refuse_nhwc(const ir::NodeView& n) { return refuse_dtype(n, 0, {tensor::DType::f32}); }
 
 /// Arguments of the forward pooling with extents `x` and `y`.
 cpu::PoolArgs args_of(const ir::NodeView& n, const tensor::Dims& x, const tensor::Dims& y) {
@@ -38,7 +38,7 @@ cpu::PoolArgs args_of(const ir::NodeView& n, const tensor::Dims& x, const tensor
   return args;
 }
 
-ir::BoundKernel prepare_max(const ir::KernelInit& init) {
+ir::BoundKernel prepare_max_nhwc(const ir::KernelInit& init) {
   return {.run = [pool = args_of(init.node, init.node.in_dims(0), init.node.out_dims(0))](
                      const ir::RunArgs& args) {
     cpu::PoolArgs p = pool;
@@ -81,7 +81,7 @@ cpu::PoolGradArgs grad_args_of(const cpu::PoolArgs& forward) {
 }
 
 /// The operands are x and dy.
-ir::BoundKernel prepare_max_grad(const ir::KernelInit& init) {
+ir::BoundKernel prepare_max_nhwc_grad(const ir::KernelInit& init) {
   cpu::PoolGradArgs pool = grad_args_of(args_of(init.node, init.node.in_dims(0), init.node.in_dims(1)));
   pool.rectified = init.node.attrs.get_int("rectified", 0) != 0;
   return {.run = [pool](const ir::RunArgs& args) {
@@ -94,7 +94,7 @@ ir::BoundKernel prepare_max_grad(const ir::KernelInit& init) {
 }
 
 /// The operand is dy.
-ir::BoundKernel prepare_average_grad(const ir::KernelInit& init) {
+ir::BoundKernel prepare_average_nhwc_grad(const ir::KernelInit& init) {
   const cpu::PoolGradArgs pool =
       grad_args_of(args_of(init.node, init.node.out_dims(0), init.node.in_dims(0)));
   return {.run = [pool](const ir::RunArgs& args) {
@@ -108,19 +108,20 @@ ir::BoundKernel prepare_average_grad(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> max_pool_nhwc_cpu_kernels() {
-  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_max}}, {});
+  return faster({{.name = "channel_vectors", .refuse = refuse_nhwc, .prepare = prepare_max_nhwc}}, {});
 }
 std::vector<ir::Kernel> average_pool_nhwc_cpu_kernels() {
-  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_average}}, {});
+  return faster({{.name = "channel_vectors", .refuse = refuse_nhwc, .prepare = prepare_average}}, {});
 }
 std::vector<ir::Kernel> max_pool_nhwc_grad_cpu_kernels() {
-  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_max_grad}}, {});
+  return faster({{.name = "channel_vectors", .refuse = refuse_nhwc, .prepare = prepare_max_nhwc_grad}}, {});
 }
 std::vector<ir::Kernel> average_pool_nhwc_grad_cpu_kernels() {
-  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_average_grad}}, {});
+  return faster({{.name = "channel_vectors", .refuse = refuse_nhwc, .prepare = prepare_average_nhwc_grad}},
+                {});
 }
 std::vector<ir::Kernel> global_average_pool_nhwc_cpu_kernels() {
-  return faster({{.name = "channel_vectors", .refuse = refuse, .prepare = prepare_global}}, {});
+  return faster({{.name = "channel_vectors", .refuse = refuse_nhwc, .prepare = prepare_global}}, {});
 }
 
 }  // namespace trireme::ops

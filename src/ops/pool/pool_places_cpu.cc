@@ -11,8 +11,6 @@ namespace {
 
 using tensor::DType;
 
-constexpr int64_t kPieces = 32;
-
 int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
 /// Scratch of one piece: a source row ordered by columns modulo the stride, and the index of each window's
@@ -30,7 +28,7 @@ PlacesPlan plan_places(const ir::NodeView& node) {
   PlacesPlan plan{.pool = plan_pool(node)};
   const Window& win = plan.pool.window;
   plan.rows = plan.pool.planes * win[0].out * win[1].out;
-  plan.pieces = std::min(kPieces, plan.rows);
+  plan.pieces = std::min(kPoolPieces, plan.rows);
   plan.phase = (win[2].in + win[2].stride - 1) / win[2].stride;
   return plan;
 }
@@ -69,7 +67,7 @@ void meet_row(const PlacesPlan& plan, const SourceRow& row, float* line, float* 
 }
 
 /// Computes result row `r`, counted over all planes.
-void run_row(const PlacesPlan& plan, int64_t r, const ir::RunArgs& args, std::byte* scratch) {
+void run_places_row(const PlacesPlan& plan, int64_t r, const ir::RunArgs& args, std::byte* scratch) {
   const Window& win = plan.pool.window;
   const int64_t high = win[1].out, deep = win[0].out, plane = r / (deep * high), out = win[2].out;
   const float* x = in_ptr<float>(args, 0) + plane * win.in_points();
@@ -101,13 +99,13 @@ ir::BoundKernel bind(const ir::NodeView& node) {
               std::byte* scratch = static_cast<std::byte*>(args.workspace) + piece * plan.piece_bytes();
               for (int64_t r = plan.rows * piece / plan.pieces; r < plan.rows * (piece + 1) / plan.pieces;
                    ++r)
-                run_row(plan, r, args, scratch);
+                run_places_row(plan, r, args, scratch);
             });
           },
           plan.pieces * plan.piece_bytes()};
 }
 
-ir::Refusal refuse(const ir::NodeView& node) {
+ir::Refusal refuse_places(const ir::NodeView& node) {
   if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
   if (node.out.size() < 2) return "indices are no result";
   if (auto why = refuse_empty(node)) return why;
@@ -118,7 +116,7 @@ ir::Refusal refuse(const ir::NodeView& node) {
 }  // namespace
 
 ir::Kernel placed_lines_kernel() {
-  return {.name = "placed_lines", .refuse = refuse, .prepare = [](const ir::KernelInit& init) {
+  return {.name = "placed_lines", .refuse = refuse_places, .prepare = [](const ir::KernelInit& init) {
             return bind(init.node);
           }};
 }

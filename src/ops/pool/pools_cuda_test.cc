@@ -1,4 +1,5 @@
 // Pooling on the device against the CPU's results: windows of every kind, both layouts, gradients.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -7,12 +8,8 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
+using testing::as_type;
 using Ints = std::vector<int64_t>;
-
-Tensor as_type(const Tensor& t, DType dtype) {
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
-}
 
 /// Values with many ties, because the first maximum of a window counts.
 Tensor coarse(const tensor::Dims& dims, uint32_t seed) {

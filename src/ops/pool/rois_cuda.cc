@@ -9,7 +9,7 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 
-cuda::RoiShape shape_of(const ir::NodeView& n, const Dims& y) {
+cuda::RoiShape roi_shape_of(const ir::NodeView& n, const Dims& y) {
   const Dims x = n.in_dims(0);
   cuda::RoiShape s{.batch = x[0],
                    .channels = x[1],
@@ -27,7 +27,7 @@ cuda::RoiShape shape_of(const ir::NodeView& n, const Dims& y) {
   return s;
 }
 
-ir::Refusal refuse(const ir::NodeView& n) {
+ir::Refusal refuse_rois(const ir::NodeView& n) {
   if (auto why = refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16})) return why;
   if (n.in[1].dtype != n.in[0].dtype) return "regions are of another type";
   if (tensor::element_count(n.in_dims(0)) == 0) return "there is no image";
@@ -38,24 +38,24 @@ ir::Kernel align_kernel() {
   auto prepare = [](const ir::KernelInit& init) {
     base::require(init.node.in_dims(1)[1] == 4, "roi_align regions have 4 columns, got ",
                   init.node.in_dims(1)[1]);
-    const cuda::RoiShape shape = shape_of(init.node, init.node.out_dims(0));
+    const cuda::RoiShape shape = roi_shape_of(init.node, init.node.out_dims(0));
     return ir::BoundKernel{[shape, dtype = init.node.in[0].dtype](const ir::RunArgs& args) {
       cuda::roi_align(
           {args.stream, dtype}, shape,
           {.x = args.in[0], .regions = args.in[1], .images = in_ptr<int64_t>(args, 2), .to = args.out[0]});
     }};
   };
-  return {.name = "cells", .refuse = refuse, .prepare = prepare};
+  return {.name = "cells", .refuse = refuse_rois, .prepare = prepare};
 }
 
 /// The operands are x, regions, images, dy.
 ir::Kernel align_grad_kernel() {
   auto refuse_maxima = [](const ir::NodeView& n) -> ir::Refusal {
     if (n.attrs.get_string("mode", "avg") == "max") return "the largest sample of a cell is not kept";
-    return refuse(n);
+    return refuse_rois(n);
   };
   auto prepare = [](const ir::KernelInit& init) {
-    const cuda::RoiShape shape = shape_of(init.node, init.node.in_dims(3));
+    const cuda::RoiShape shape = roi_shape_of(init.node, init.node.in_dims(3));
     return ir::BoundKernel{[shape, dtype = init.node.in[0].dtype](const ir::RunArgs& args) {
       cuda::roi_align_grad(
           {args.stream, dtype}, shape,
@@ -69,13 +69,13 @@ ir::Kernel max_kernel() {
   auto prepare = [](const ir::KernelInit& init) {
     base::require(init.node.in_dims(1)[1] == 5, "max_roi_pool regions have 5 columns, got ",
                   init.node.in_dims(1)[1]);
-    const cuda::RoiShape shape = shape_of(init.node, init.node.out_dims(0));
+    const cuda::RoiShape shape = roi_shape_of(init.node, init.node.out_dims(0));
     return ir::BoundKernel{[shape, dtype = init.node.in[0].dtype](const ir::RunArgs& args) {
       cuda::max_roi_pool({args.stream, dtype}, shape,
                          {.x = args.in[0], .regions = args.in[1], .to = args.out[0]});
     }};
   };
-  return {.name = "cells", .refuse = refuse, .prepare = prepare};
+  return {.name = "cells", .refuse = refuse_rois, .prepare = prepare};
 }
 
 }  // namespace

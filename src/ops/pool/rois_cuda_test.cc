@@ -1,5 +1,6 @@
 // Region pooling on the device against the CPU's results: every mode, regions inside, across and outside the
 // image.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -8,16 +9,12 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
+using testing::as_type;
 using Text = std::string;
 
 const Tensor kRegions = Tensor::from<float>({6, 4}, {0, 0, 5,  4,  1.5f, 0.5f, 6.5f, 7.5f, -3, -2, 4,  3,
                                                      5, 5, 14, 12, 2,    2,    2.2f, 2.1f, 20, 20, 25, 25});
 const Tensor kImages = Tensor::from<int64_t>({6}, {0, 1, 1, 0, 1, 0});
-
-Tensor as_type(const Tensor& t, DType dtype) {
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
-}
 
 TEST(RoisCuda, AlignedRegionsAndTheirGradients) {
   const Tensor x = tests::random_tensor({2, 3, 9, 8}, 1), dy = tests::random_tensor({6, 3, 4, 3}, 2);

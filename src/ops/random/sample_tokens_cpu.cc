@@ -204,8 +204,6 @@ ir::BoundKernel bind_take(const ir::KernelInit& init) {
   }};
 }
 
-ir::Refusal never(const ir::NodeView&) { return std::nullopt; }
-
 ir::Refusal refuse_logits(const ir::NodeView& n) {
   using tensor::DType;
   for (DType t : {DType::f32, DType::f16, DType::bf16}) {
@@ -231,11 +229,11 @@ std::vector<ir::Kernel> edit_logits_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> count_tokens_cpu_kernels() {
-  return {{.name = "rows", .refuse = never, .prepare = bind_count}};
+  return {{.name = "rows", .refuse = {}, .prepare = bind_count}};
 }
 
 std::vector<ir::Kernel> take_tokens_cpu_kernels() {
-  return {{.name = "rows", .refuse = never, .prepare = bind_take}};
+  return {{.name = "rows", .refuse = {}, .prepare = bind_take}};
 }
 
 }  // namespace trireme::ops

@@ -11,7 +11,7 @@ namespace {
 
 using tensor::DType;
 
-ir::Kernel sample_tokens() {
+ir::Kernel sample_kernel() {
   ir::Kernel k{.name = "searched"};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (n.in_dims(0)[1] == 0 || n.in_dims(0)[1] > INT32_MAX) return "no tokens, or more than 2^31";
@@ -40,7 +40,7 @@ ir::Kernel sample_tokens() {
   return k;
 }
 
-ir::Kernel edit_logits() {
+ir::Kernel edit_kernel() {
   ir::Kernel k{.name = "rows", .may_overwrite = 1};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     return refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16});
@@ -62,9 +62,7 @@ ir::Kernel edit_logits() {
   return k;
 }
 
-ir::Refusal never(const ir::NodeView&) { return std::nullopt; }
-
-ir::Kernel count_tokens() {
+ir::Kernel count_kernel() {
   auto prepare = [](const ir::KernelInit& init) {
     const tensor::Dims seen = init.node.in_dims(0);
     const cuda::TokenArgs fixed{.count = init.node.in_dims(1)[0], .extent = seen[0], .n = seen[1]};
@@ -79,10 +77,10 @@ ir::Kernel count_tokens() {
       cuda::count_tokens(args.stream, a, out_ptr<int32_t>(args, 0), in_ptr<int64_t>(args, 2));
     }};
   };
-  return {.name = "rows", .refuse = never, .prepare = prepare};
+  return {.name = "rows", .refuse = {}, .prepare = prepare};
 }
 
-ir::Kernel take_tokens() {
+ir::Kernel take_kernel() {
   auto prepare = [](const ir::KernelInit& init) {
     const cuda::TokenArgs fixed{.count = init.node.in_dims(2)[0], .extent = init.node.in_dims(1)[0]};
     return ir::BoundKernel{[fixed](const ir::RunArgs& args) {
@@ -94,7 +92,7 @@ ir::Kernel take_tokens() {
                         out_ptr<int64_t>(args, 0));
     }};
   };
-  return {.name = "rows", .refuse = never, .prepare = prepare};
+  return {.name = "rows", .refuse = {}, .prepare = prepare};
 }
 
 ir::Kernel multinomial() {
@@ -125,10 +123,10 @@ ir::Kernel multinomial() {
 }  // namespace
 
 std::vector<CudaKernels> samples_cuda_kernels() {
-  return {{"sample_tokens", {sample_tokens()}},
-          {"edit_logits", {edit_logits()}},
-          {"count_tokens", {count_tokens()}},
-          {"take_tokens", {take_tokens()}},
+  return {{"sample_tokens", {sample_kernel()}},
+          {"edit_logits", {edit_kernel()}},
+          {"count_tokens", {count_kernel()}},
+          {"take_tokens", {take_kernel()}},
           {"multinomial", {multinomial()}}};
 }
 

@@ -12,16 +12,16 @@ namespace trireme::ops {
 namespace {
 
 /// The dimensions of x in two groups; adjacent ones of a group are merged.
-struct ReducePlan {
+struct ReduceGroups {
   tensor::Dims kept, gone;
   std::vector<int64_t> kept_steps, gone_steps;  // steps in x
   int64_t results = 1, terms = 1;
   int64_t columns = 1;  // adjacent results with adjacent operands, which are accumulated together
 };
 
-ReducePlan plan_of(const tensor::Dims& dims, const std::vector<bool>& reduced) {
+ReduceGroups group_dims(const tensor::Dims& dims, const std::vector<bool>& reduced) {
   const std::vector<int64_t> steps = dense_steps(dims);
-  ReducePlan plan;
+  ReduceGroups plan;
   for (size_t d = 0; d < dims.size(); ++d) {
     tensor::Dims& extents = reduced[d] ? plan.gone : plan.kept;
     std::vector<int64_t>& group_steps = reduced[d] ? plan.gone_steps : plan.kept_steps;
@@ -132,7 +132,7 @@ A join_run(const T* x, int64_t n, A total, A shift) {
 
 /// Computes totals of `n` adjacent results whose terms start at x; shift is 0 except for log_sum_exp.
 template <Reduction kKind, class T, class A>
-void join_tile(const ReducePlan& plan, const T* x, int64_t n, A* totals, const A* shift) {
+void join_tile(const ReduceGroups& plan, const T* x, int64_t n, A* totals, const A* shift) {
   using R = Rule<kKind, A>;
   for (int64_t j = 0; j < n; ++j) totals[j] = R::start();
   const bool has_runs = !plan.gone.empty() && plan.gone_steps.back() == 1;
@@ -163,7 +163,7 @@ void join_tile(const ReducePlan& plan, const T* x, int64_t n, A* totals, const A
 }
 
 template <Reduction kKind, class T>
-void reduce_tile(const ReducePlan& plan, const T* x, T* y, int64_t n) {
+void reduce_tile(const ReduceGroups& plan, const T* x, T* y, int64_t n) {
   using A = Accumulator<T>;
   A totals[kTile], shift[kTile];
   for (int64_t j = 0; j < n; ++j) shift[j] = 0;
@@ -180,7 +180,7 @@ void reduce_tile(const ReducePlan& plan, const T* x, T* y, int64_t n) {
 }
 
 template <Reduction kKind, class T>
-ir::BoundKernel bind(const ReducePlan& plan) {
+ir::BoundKernel bind(const ReduceGroups& plan) {
   return {[plan](const ir::RunArgs& args) {
     const T* x = static_cast<const T*>(args.in[0]);
     T* y = static_cast<T*>(args.out[0]);
@@ -201,7 +201,7 @@ ir::BoundKernel bind(const ReducePlan& plan) {
 
 template <Reduction kKind>
 ir::BoundKernel prepare(const ir::KernelInit& init) {
-  const ReducePlan plan = plan_of(init.node.in_dims(0), reduced_axes(init.node));
+  const ReduceGroups plan = group_dims(init.node.in_dims(0), reduced_axes(init.node));
   if (plan.gone.size() >= StridedLoop::kMaxRank)
     base::fail_unsupported("a reduction over ", plan.gone.size(), " dimensions that do not merge");
   return tensor::visit_dtype(init.node.in[0].dtype,

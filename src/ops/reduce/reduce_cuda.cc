@@ -12,14 +12,14 @@ using cuda::ReduceJoin;
 using cuda::ReducePlan;
 using cuda::ReduceTerm;
 
-struct Row {
+struct DeviceReduction {
   const char* op;
   ReduceJoin join;
   ReduceTerm term;
   ReduceFinish finish;
 };
 
-constexpr Row kRows[] = {
+constexpr DeviceReduction kDeviceReductions[] = {
     {"reduce_sum", ReduceJoin::sum, ReduceTerm::plain, ReduceFinish::plain},
     {"reduce_mean", ReduceJoin::sum, ReduceTerm::plain, ReduceFinish::mean},
     {"reduce_max", ReduceJoin::max, ReduceTerm::plain, ReduceFinish::plain},
@@ -31,7 +31,7 @@ constexpr Row kRows[] = {
     {"reduce_sum_square", ReduceJoin::sum, ReduceTerm::square, ReduceFinish::plain},
 };
 
-ReducePlan plan_of(const Row& row, const ir::NodeView& n) {
+ReducePlan plan_of(const DeviceReduction& row, const ir::NodeView& n) {
   ReducePlan plan = cuda::plan_reduce(n.in_dims(0), reduced_axes(n));
   plan.join = row.join;
   plan.term = row.term;
@@ -39,7 +39,7 @@ ReducePlan plan_of(const Row& row, const ir::NodeView& n) {
   return plan;
 }
 
-ir::Kernel reduction(const Row& row) {
+ir::Kernel reduction(const DeviceReduction& row) {
   ir::Kernel k{.name = "two_stages"};
   k.refuse = [&row](const ir::NodeView& n) -> ir::Refusal {
     if (n.present(1) && n.value(1) == nullptr) return "the axes are not known before the run";
@@ -108,7 +108,7 @@ ir::Kernel running(bool is_product) {
 
 std::vector<CudaKernels> reduce_cuda_kernels() {
   std::vector<CudaKernels> all;
-  for (const Row& row : kRows) all.push_back({row.op, {reduction(row)}});
+  for (const DeviceReduction& row : kDeviceReductions) all.push_back({row.op, {reduction(row)}});
   all.push_back({"arg_max", {extreme(true)}});
   all.push_back({"arg_min", {extreme(false)}});
   all.push_back({"cum_sum", {running(false)}});

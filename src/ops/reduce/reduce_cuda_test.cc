@@ -1,4 +1,5 @@
 // Reductions on the device against the CPU's results: all axes, element types, one and two stages.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -7,12 +8,7 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
-
-Tensor as_type(const Tensor& t, DType dtype) {
-  if (t.dtype() == dtype) return t;
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
-}
+using testing::as_type;
 
 Tensor axes_of(const std::vector<int64_t>& axes) {
   Tensor t = Tensor::empty(DType::i64, {static_cast<int64_t>(axes.size())});

@@ -13,7 +13,7 @@ using tensor::Dim;
 using tensor::Shape;
 using Types = std::vector<tensor::TensorType>;
 
-struct Row {
+struct ReductionRow {
   const char* name;
   const char* onnx;
   const char* doc;
@@ -23,7 +23,7 @@ struct Row {
   ir::PrecisionRule precision = kSumsMany;
 };
 
-constexpr Row kRows[] = {
+constexpr ReductionRow kReductions[] = {
     {"reduce_sum", "ReduceSum", "y = sum of x over the axes", Reduction::sum, 1, false},
     {"reduce_mean", "ReduceMean", "y = mean of x over the axes", Reduction::mean, 1, false},
     {"reduce_max", "ReduceMax", "y = largest x over the axes, NaN if any is", Reduction::max, 1, true,
@@ -113,7 +113,7 @@ std::vector<bool> reduced_axes(const NodeView& node) {
 
 std::vector<ir::OpDef> reduce_ops() {
   std::vector<ir::OpDef> ops;
-  for (const Row& row : kRows) {
+  for (const ReductionRow& row : kReductions) {
     ir::OpSchema s{
         .name = row.name,
         .doc = row.doc,

@@ -2,8 +2,12 @@
 #pragma once
 
 #include "ir/kernel.h"
+#include "ops/rnn/recurrent_plan.h"
 
 namespace trireme::ops {
+
+/// Refuses options that these kernels do not have: they take default activations, no clip, time first.
+ir::Refusal refuse_lstm_options(const RecurrentPlan& plan);
 
 /// All inputs times W in one product, then one product with R per time step, gates vectorised. Constant
 /// weights, default activations, no peepholes, clip or sequence lengths.

@@ -28,7 +28,7 @@ struct LstmPlan {
   int64_t gates_bytes = 0, step_bytes = 0, state_bytes = 0, gemm_bytes = 0;
 };
 
-ir::Refusal refuse(const ir::NodeView& node) {
+ir::Refusal refuse_packed_lstm(const ir::NodeView& node) {
   if (auto why = refuse_empty(node)) return why;
   if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
   for (size_t i : {1, 2, 3}) {
@@ -36,15 +36,7 @@ ir::Refusal refuse(const ir::NodeView& node) {
   }
   if (node.present(4)) return "sequences have lengths";
   if (node.present(7)) return "gates have peepholes";
-  const RecurrentPlan p = plan_recurrent(node, 4);
-  if (p.clip > 0) return "gates are clipped";
-  if (p.input_forget) return "input and forget gates are coupled";
-  if (p.batch_first) return "the batch comes first";
-  for (size_t i = 0; i < p.activations.size(); ++i) {
-    const GateKind want = i % 3 == 0 ? GateKind::sigmoid : GateKind::tanh;
-    if (p.activations[i].kind != want) return "activations are not sigmoid, tanh, tanh";
-  }
-  return std::nullopt;
+  return refuse_lstm_options(plan_recurrent(node, 4));
 }
 
 /// Packs direction d of a constant [directions, rows, cols] as the right operand [cols, rows] of a product.
@@ -54,7 +46,7 @@ std::shared_ptr<const PackedWeight> pack_direction(base::SharedCache& packs, con
   return pack_matrix(packs, rows, true);
 }
 
-std::shared_ptr<const LstmPlan> make_plan(const ir::KernelInit& init) {
+std::shared_ptr<const LstmPlan> make_lstm_plan(const ir::KernelInit& init) {
   auto plan = std::make_shared<LstmPlan>();
   plan->shape = plan_recurrent(init.node, 4);
   plan->in_count = init.node.in.size();
@@ -84,7 +76,7 @@ std::shared_ptr<const LstmPlan> make_plan(const ir::KernelInit& init) {
 }
 
 /// Buffers of one launch.
-struct Scratch {
+struct LstmScratch {
   float *gates, *step, *h, *c;
   void* gemm;
 };
@@ -104,7 +96,7 @@ void update_row(float* gates, float* c, float* h, int64_t n) {
 }
 
 /// One step of one direction: gates[t] + h R, then the cells, then the rows of the result.
-void step(const LstmPlan& plan, int64_t d, int64_t t, const Scratch& s, const ir::RunArgs& args) {
+void step(const LstmPlan& plan, int64_t d, int64_t t, const LstmScratch& s, const ir::RunArgs& args) {
   const RecurrentPlan& p = plan.shape;
   const int64_t n = p.hidden, rows = 4 * n;
   base::ThreadPool& pool = cpu::pool_of(args.stream);
@@ -126,7 +118,7 @@ void step(const LstmPlan& plan, int64_t d, int64_t t, const Scratch& s, const ir
   });
 }
 
-void load(const RecurrentPlan& p, const float* initial, int64_t d, float* state) {
+void load_initial(const RecurrentPlan& p, const float* initial, int64_t d, float* state) {
   const int64_t n = p.batch * p.hidden;
   if (initial == nullptr) {
     std::fill_n(state, n, 0.0f);
@@ -135,7 +127,7 @@ void load(const RecurrentPlan& p, const float* initial, int64_t d, float* state)
   }
 }
 
-void run_direction(const LstmPlan& plan, int64_t d, const Scratch& s, const ir::RunArgs& args) {
+void run_direction(const LstmPlan& plan, int64_t d, const LstmScratch& s, const ir::RunArgs& args) {
   const RecurrentPlan& p = plan.shape;
   const LstmWeights& weights = plan.directions[static_cast<size_t>(d)];
   cpu::GemmArgs inputs{.m = p.seq * p.batch,
@@ -147,8 +139,8 @@ void run_direction(const LstmPlan& plan, int64_t d, const Scratch& s, const ir::
                        .epilogue = {}};
   inputs.epilogue.bias = weights.bias.data();
   cpu::gemm(inputs, s.gemm, cpu::pool_of(args.stream));
-  load(p, opt_ptr<float>(args, 5, plan.in_count), d, s.h);
-  load(p, opt_ptr<float>(args, 6, plan.in_count), d, s.c);
+  load_initial(p, opt_ptr<float>(args, 5, plan.in_count), d, s.h);
+  load_initial(p, opt_ptr<float>(args, 6, plan.in_count), d, s.c);
   for (int64_t i = 0; i < p.seq; ++i) step(plan, d, p.is_reversed(d) ? p.seq - 1 - i : i, s, args);
   const int64_t n = p.batch * p.hidden;
   float* last_h = plan.out_count > 1 ? out_ptr<float>(args, 1) : nullptr;
@@ -157,8 +149,8 @@ void run_direction(const LstmPlan& plan, int64_t d, const Scratch& s, const ir::
   if (last_c != nullptr) std::copy_n(s.c, n, last_c + d * n);
 }
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
-  const auto plan = make_plan(init);
+ir::BoundKernel prepare_packed_lstm(const ir::KernelInit& init) {
+  const auto plan = make_lstm_plan(init);
   ir::BoundKernel bound{
       .workspace_bytes = plan->gates_bytes + plan->step_bytes + 2 * plan->state_bytes + plan->gemm_bytes,
       .unread_inputs = (1u << 1) | (1u << 2) | (1u << 3)};
@@ -170,7 +162,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
       at += bytes;
       return reinterpret_cast<float*>(part);
     };
-    Scratch s{};
+    LstmScratch s{};
     s.gates = take(plan->gates_bytes);
     s.step = take(plan->step_bytes);
     s.h = take(plan->state_bytes);
@@ -183,6 +175,19 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 
 }  // namespace
 
-ir::Kernel lstm_packed_kernel() { return {.name = "packed", .refuse = refuse, .prepare = prepare}; }
+ir::Refusal refuse_lstm_options(const RecurrentPlan& p) {
+  if (p.clip > 0) return "gates are clipped";
+  if (p.input_forget) return "input and forget gates are coupled";
+  if (p.batch_first) return "the batch comes first";
+  for (size_t i = 0; i < p.activations.size(); ++i) {
+    const GateKind want = i % 3 == 0 ? GateKind::sigmoid : GateKind::tanh;
+    if (p.activations[i].kind != want) return "activations are not sigmoid, tanh, tanh";
+  }
+  return std::nullopt;
+}
+
+ir::Kernel lstm_packed_kernel() {
+  return {.name = "packed", .refuse = refuse_packed_lstm, .prepare = prepare_packed_lstm};
+}
 
 }  // namespace trireme::ops

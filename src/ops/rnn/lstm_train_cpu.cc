@@ -15,30 +15,18 @@ namespace {
 
 using tensor::DType;
 
-// Operands and results of lstm_grad; the first eight operands are those of lstm.
-enum In : size_t { kX, kW, kR, kB, kLengths, kH, kC, kPeephole, kDy, kDh, kDc, kInCount };
-enum Out : size_t { kOutX, kOutW, kOutR, kOutB, kOutH, kOutC, kOutPeephole };
-
-ir::Refusal refuse(const ir::NodeView& node) {
+ir::Refusal refuse_live_lstm(const ir::NodeView& node) {
   for (size_t i = 0; i < 3; ++i) {
     if (node.in[i].shape.elements().value_or(0) == 0) return "an operand has no elements";
   }
   if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
   if (node.present(kLengths)) return "sequences have lengths";
   if (node.present(kPeephole)) return "gates have peepholes";
-  const RecurrentPlan p = plan_recurrent(node, 4);
-  if (p.clip > 0) return "gates are clipped";
-  if (p.input_forget) return "input and forget gates are coupled";
-  if (p.batch_first) return "the batch comes first";
-  for (size_t i = 0; i < p.activations.size(); ++i) {
-    const GateKind want = i % 3 == 0 ? GateKind::sigmoid : GateKind::tanh;
-    if (p.activations[i].kind != want) return "activations are not sigmoid, tanh, tanh";
-  }
-  return std::nullopt;
+  return refuse_lstm_options(plan_recurrent(node, 4));
 }
 
 /// The values that one direction saves, in the order of time: [seq, batch, ...].
-struct Tape {
+struct LstmTape {
   float* pre;                // [4 hidden]: arguments of the gates; in the backward pass their gradients
   float* act;                // [4 hidden]: gates i, o, f and the candidate
   float* h;                  // [hidden]: state before the step
@@ -68,7 +56,7 @@ class Lstm {
     return floats * 4 + gemm_bytes_;
   }
 
-  Tape lay_out(void* workspace) const {
+  LstmTape lay_out(void* workspace) const {
     float* at = static_cast<float*>(workspace);
     float* place[10];
     size_t i = 0;
@@ -80,8 +68,8 @@ class Lstm {
             place[6], place[7], place[8], place[9], at};
   }
 
-  void forward(const ir::RunArgs& args, int64_t d, const Tape& t) const;
-  void back(const ir::RunArgs& args, int64_t d, const Tape& t) const;
+  void forward(const ir::RunArgs& args, int64_t d, const LstmTape& t) const;
+  void back(const ir::RunArgs& args, int64_t d, const LstmTape& t) const;
   const RecurrentPlan& plan() const { return p_; }
 
  private:
@@ -130,8 +118,8 @@ class Lstm {
             .ldc = width};
   }
 
-  void cells(const ir::RunArgs& args, const Tape& t, int64_t at, float* next_h, float* next_c) const;
-  void cells_back(const ir::RunArgs& args, int64_t d, const Tape& t, int64_t at) const;
+  void cells(const ir::RunArgs& args, const LstmTape& t, int64_t at, float* next_h, float* next_c) const;
+  void cells_back(const ir::RunArgs& args, int64_t d, const LstmTape& t, int64_t at) const;
 
   RecurrentPlan p_;
   int64_t cells_, rows_;  // batch * hidden, 4 * hidden
@@ -146,7 +134,7 @@ void copy_or_zero(const float* from, int64_t n, float* to) {
 }
 
 /// Computes gates, cell and state from the arguments of the gates of one step.
-void Lstm::cells(const ir::RunArgs& args, const Tape& t, int64_t at, float* next_h, float* next_c) const {
+void Lstm::cells(const ir::RunArgs& args, const LstmTape& t, int64_t at, float* next_h, float* next_c) const {
   const int64_t n = p_.hidden;
   const size_t count = static_cast<size_t>(n);
   const cpu::UnaryTile sigmoid = cpu::unary_tile(cpu::UnaryOp::sigmoid_),
@@ -167,7 +155,7 @@ void Lstm::cells(const ir::RunArgs& args, const Tape& t, int64_t at, float* next
 }
 
 /// The last state and cell are left in dh and dc.
-void Lstm::forward(const ir::RunArgs& args, int64_t d, const Tape& t) const {
+void Lstm::forward(const ir::RunArgs& args, int64_t d, const LstmTape& t) const {
   base::ThreadPool& pool = cpu::pool_of(args.stream);
   const float *w = in_ptr<float>(args, kW) + d * rows_ * p_.input,
               *r = in_ptr<float>(args, kR) + d * rows_ * p_.hidden;
@@ -197,7 +185,7 @@ void Lstm::forward(const ir::RunArgs& args, int64_t d, const Tape& t) const {
 }
 
 /// From dh (adding dy) and dc after a step: the gradients of the gates' arguments, and dc before the step.
-void Lstm::cells_back(const ir::RunArgs& args, int64_t d, const Tape& t, int64_t at) const {
+void Lstm::cells_back(const ir::RunArgs& args, int64_t d, const LstmTape& t, int64_t at) const {
   const int64_t n = p_.hidden;
   const float* dy = args.in[kDy] == nullptr ? nullptr : in_ptr<float>(args, kDy);
   cpu::pool_of(args.stream).for_range(p_.batch, grain_for(30.0 * double(n)), [&](int64_t begin, int64_t end) {
@@ -220,9 +208,9 @@ void Lstm::cells_back(const ir::RunArgs& args, int64_t d, const Tape& t, int64_t
 }
 
 /// The gradients of direction d; called after forward.
-void Lstm::back(const ir::RunArgs& args, int64_t d, const Tape& given) const {
+void Lstm::back(const ir::RunArgs& args, int64_t d, const LstmTape& given) const {
   base::ThreadPool& pool = cpu::pool_of(args.stream);
-  Tape t = given;
+  LstmTape t = given;
   const float *w = in_ptr<float>(args, kW) + d * rows_ * p_.input,
               *r = in_ptr<float>(args, kR) + d * rows_ * p_.hidden;
   copy_or_zero(args.in[kDh] == nullptr ? nullptr : in_ptr<float>(args, kDh) + d * cells_, cells_, t.dh);
@@ -253,9 +241,9 @@ void Lstm::back(const ir::RunArgs& args, int64_t d, const Tape& given) const {
 }
 
 /// Copies the operands; those that a node leaves out at its end become null.
-ir::RunArgs padded(const ir::RunArgs& given, size_t operands, std::array<const void*, kInCount>& in) {
+ir::RunArgs padded(const ir::RunArgs& given, size_t operands, std::array<const void*, kRecurrentIns>& in) {
   in.fill(nullptr);
-  std::copy_n(given.in, std::min<size_t>(operands, kInCount), in.begin());
+  std::copy_n(given.in, std::min<size_t>(operands, kRecurrentIns), in.begin());
   return {in.data(), given.out, given.workspace, given.stream, given.status};
 }
 
@@ -263,9 +251,9 @@ ir::BoundKernel prepare_forward(const ir::KernelInit& init) {
   const auto lstm = std::make_shared<const Lstm>(plan_recurrent(init.node, 4), init.threads);
   const size_t operands = init.node.in.size(), results = init.node.out.size();
   auto run = [lstm, operands, results](const ir::RunArgs& given) {
-    std::array<const void*, kInCount> in;
+    std::array<const void*, kRecurrentIns> in;
     const ir::RunArgs args = padded(given, operands, in);
-    const Tape t = lstm->lay_out(args.workspace);
+    const LstmTape t = lstm->lay_out(args.workspace);
     const RecurrentPlan& p = lstm->plan();
     const int64_t n = p.hidden, cells = p.batch * n;
     const auto out = [&](size_t i) { return i < results ? out_ptr<float>(args, i) : nullptr; };
@@ -288,9 +276,9 @@ ir::BoundKernel prepare_back(const ir::KernelInit& init) {
   const auto lstm = std::make_shared<const Lstm>(plan_recurrent(init.node, 4), init.threads);
   const size_t operands = init.node.in.size();
   auto run = [lstm, operands](const ir::RunArgs& given) {
-    std::array<const void*, kInCount> in;
+    std::array<const void*, kRecurrentIns> in;
     const ir::RunArgs args = padded(given, operands, in);
-    const Tape t = lstm->lay_out(args.workspace);
+    const LstmTape t = lstm->lay_out(args.workspace);
     const RecurrentPlan& p = lstm->plan();
     for (int64_t d = 0; d < p.directions; ++d) {
       lstm->forward(args, d, t);
@@ -303,7 +291,11 @@ ir::BoundKernel prepare_back(const ir::KernelInit& init) {
 
 }  // namespace
 
-ir::Kernel lstm_live_kernel() { return {.name = "blocks", .refuse = refuse, .prepare = prepare_forward}; }
-ir::Kernel lstm_grad_kernel() { return {.name = "blocks", .refuse = refuse, .prepare = prepare_back}; }
+ir::Kernel lstm_live_kernel() {
+  return {.name = "blocks", .refuse = refuse_live_lstm, .prepare = prepare_forward};
+}
+ir::Kernel lstm_grad_kernel() {
+  return {.name = "blocks", .refuse = refuse_live_lstm, .prepare = prepare_back};
+}
 
 }  // namespace trireme::ops

@@ -11,8 +11,10 @@
 
 namespace trireme::ops {
 
-/// Operands of rnn, gru and lstm; the gradients of their backward ops follow.
-enum RecurrentIn : size_t { kX, kW, kR, kB, kLengths, kH, kC, kPeephole, kDy, kDh, kDc, kRecurrentIns };
+/// Address of a part of the workspace at its offset.
+inline std::byte* room_at(const ir::RunArgs& args, int64_t offset) {
+  return static_cast<std::byte*>(args.workspace) + offset;
+}
 
 /// The operands of a launch, null where a node has none.
 using RecurrentOperands = std::array<const void*, kRecurrentIns>;

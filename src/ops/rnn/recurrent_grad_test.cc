@@ -6,8 +6,8 @@ namespace {
 
 using namespace testing;  // NOLINT: the tests' own vocabulary
 
-Tensor values(tensor::Dims dims, uint64_t seed) {
-  return random_tensor(DType::f64, std::move(dims), -0.7, 0.7, seed);
+Tensor small_values(tensor::Dims dims, uint64_t seed) {
+  return testing::random_tensor(DType::f64, std::move(dims), -0.7, 0.7, seed);
 }
 
 struct Options {
@@ -21,14 +21,14 @@ void check(const std::string& op, int64_t gates, const Options& o) {
   const int64_t seq = 4, batch = 3, input = 2, n = 3, d = o.direction == "bidirectional" ? 2 : 1;
   const tensor::Dims state = o.batch_first ? tensor::Dims{batch, d, n} : tensor::Dims{d, batch, n};
   std::vector<Tensor> in{
-      values(o.batch_first ? tensor::Dims{batch, seq, input} : tensor::Dims{seq, batch, input}, 1),
-      values({d, gates * n, input}, 2), values({d, gates * n, n}, 3)};
-  in.push_back(o.has_bias ? values({d, 2 * gates * n}, 4) : Tensor());
+      small_values(o.batch_first ? tensor::Dims{batch, seq, input} : tensor::Dims{seq, batch, input}, 1),
+      small_values({d, gates * n, input}, 2), small_values({d, gates * n, n}, 3)};
+  in.push_back(o.has_bias ? small_values({d, 2 * gates * n}, 4) : Tensor());
   in.push_back(o.has_lengths ? Tensor::from<int32_t>({batch}, std::vector<int32_t>{4, 0, 3}) : Tensor());
-  in.push_back(o.has_state ? values(state, 5) : Tensor());
+  in.push_back(o.has_state ? small_values(state, 5) : Tensor());
   if (gates == 4) {
-    in.push_back(o.has_state ? values(state, 6) : Tensor());
-    in.push_back(o.has_bias ? values({d, 3 * n}, 7) : Tensor());
+    in.push_back(o.has_state ? small_values(state, 6) : Tensor());
+    in.push_back(o.has_bias ? small_values({d, 3 * n}, 7) : Tensor());
   }
   ir::Attrs attrs = o.attrs;
   attrs.set("direction", o.direction);
@@ -67,15 +67,15 @@ TEST(RecurrentGrad, LstmBlocksAgreeWithDouble) {
     for (const bool has_all : {true, false}) {
       const int64_t d = std::string(direction) == "bidirectional" ? 2 : 1;
       const ir::Attrs attrs{{"direction", std::string(direction)}};
-      std::vector<Tensor> in{values({seq, batch, input}, 1), values({d, 4 * n, input}, 2),
-                             values({d, 4 * n, n}, 3)};
-      in.push_back(has_all ? values({d, 8 * n}, 4) : Tensor());
+      std::vector<Tensor> in{small_values({seq, batch, input}, 1), small_values({d, 4 * n, input}, 2),
+                             small_values({d, 4 * n, n}, 3)};
+      in.push_back(has_all ? small_values({d, 8 * n}, 4) : Tensor());
       in.push_back(Tensor());
-      for (uint64_t seed : {5, 6}) in.push_back(has_all ? values({d, batch, n}, seed) : Tensor());
+      for (uint64_t seed : {5, 6}) in.push_back(has_all ? small_values({d, batch, n}, seed) : Tensor());
       std::vector<Tensor> back = in;
       back.push_back(Tensor());
-      back.push_back(values({seq, d, batch, n}, 8));
-      for (uint64_t seed : {9, 10}) back.push_back(has_all ? values({d, batch, n}, seed) : Tensor());
+      back.push_back(small_values({seq, d, batch, n}, 8));
+      for (uint64_t seed : {9, 10}) back.push_back(has_all ? small_values({d, batch, n}, seed) : Tensor());
       const auto in_f32 = [](std::vector<Tensor> all) {
         for (Tensor& t : all) {
           if (t.defined()) t = run("cast", {t}, {{"to", int64_t{1}}})[0];

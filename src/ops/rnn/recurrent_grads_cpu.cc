@@ -13,10 +13,6 @@
 namespace trireme::ops {
 namespace {
 
-// Operands: those of the forward op, then the gradients of its results. Results: gradients of the operands.
-enum In : size_t { kX, kW, kR, kB, kLengths, kH, kC, kPeephole, kDy, kDh, kDc, kInCount };
-enum Out : size_t { kOutX, kOutW, kOutR, kOutB, kOutH, kOutC, kOutPeephole };
-
 /// The values that one (direction, batch row) saves between the passes, as doubles in the workspace.
 struct Tape {
   Tape(const RecurrentPlan& p, double* at) {
@@ -65,7 +61,7 @@ struct Layer {
         gate(p.activations.data() + d * p.functions()),
         tape(p, scratch + task * Tape::size(p)) {}
 
-  const T* in(size_t i) const { return opt_ptr<T>(args, i, kInCount); }
+  const T* in(size_t i) const { return opt_ptr<T>(args, i, kRecurrentIns); }
   int64_t rows() const { return p.gates * p.hidden; }
   int64_t time(int64_t step) const { return p.is_reversed(d) ? length - 1 - step : step; }
   const T* x(int64_t step) const { return in(kX) + p.x_at(time(step), b); }
@@ -79,7 +75,7 @@ struct Layer {
   }
 
   static int64_t length_of(const RecurrentPlan& p, const ir::RunArgs& a, int64_t b) {
-    const int32_t* lengths = opt_ptr<int32_t>(a, kLengths, kInCount);
+    const int32_t* lengths = opt_ptr<int32_t>(a, kLengths, kRecurrentIns);
     return lengths == nullptr ? p.seq : std::clamp<int64_t>(lengths[b], 0, p.seq);
   }
 };
@@ -305,15 +301,15 @@ void input_row(const RecurrentPlan& p, const ir::RunArgs& args, int64_t b, doubl
   }
 }
 
-PrepareFn prepare(size_t gates) {
+PrepareFn prepare_recurrent_grad(size_t gates) {
   return [gates](const ir::KernelInit& init) {
     const auto plan = std::make_shared<const RecurrentPlan>(plan_recurrent(init.node, gates));
     return visit_float(init.node.in[0].dtype, [&](auto t) {
       using T = decltype(t);
       const size_t operands = init.node.in.size();
       const auto run = [plan, operands](const ir::RunArgs& given) {
-        std::array<const void*, kInCount> in{};  // trailing operands may be missing
-        std::copy_n(given.in, std::min<size_t>(operands, kInCount), in.begin());
+        std::array<const void*, kRecurrentIns> in{};  // trailing operands may be missing
+        std::copy_n(given.in, std::min<size_t>(operands, kRecurrentIns), in.begin());
         const ir::RunArgs args{in.data(), given.out, given.workspace, given.stream, given.status};
         const RecurrentPlan& p = *plan;
         double* scratch = static_cast<double*>(args.workspace);
@@ -334,8 +330,8 @@ PrepareFn prepare(size_t gates) {
 }  // namespace
 
 std::vector<ir::Kernel> recurrent_grad_cpu_kernels(size_t gates) {
-  if (gates == 4) return faster({lstm_grad_kernel()}, float_reference(prepare(gates)));
-  return float_reference(prepare(gates));
+  if (gates == 4) return faster({lstm_grad_kernel()}, float_reference(prepare_recurrent_grad(gates)));
+  return float_reference(prepare_recurrent_grad(gates));
 }
 
 }  // namespace trireme::ops

@@ -10,13 +10,8 @@ namespace {
 
 using cuda::RecurrentPhase;
 
-enum Out : size_t { kOutX, kOutW, kOutR, kOutB, kOutH, kOutC, kOutPeephole };
-
-std::byte* at(const ir::RunArgs& args, int64_t offset) {
-  return static_cast<std::byte*>(args.workspace) + offset;
-}
 float* floats_at(const ir::RunArgs& args, int64_t offset) {
-  return reinterpret_cast<float*>(at(args, offset));
+  return reinterpret_cast<float*>(room_at(args, offset));
 }
 
 class RecurrentBackward {
@@ -32,7 +27,7 @@ class RecurrentBackward {
   void step_back(const ir::RunArgs& args, const RecurrentOperands& in, cuda::RecurrentBack b) const;
   void weights(const ir::RunArgs& args, const RecurrentOperands& in) const;
   void biases(const ir::RunArgs& args) const;
-  void* drec(const ir::RunArgs& args) const { return at(args, has_drec_ ? drec_ : dpre_); }
+  void* drec(const ir::RunArgs& args) const { return room_at(args, has_drec_ ? drec_ : dpre_); }
   int64_t bytes_of(int64_t elements) const { return elements * size_; }
   /// The rows of r from gate `gate` on.
   const void* r_from(const RecurrentOperands& in, int64_t gate) const {
@@ -123,8 +118,8 @@ void RecurrentBackward::make_products(const ir::KernelInit& init) {
 }
 
 cuda::RecurrentTape RecurrentBackward::tape(const ir::RunArgs& args) const {
-  cuda::RecurrentTape t{.h = at(args, tape_h_)};
-  if (forward_.has_two_phases()) t.reset_h = at(args, tape_reset_);
+  cuda::RecurrentTape t{.h = room_at(args, tape_h_)};
+  if (forward_.has_two_phases()) t.reset_h = room_at(args, tape_reset_);
   if (shape_.gates == 4) {
     t.c = floats_at(args, tape_c_);
     t.cell = floats_at(args, tape_cell_);
@@ -138,13 +133,14 @@ void RecurrentBackward::step_back(const ir::RunArgs& args, const RecurrentOperan
   const cuda::On on{args.stream, dtype_};
   cuda::recurrent_back(on, b);
   if (forward_.has_two_phases()) {
-    const std::byte* of_candidate = at(args, step_grad_) + bytes_of(2 * shape_.hidden);
-    candidate_.run(args, {.a = of_candidate, .b = r_from(in, 2), .out = at(args, reset_product_)}, gemm_);
+    const std::byte* of_candidate = room_at(args, step_grad_) + bytes_of(2 * shape_.hidden);
+    candidate_.run(args, {.a = of_candidate, .b = r_from(in, 2), .out = room_at(args, reset_product_)},
+                   gemm_);
     b.phase = RecurrentPhase::gru_gates;
-    b.product = at(args, reset_product_);
+    b.product = room_at(args, reset_product_);
     cuda::recurrent_back(on, b);
   }
-  states_.run(args, {.a = at(args, step_grad_), .b = in[kR], .out = at(args, product_)}, gemm_);
+  states_.run(args, {.a = room_at(args, step_grad_), .b = in[kR], .out = room_at(args, product_)}, gemm_);
 }
 
 void RecurrentBackward::back(const ir::RunArgs& args, const RecurrentOperands& in) const {
@@ -155,28 +151,28 @@ void RecurrentBackward::back(const ir::RunArgs& args, const RecurrentOperands& i
                                .c = floats_at(args, dc_),
                                .wide_h = floats_at(args, direct_)};
   cuda::load_recurrent_states(on, states);
-  cuda::fill_zero(args.stream, at(args, product_), bytes_of(shape_.cells()));
+  cuda::fill_zero(args.stream, room_at(args, product_), bytes_of(shape_.cells()));
   cuda::RecurrentBack b{.shape = shape_,
                         .phase = shape_.gates == 1   ? RecurrentPhase::rnn
                                  : shape_.gates == 4 ? RecurrentPhase::lstm
                                  : has_drec_         ? RecurrentPhase::gru
                                                      : RecurrentPhase::gru_candidate,
-                        .pre = at(args, forward_.pre()),
+                        .pre = room_at(args, forward_.pre()),
                         .peephole = in[kPeephole],
                         .dy = in[kDy],
                         .lengths = static_cast<const int32_t*>(in[kLengths]),
                         .tape = tape(args),
-                        .product = at(args, product_),
+                        .product = room_at(args, product_),
                         .direct = floats_at(args, direct_),
                         .dc = floats_at(args, dc_),
-                        .step_grad = at(args, step_grad_),
-                        .dpre = at(args, dpre_)};
+                        .step_grad = room_at(args, step_grad_),
+                        .dpre = room_at(args, dpre_)};
   if (has_drec_) b.drec = drec(args);
   for (int64_t s = shape_.seq; s-- > 0;) {
     b.step = s;
     step_back(args, in, b);
   }
-  states.add = at(args, product_);
+  states.add = room_at(args, product_);
   states.h_result = args.out[kOutH];
   states.c_result = args.out[kOutC];
   if (shape_.gates != 4) states.c = nullptr;
@@ -187,31 +183,31 @@ void RecurrentBackward::back(const ir::RunArgs& args, const RecurrentOperands& i
 void RecurrentBackward::biases(const ir::RunArgs& args) const {
   const int64_t rows = shape_.rows();
   for (const int64_t which : {0, 1}) {
-    const void* from = which == 0 ? at(args, dpre_) : drec(args);
+    const void* from = which == 0 ? room_at(args, dpre_) : drec(args);
     if (which == 0 || has_drec_)
-      cuda::reduce({args.stream, dtype_}, columns_, from, at(args, sums_), at(args, reduce_));
+      cuda::reduce({args.stream, dtype_}, columns_, from, room_at(args, sums_), room_at(args, reduce_));
     const cuda::StridedCopy place = cuda::widened({.extent = {shape_.directions, rows},
                                                    .x_steps = {rows, 1},
                                                    .y_steps = {2 * rows, 1},
                                                    .y_base = which * rows,
                                                    .unit_bytes = size_});
-    cuda::copy_strided(args.stream, place, at(args, sums_), args.out[kOutB]);
+    cuda::copy_strided(args.stream, place, room_at(args, sums_), args.out[kOutB]);
   }
 }
 
 void RecurrentBackward::weights(const ir::RunArgs& args, const RecurrentOperands& in) const {
   const int64_t n = shape_.hidden;
-  const void* dpre = at(args, dpre_);
+  const void* dpre = room_at(args, dpre_);
   if (args.out[kOutX] != nullptr) inputs_.run(args, {.a = dpre, .b = in[kW], .out = args.out[kOutX]}, gemm_);
   if (args.out[kOutW] != nullptr)
     weights_w_.run(args, {.a = dpre, .b = in[kX], .out = args.out[kOutW]}, gemm_);
   if (args.out[kOutR] != nullptr) {
     auto* to = static_cast<std::byte*>(args.out[kOutR]);
-    weights_r_.run(args, {.a = drec(args), .b = at(args, tape_h_), .out = to}, gemm_);
+    weights_r_.run(args, {.a = drec(args), .b = room_at(args, tape_h_), .out = to}, gemm_);
     if (forward_.has_two_phases()) {
-      const std::byte* of_candidate = at(args, dpre_) + bytes_of(2 * n);
+      const std::byte* of_candidate = room_at(args, dpre_) + bytes_of(2 * n);
       weights_candidate_.run(
-          args, {.a = of_candidate, .b = at(args, tape_reset_), .out = to + bytes_of(2 * n * n)}, gemm_);
+          args, {.a = of_candidate, .b = room_at(args, tape_reset_), .out = to + bytes_of(2 * n * n)}, gemm_);
     }
   }
   if (args.out[kOutB] != nullptr) biases(args);

@@ -39,7 +39,7 @@ struct PackedPlan {
   int64_t workspace() const { return inputs_bytes + 2 * sums_bytes + 3 * state_bytes + gemm_bytes; }
 };
 
-ir::Refusal refuse(const ir::NodeView& node) {
+ir::Refusal refuse_packed_layer(const ir::NodeView& node) {
   if (auto why = refuse_empty(node)) return why;
   if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
   for (size_t i : {1, 2, 3, 7}) {
@@ -78,7 +78,7 @@ Direction pack_direction(const PackedPlan& plan, const ir::KernelInit& init, int
   return out;
 }
 
-std::shared_ptr<const PackedPlan> make_plan(const ir::KernelInit& init, size_t gates) {
+std::shared_ptr<const PackedPlan> make_packed_plan(const ir::KernelInit& init, size_t gates) {
   auto plan = std::make_shared<PackedPlan>();
   plan->shape = plan_recurrent(init.node, gates);
   plan->in_count = init.node.in.size();
@@ -182,14 +182,14 @@ void lstm_row(const RecurrentPlan& p, const Direction& d, const Row& r) {
 
 /// Buffers of one launch: products of the inputs [seq * batch, rows] in the order of x, products of the state
 /// and gates [batch, rows], states [batch, hidden].
-struct Scratch {
+struct PackedScratch {
   float *inputs, *sums, *pre, *h, *c, *reset;
   void* gemm;
 };
 
 class Walk {
  public:
-  Walk(const PackedPlan& plan, int64_t direction, const Scratch& scratch, const ir::RunArgs& args)
+  Walk(const PackedPlan& plan, int64_t direction, const PackedScratch& scratch, const ir::RunArgs& args)
       : plan_(plan),
         p_(plan.shape),
         d_(plan.directions[static_cast<size_t>(direction)]),
@@ -280,7 +280,7 @@ class Walk {
   const RecurrentPlan& p_;
   const Direction& d_;
   const int64_t direction_;
-  const Scratch& s_;
+  const PackedScratch& s_;
   const ir::RunArgs& args_;
   base::ThreadPool& pool_;
   const int32_t* lengths_;
@@ -290,9 +290,9 @@ class Walk {
 }  // namespace
 
 ir::Kernel recurrent_packed_kernel(size_t gates) {
-  ir::Kernel kernel{.name = "packed_steps", .refuse = refuse};
+  ir::Kernel kernel{.name = "packed_steps", .refuse = refuse_packed_layer};
   kernel.prepare = [gates](const ir::KernelInit& init) {
-    const auto plan = make_plan(init, gates);
+    const auto plan = make_packed_plan(init, gates);
     ir::BoundKernel bound{.workspace_bytes = plan->workspace(),
                           .unread_inputs = (1u << 1) | (1u << 2) | (1u << 3) | (1u << 7)};
     for (const size_t i : {1, 2, 3, 7}) {
@@ -305,7 +305,7 @@ ir::Kernel recurrent_packed_kernel(size_t gates) {
         at += bytes;
         return reinterpret_cast<float*>(part);
       };
-      Scratch s{};
+      PackedScratch s{};
       s.inputs = take(plan->inputs_bytes);
       s.sums = take(plan->sums_bytes);
       s.pre = take(plan->sums_bytes);

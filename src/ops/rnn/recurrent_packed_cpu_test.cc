@@ -24,7 +24,7 @@ Tensor wide(const Tensor& t) {
 }
 
 /// A layer and its operands: x, w, r, b, lengths, initial h, initial c, peepholes.
-struct Layer {
+struct LayerNode {
   std::string op;
   size_t results = 2;
   ir::Attrs attrs;
@@ -41,7 +41,7 @@ std::vector<std::string> functions(std::mt19937& random, size_t count) {
   return names;
 }
 
-Layer random_layer(std::mt19937& random) {
+LayerNode random_layer(std::mt19937& random) {
   const int64_t kind = draw(random, 0, 2), gates = kind == 0 ? 1 : kind == 1 ? 3 : 4;
   const int64_t seq = draw(random, 1, 7), batch = draw(random, 1, 5), input = draw(random, 1, 40),
                 hidden = draw(random, 1, 45);
@@ -49,7 +49,7 @@ Layer random_layer(std::mt19937& random) {
       "forward", "reverse", "bidirectional"}[static_cast<size_t>(draw(random, 0, 2))];
   const int64_t d = direction == "bidirectional" ? 2 : 1;
   const bool batch_first = draw(random, 0, 2) == 0;
-  Layer l{kind == 0 ? "rnn" : kind == 1 ? "gru" : "lstm", kind == 2 ? size_t{3} : size_t{2}, {}, {}};
+  LayerNode l{kind == 0 ? "rnn" : kind == 1 ? "gru" : "lstm", kind == 2 ? size_t{3} : size_t{2}, {}, {}};
   l.attrs = {{"hidden_size", hidden}, {"direction", direction}, {"layout", int64_t{batch_first}}};
   if (draw(random, 0, 3) == 0) l.attrs.set("clip", 0.4);
   if (kind == 1 && draw(random, 0, 1) == 0) l.attrs.set("linear_before_reset", int64_t{1});
@@ -75,7 +75,7 @@ Layer random_layer(std::mt19937& random) {
 TEST(RecurrentPacked, AnyOptionIsCloseToTheReferenceInDouble) {
   std::mt19937 random(5);
   for (int trial = 0; trial < 150; ++trial) {
-    const Layer l = random_layer(random);
+    const LayerNode l = random_layer(random);
     SCOPED_TRACE(base::concat(l.op, " ", l.attrs.to_string(), " x ", tensor::to_string(l.in[0].dims()),
                               l.in[4].defined() ? " lengths" : ""));
     std::vector<Tensor> exact;

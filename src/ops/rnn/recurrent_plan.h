@@ -8,6 +8,11 @@ namespace trireme::ops {
 
 using tensor::GateKind;
 
+/// Operands of rnn, gru and lstm; those of their backward ops go on with the gradients of the results.
+enum RecurrentIn : size_t { kX, kW, kR, kB, kLengths, kH, kC, kPeephole, kDy, kDh, kDc, kRecurrentIns };
+/// Results of the backward ops: gradients of the operands.
+enum RecurrentGradOut : size_t { kOutX, kOutW, kOutR, kOutB, kOutH, kOutC, kOutPeephole };
+
 /// One activation of a recurrent layer with its parameters.
 struct Gate {
   GateKind kind = GateKind::tanh;

@@ -141,7 +141,7 @@ void walk(const RecurrentPlan& p, const ir::RunArgs& args, Counts counts, int64_
   if (p.gates == 4) store_state(p, cell.c, out(2), p.state_at(d, b));
 }
 
-PrepareFn prepare(size_t gates) {
+PrepareFn prepare_recurrent(size_t gates) {
   return [gates](const ir::KernelInit& init) {
     const auto plan = std::make_shared<const RecurrentPlan>(plan_recurrent(init.node, gates));
     const Counts counts{init.node.in.size(), init.node.out.size()};
@@ -160,14 +160,14 @@ PrepareFn prepare(size_t gates) {
 }  // namespace
 
 std::vector<ir::Kernel> rnn_cpu_kernels() {
-  return faster({recurrent_packed_kernel(1)}, float_reference(prepare(1)));
+  return faster({recurrent_packed_kernel(1)}, float_reference(prepare_recurrent(1)));
 }
 std::vector<ir::Kernel> gru_cpu_kernels() {
-  return faster({recurrent_packed_kernel(3)}, float_reference(prepare(3)));
+  return faster({recurrent_packed_kernel(3)}, float_reference(prepare_recurrent(3)));
 }
 std::vector<ir::Kernel> lstm_cpu_kernels() {
   return faster({lstm_packed_kernel(), recurrent_packed_kernel(4), lstm_live_kernel()},
-                float_reference(prepare(4)));
+                float_reference(prepare_recurrent(4)));
 }
 
 }  // namespace trireme::ops

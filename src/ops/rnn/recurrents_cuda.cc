@@ -37,11 +37,7 @@ std::array<int64_t, 2> rows_of(RecurrentPhase phase) {
   return {0, 0};
 }
 
-std::byte* at(const ir::RunArgs& args, int64_t offset) {
-  return static_cast<std::byte*>(args.workspace) + offset;
-}
-
-ir::Refusal refuse(const ir::NodeView& n) {
+ir::Refusal refuse_layer_on_gpu(const ir::NodeView& n) {
   if (auto why = refuse_dtype(n, 0, {DType::f32, DType::f16, DType::bf16})) return why;
   for (size_t i = 0; i < n.in.size(); ++i) {
     if (!n.present(i)) continue;
@@ -55,7 +51,7 @@ ir::Refusal refuse(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-ir::Kernel forward(size_t gates) {
+ir::Kernel forward_kernel(size_t gates) {
   auto prepare = [gates](const ir::KernelInit& init) {
     const RecurrentPlan plan = plan_recurrent(init.node, gates);
     RecurrentRoom room;
@@ -68,11 +64,11 @@ ir::Kernel forward(size_t gates) {
     };
     return ir::BoundKernel{run, room.bytes()};
   };
-  return {.name = "steps", .refuse = refuse, .prepare = prepare};
+  return {.name = "steps", .refuse = refuse_layer_on_gpu, .prepare = prepare};
 }
 
-ir::Kernel backward(size_t gates) {
-  return {.name = "steps", .refuse = refuse, .prepare = [gates](const ir::KernelInit& init) {
+ir::Kernel backward_kernel(size_t gates) {
+  return {.name = "steps", .refuse = refuse_layer_on_gpu, .prepare = [gates](const ir::KernelInit& init) {
             return bind_recurrent_grad(init, gates);
           }};
 }
@@ -153,9 +149,9 @@ void RecurrentForward::step(const ir::RunArgs& args, const RecurrentOperands& in
       recurrent_[i].run(args,
                         {.a = s.phase == RecurrentPhase::gru_candidate ? s.reset_h : s.h,
                          .b = static_cast<const std::byte*>(in[kR]) + rows_of(s.phase)[0] * matrix,
-                         .out = at(args, product_)},
+                         .out = room_at(args, product_)},
                         gemm_);
-      s.product = at(args, product_);
+      s.product = room_at(args, product_);
     }
     cuda::recurrent_step({args.stream, dtype_}, s);
   }
@@ -164,34 +160,35 @@ void RecurrentForward::step(const ir::RunArgs& args, const RecurrentOperands& in
 void RecurrentForward::run(const ir::RunArgs& args, const RecurrentOperands& in, const Results& out,
                            const cuda::RecurrentTape& tape) const {
   const cuda::On on{args.stream, dtype_};
-  inputs_.run(args, {.a = in[kX], .b = in[kW], .out = at(args, pre_)}, gemm_);
-  cuda::RecurrentStates states{.shape = shape_, .h0 = in[kH], .c0 = in[kC], .h = at(args, h_[0])};
-  if (shape_.gates == 4) states.c = reinterpret_cast<float*>(at(args, c_));
+  inputs_.run(args, {.a = in[kX], .b = in[kW], .out = room_at(args, pre_)}, gemm_);
+  cuda::RecurrentStates states{.shape = shape_, .h0 = in[kH], .c0 = in[kC], .h = room_at(args, h_[0])};
+  if (shape_.gates == 4) states.c = reinterpret_cast<float*>(room_at(args, c_));
   cuda::load_recurrent_states(on, states);
   cuda::RecurrentStep s{.shape = shape_,
                         .r = in[kR],
                         .bias = in[kB],
                         .peephole = in[kPeephole],
                         .lengths = static_cast<const int32_t*>(in[kLengths]),
-                        .pre = at(args, pre_),
+                        .pre = room_at(args, pre_),
                         .c = states.c,
-                        .reset_h = at(args, reset_h_),
+                        .reset_h = room_at(args, reset_h_),
                         .y = out.y,
                         .tape = tape};
   for (s.step = 0; s.step < shape_.seq; ++s.step) {
-    s.h = at(args, h_[s.step % 2]);
-    s.next = at(args, h_[(s.step + 1) % 2]);
+    s.h = room_at(args, h_[s.step % 2]);
+    s.next = room_at(args, h_[(s.step + 1) % 2]);
     step(args, in, s);
   }
-  states.h = at(args, h_[shape_.seq % 2]);
+  states.h = room_at(args, h_[shape_.seq % 2]);
   states.h_result = out.h;
   states.c_result = out.c;
   cuda::store_recurrent_states(on, states);
 }
 
 std::vector<CudaKernels> recurrents_cuda_kernels() {
-  return {{"rnn", {forward(1)}},       {"gru", {forward(3)}},       {"lstm", {forward(4)}},
-          {"rnn_grad", {backward(1)}}, {"gru_grad", {backward(3)}}, {"lstm_grad", {backward(4)}}};
+  return {{"rnn", {forward_kernel(1)}},       {"gru", {forward_kernel(3)}},
+          {"lstm", {forward_kernel(4)}},      {"rnn_grad", {backward_kernel(1)}},
+          {"gru_grad", {backward_kernel(3)}}, {"lstm_grad", {backward_kernel(4)}}};
 }
 
 }  // namespace trireme::ops

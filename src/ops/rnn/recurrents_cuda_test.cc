@@ -1,5 +1,6 @@
 // Recurrent layers and their gradients on the device against the CPU's reference: directions, lengths,
 // layouts, functions, peepholes; few and many sequences.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -9,14 +10,10 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
+using testing::as_type;
 using Text = std::string;
 
-Tensor as_type(const Tensor& t, DType dtype) {
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
-}
-
-struct Layer {
+struct DeviceLayer {
   std::string op;
   int64_t seq = 5, batch = 3, input = 4, hidden = 8;
   Text direction = "forward";
@@ -33,7 +30,7 @@ Tensor small(const Dims& dims, uint32_t seed, DType type) {
   return as_type(t, type);
 }
 
-std::vector<Tensor> operands_of(const Layer& l) {
+std::vector<Tensor> operands_of(const DeviceLayer& l) {
   const int64_t d = l.direction == "bidirectional" ? 2 : 1, rows = gates_of(l.op) * l.hidden;
   const bool is_lstm = l.op == "lstm";
   const Dims state = l.batch_first ? Dims{l.batch, d, l.hidden} : Dims{d, l.batch, l.hidden};
@@ -53,7 +50,7 @@ std::vector<Tensor> operands_of(const Layer& l) {
   return in;
 }
 
-ir::Attrs attrs_of(const Layer& l) {
+ir::Attrs attrs_of(const DeviceLayer& l) {
   ir::Attrs attrs = l.attrs;
   attrs.set("direction", l.direction);
   attrs.set("hidden_size", l.hidden);
@@ -61,7 +58,7 @@ ir::Attrs attrs_of(const Layer& l) {
   return attrs;
 }
 
-void expect_layer(const Layer& l) {
+void expect_layer(const DeviceLayer& l) {
   SCOPED_TRACE(base::concat(l.op, " ", l.direction, " batch ", l.batch, " hidden ", l.hidden, " ",
                             name_of(l.type), l.has_lengths ? " lengths" : "",
                             l.batch_first ? " batch first" : ""));

@@ -1,4 +1,5 @@
 // im2col and col2im on the device against the CPU's results.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -7,12 +8,9 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
+using testing::as_type;
 using Ints = std::vector<int64_t>;
 
-Tensor as_type(const Tensor& t, DType dtype) {
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
-}
 Tensor extents(const Ints& v) {
   return Tensor::from<int64_t>({static_cast<int64_t>(v.size())}, std::span<const int64_t>(v));
 }

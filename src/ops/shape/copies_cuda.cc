@@ -11,7 +11,7 @@ namespace {
 using Plan = std::vector<CopyJob> (*)(const ir::NodeView&);
 using Needs = std::function<ir::Refusal(const ir::NodeView&)>;
 
-ir::Refusal refuse_packed(const ir::NodeView& n) {
+ir::Refusal refuse_packed_operand(const ir::NodeView& n) {
   if (tensor::bits_of(n.in[0].dtype) < 8) return "packed elements";
   return std::nullopt;
 }
@@ -39,7 +39,7 @@ std::vector<Job> jobs_of(const ir::NodeView& n, Plan plan) {
 ir::Kernel strided(Plan plan, Needs needs = {}, bool zeroes = false) {
   ir::Kernel k{.name = "strided"};
   k.refuse = [plan, needs](const ir::NodeView& n) -> ir::Refusal {
-    if (ir::Refusal no = refuse_packed(n)) return no;
+    if (ir::Refusal no = refuse_packed_operand(n)) return no;
     if (ir::Refusal no = needs ? needs(n) : std::nullopt) return no;
     for (const Job& job : jobs_of(n, plan)) {
       if (ir::Refusal no = cuda::refuse_copy(job.copy)) return no;
@@ -70,7 +70,7 @@ cuda::PadMode pad_mode(const std::string& mode) {
 ir::Kernel pad_kernel() {
   ir::Kernel k{.name = "elements"};
   k.refuse = [needs = needs_values({1, 3})](const ir::NodeView& n) -> ir::Refusal {
-    if (ir::Refusal no = refuse_packed(n)) return no;
+    if (ir::Refusal no = refuse_packed_operand(n)) return no;
     if (n.in_dims(0).size() > cuda::kCopyRank) return "more than 8 dimensions";
     return needs(n);
   };

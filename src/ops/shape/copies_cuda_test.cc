@@ -1,5 +1,6 @@
 // Ops that move elements, on the device against the CPU's results: every element size, contiguous dimensions
 // anywhere.
+#include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 #include "tests/run_on_device.h"
 
@@ -8,18 +9,8 @@ namespace {
 
 using tensor::DType;
 using tensor::Tensor;
-
-Tensor as_type(const Tensor& t, DType dtype) {
-  if (t.dtype() == dtype) return t;
-  base::ThreadPool pool(1);
-  return evaluate(table().need("cast_like"), {}, {t, Tensor::empty(dtype, {1})}, 1, pool)[0];
-}
-
-Tensor ints(const std::vector<int64_t>& values) {
-  Tensor t = Tensor::empty(DType::i64, {static_cast<int64_t>(values.size())});
-  std::copy(values.begin(), values.end(), t.mutable_data<int64_t>().begin());
-  return t;
-}
+using testing::as_type;
+using testing::ints;
 
 /// Expects the same bits.
 void expect(const std::string& op, std::vector<Tensor> in, ir::Attrs attrs = {}, size_t out_count = 1) {

@@ -185,7 +185,8 @@ Types infer_blocks(const NodeView& n, bool to_space) {
   return like(n.in[0], {x[0], times(x[1], b * b), divided(x[2], b), divided(x[3], b)});
 }
 
-ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t max_in, ir::InferFn infer) {
+ir::OpSchema copy_schema(std::string name, std::string onnx, std::string doc, size_t max_in,
+                         ir::InferFn infer) {
   ir::OpSchema s{.name = std::move(name),
                  .doc = std::move(doc),
                  .moves = 0b1,
@@ -211,38 +212,39 @@ std::vector<ir::OpDef> copy_ops() {
     s.grad = rule(gradient);
     ops.push_back({std::move(s), {std::move(kernel)}});
   };
-  add(schema("transpose", "Transpose", "y = x with its dimensions in the order perm (default: reversed)", 1,
-             infer_transpose),
+  add(copy_schema("transpose", "Transpose", "y = x with its dimensions in the order perm (default: reversed)",
+                  1, infer_transpose),
       {{"perm", "ints", "result dimension i is x's perm[i]"}}, copy_kernel(plan_transpose), transpose_rule);
-  add(schema("expand", "Expand", "y = x repeated to the broadcast of its shape and `shape`", 2, infer_expand),
+  add(copy_schema("expand", "Expand", "y = x repeated to the broadcast of its shape and `shape`", 2,
+                  infer_expand),
       {}, copy_kernel(plan_expand), expand_rule);
-  add(schema("tile", "Tile", "y = x repeated `repeats` times along each dimension", 2, infer_tile), {},
+  add(copy_schema("tile", "Tile", "y = x repeated `repeats` times along each dimension", 2, infer_tile), {},
       copy_kernel(plan_tile), tile_rule);
-  add(schema("concat", "Concat", "y = the operands one after another along axis", ir::kVariadic,
-             infer_concat),
+  add(copy_schema("concat", "Concat", "y = the operands one after another along axis", ir::kVariadic,
+                  infer_concat),
       {{"axis", "int", "required"}}, copy_kernel(plan_concat), concat_rule);
   ops.back().schema.moves = 0xffffffffu;
-  add(schema("split", "Split", "pieces of x along axis", 2, infer_split),
+  add(copy_schema("split", "Split", "pieces of x along axis", 2, infer_split),
       {{"axis", "int", "default 0"}, {"num_outputs", "int", "even pieces, when no sizes are given"}},
       copy_kernel(plan_split), split_rule);
   ops.back().schema.max_out = ir::kVariadic;
-  add(schema("slice", "Slice", "y = x[start:end:step] along each axis", 5, infer_slice), {},
+  add(copy_schema("slice", "Slice", "y = x[start:end:step] along each axis", 5, infer_slice), {},
       copy_kernel(plan_slice, needs_values({1, 2, 3, 4})), slice_rule);
   ops.back().schema.min_in = 3;
   ops.push_back(
-      {schema("slice_grad", "", "zeros of `shape` with dy at x[start:end:step]; operands as of slice", 5,
-              infer_slice_grad),
+      {copy_schema("slice_grad", "", "zeros of `shape` with dy at x[start:end:step]; operands as of slice", 5,
+                   infer_slice_grad),
        {slice_grad_cpu_kernel()}});
   ops.back().schema.min_in = 3;
   ops.back().schema.precision = kUnknown;
   ops.back().schema.attrs = {{"shape", "ints", "extents of the sliced tensor"}};
   ops.back().schema.why_no_grad = "a backward op: second derivatives are not taken";
-  add(schema("depth_to_space", "DepthToSpace", "blocks of channels become blocks of space", 1,
-             [](const NodeView& n) { return infer_blocks(n, true); }),
+  add(copy_schema("depth_to_space", "DepthToSpace", "blocks of channels become blocks of space", 1,
+                  [](const NodeView& n) { return infer_blocks(n, true); }),
       {{"blocksize", "int", "required"}, {"mode", "string", "DCR (default) or CRD"}},
       copy_kernel(plan_depth_to_space), depth_to_space_rule);
-  add(schema("space_to_depth", "SpaceToDepth", "blocks of space become blocks of channels", 1,
-             [](const NodeView& n) { return infer_blocks(n, false); }),
+  add(copy_schema("space_to_depth", "SpaceToDepth", "blocks of space become blocks of channels", 1,
+                  [](const NodeView& n) { return infer_blocks(n, false); }),
       {{"blocksize", "int", "required"}}, copy_kernel(plan_space_to_depth), space_to_depth_rule);
   const std::vector<std::pair<std::string_view, ir::CutFn>> cuts{
       {"transpose", transpose_cut},   {"expand", expand_cut},         {"tile", tile_cut},

@@ -11,8 +11,8 @@ namespace {
 
 using tensor::Tensor;
 
-ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
-                  std::function<ir::Refusal(const ir::NodeView&)> refuse = {}) {
+ir::Kernel fill_kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
+                       std::function<ir::Refusal(const ir::NodeView&)> refuse = {}) {
   ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = std::move(refuse);
   k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) { return bind(init.node); };
@@ -20,7 +20,7 @@ ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
 }
 
 /// Packed elements are refused, because several share a byte.
-ir::Refusal refuse_packed(const ir::NodeView& n) {
+ir::Refusal refuse_packed_result(const ir::NodeView& n) {
   if (tensor::bits_of(n.out[0].dtype) < 8)
     return base::concat("elements of ", name_of(n.out[0].dtype), " are packed");
   return std::nullopt;
@@ -154,7 +154,7 @@ ir::BoundKernel bind_one_hot(const ir::NodeView& n) {
 }  // namespace
 
 std::vector<ir::Kernel> shape_cpu_kernels() {
-  return {kernel([](const ir::NodeView& n) {
+  return {fill_kernel([](const ir::NodeView& n) {
     const tensor::Dims dims = n.in_dims(0);
     const auto [from, to] = shape_range(n);
     return write_ints({dims.begin() + static_cast<int64_t>(from), dims.begin() + static_cast<int64_t>(to)});
@@ -162,21 +162,22 @@ std::vector<ir::Kernel> shape_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> size_cpu_kernels() {
-  return {kernel([](const ir::NodeView& n) { return write_ints({tensor::element_count(n.in_dims(0))}); })};
+  return {
+      fill_kernel([](const ir::NodeView& n) { return write_ints({tensor::element_count(n.in_dims(0))}); })};
 }
 
-std::vector<ir::Kernel> constant_of_shape_cpu_kernels() { return {kernel(bind_constant)}; }
+std::vector<ir::Kernel> constant_of_shape_cpu_kernels() { return {fill_kernel(bind_constant)}; }
 
 std::vector<ir::Kernel> range_cpu_kernels() {
-  return {kernel(bind_range, [](const ir::NodeView& n) -> ir::Refusal {
+  return {fill_kernel(bind_range, [](const ir::NodeView& n) -> ir::Refusal {
     if (!has_arithmetic(n.out[0].dtype)) return base::concat("no range of ", name_of(n.out[0].dtype));
     return std::nullopt;
   })};
 }
 
-std::vector<ir::Kernel> eye_like_cpu_kernels() { return {kernel(bind_eye)}; }
+std::vector<ir::Kernel> eye_like_cpu_kernels() { return {fill_kernel(bind_eye)}; }
 
-std::vector<ir::Kernel> trilu_cpu_kernels() { return {kernel(bind_trilu, refuse_packed)}; }
-std::vector<ir::Kernel> one_hot_cpu_kernels() { return {kernel(bind_one_hot, refuse_packed)}; }
+std::vector<ir::Kernel> trilu_cpu_kernels() { return {fill_kernel(bind_trilu, refuse_packed_result)}; }
+std::vector<ir::Kernel> one_hot_cpu_kernels() { return {fill_kernel(bind_one_hot, refuse_packed_result)}; }
 
 }  // namespace trireme::ops

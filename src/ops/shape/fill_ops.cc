@@ -138,7 +138,8 @@ Types infer_col2im(const NodeView& n) {
   return like(n.in[0], Shape(std::move(out)));
 }
 
-ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t operands, ir::InferFn infer) {
+ir::OpSchema fill_schema(std::string name, std::string onnx, std::string doc, size_t operands,
+                         ir::InferFn infer) {
   ir::OpSchema s{.name = std::move(name), .doc = std::move(doc), .min_in = operands, .max_in = operands};
   s.infer = std::move(infer);
   s.onnx = std::move(onnx);
@@ -284,67 +285,68 @@ void add_cuts(std::vector<ir::OpDef>& ops) {
 
 std::vector<ir::OpDef> fill_ops() {
   std::vector<ir::OpDef> ops;
-  ops.push_back(
-      without_grad(schema("shape", "Shape", "the extents of x from `start` to `end` as i64", 1, infer_shape),
-                   {{"start", "int", "default 0"}, {"end", "int", "default rank"}}, shape_cpu_kernels()));
-  ops.push_back(without_grad(schema("size", "Size", "number of elements of x as i64", 1,
-                                    [](const NodeView&) {
-                                      return Types{{DType::i64, Shape{}}};
-                                    }),
-                             {}, size_cpu_kernels()));
-  ops.push_back(without_grad(schema("constant_of_shape", "ConstantOfShape",
-                                    "a tensor of `value` with the given extents", 1, infer_constant_of_shape),
-                             {{"value", "tensor", "one element, default 0.0 f32"}},
-                             constant_of_shape_cpu_kernels()));
-  ops.push_back(
-      without_grad(schema("range", "Range", "start, start + delta, ... before limit", 3, infer_range), {},
-                   range_cpu_kernels()));
   ops.push_back(without_grad(
-      schema("eye_like", "EyeLike", "ones on diagonal k of a matrix shaped like x", 1, infer_eye_like),
-      {{"k", "int", "default 0"}, {"dtype", "int", "ONNX number, default x's"}}, eye_like_cpu_kernels()));
+      fill_schema("shape", "Shape", "the extents of x from `start` to `end` as i64", 1, infer_shape),
+      {{"start", "int", "default 0"}, {"end", "int", "default rank"}}, shape_cpu_kernels()));
+  ops.push_back(without_grad(fill_schema("size", "Size", "number of elements of x as i64", 1,
+                                         [](const NodeView&) {
+                                           return Types{{DType::i64, Shape{}}};
+                                         }),
+                             {}, size_cpu_kernels()));
   ops.push_back(
-      {schema("trilu", "Trilu", "the upper or lower triangle of each matrix, zero elsewhere", 1, infer_trilu),
-       trilu_cpu_kernels()});
+      without_grad(fill_schema("constant_of_shape", "ConstantOfShape",
+                               "a tensor of `value` with the given extents", 1, infer_constant_of_shape),
+                   {{"value", "tensor", "one element, default 0.0 f32"}}, constant_of_shape_cpu_kernels()));
+  ops.push_back(
+      without_grad(fill_schema("range", "Range", "start, start + delta, ... before limit", 3, infer_range),
+                   {}, range_cpu_kernels()));
+  ops.push_back(without_grad(
+      fill_schema("eye_like", "EyeLike", "ones on diagonal k of a matrix shaped like x", 1, infer_eye_like),
+      {{"k", "int", "default 0"}, {"dtype", "int", "ONNX number, default x's"}}, eye_like_cpu_kernels()));
+  ops.push_back({fill_schema("trilu", "Trilu", "the upper or lower triangle of each matrix, zero elsewhere",
+                             1, infer_trilu),
+                 trilu_cpu_kernels()});
   ops.back().schema.max_in = 2;
   ops.back().schema.attrs = {{"upper", "int", "default 1"}};
   ops.back().schema.grad = rule(trilu_rule);
   ops.push_back(
-      {schema("one_hot", "OneHot", "on-value where the new axis's index is indices, off-value elsewhere", 3,
-              infer_one_hot),
+      {fill_schema("one_hot", "OneHot", "on-value where the new axis's index is indices, off-value elsewhere",
+                   3, infer_one_hot),
        one_hot_cpu_kernels()});
   ops.back().schema.attrs = {{"axis", "int", "default -1"}};
   ops.back().schema.why_no_grad = "its indices are integers, its on and off values settings";
-  ops.push_back(
-      {schema("pad", "Pad", "x with elements added (or cropped) at both ends of each axis", 2, infer_pad),
-       pad_cpu_kernels()});
+  ops.push_back({fill_schema("pad", "Pad", "x with elements added (or cropped) at both ends of each axis", 2,
+                             infer_pad),
+                 pad_cpu_kernels()});
   ops.back().schema.max_in = 4;
   ops.back().schema.moves = 0b101;
   ops.back().schema.is_rearrangement = true;
   ops.back().schema.attrs = {{"mode", "string", "constant (default), reflect, edge, wrap"}};
   ops.back().schema.grad = rule(pad_rule);
   ops.push_back(backward_op(
-      schema("pad_grad", "",
-             "sums of dy over the places each element of x was padded to; operands dy, pads, -, axes", 2,
-             infer_shape_attr),
+      fill_schema("pad_grad", "",
+                  "sums of dy over the places each element of x was padded to; operands dy, pads, -, axes", 2,
+                  infer_shape_attr),
       {{"mode", "string", "reflect, edge, wrap"}, {"shape", "ints", "extents of x"}},
       pad_grad_cpu_kernels()));
   ops.back().schema.max_in = 4;
-  ops.push_back({schema("center_crop_pad", "CenterCropPad", "x cropped or zero padded around its centre", 2,
-                        infer_center_crop_pad),
+  ops.push_back({fill_schema("center_crop_pad", "CenterCropPad", "x cropped or zero padded around its centre",
+                             2, infer_center_crop_pad),
                  center_crop_pad_cpu_kernels()});
   ops.back().schema.attrs = {{"axes", "ints", "default all"}};
   ops.back().schema.grad = rule(center_crop_pad_rule);
-  ops.push_back({schema("reverse_sequence", "ReverseSequence",
-                        "the first lengths[b] steps of each batch reversed", 2, infer_reverse_sequence),
+  ops.push_back({fill_schema("reverse_sequence", "ReverseSequence",
+                             "the first lengths[b] steps of each batch reversed", 2, infer_reverse_sequence),
                  reverse_sequence_cpu_kernels()});
   ops.back().schema.attrs = {{"batch_axis", "int", "default 1"}, {"time_axis", "int", "default 0"}};
   ops.back().schema.grad = rule(reverse_sequence_rule);
-  ops.push_back({schema("col2im", "Col2Im", "sums columns of blocks back into an image", 3, infer_col2im),
-                 col2im_cpu_kernels()});
+  ops.push_back(
+      {fill_schema("col2im", "Col2Im", "sums columns of blocks back into an image", 3, infer_col2im),
+       col2im_cpu_kernels()});
   ops.back().schema.attrs = {{"dilations", "ints", ""}, {"pads", "ints", ""}, {"strides", "ints", ""}};
   ops.back().schema.grad = rule(col2im_rule);
   ops.push_back(backward_op(
-      schema("im2col", "", "columns of the blocks of an image; col2im's gradient", 3, infer_im2col),
+      fill_schema("im2col", "", "columns of the blocks of an image; col2im's gradient", 3, infer_im2col),
       ops.back().schema.attrs, im2col_cpu_kernels()));
   add_cuts(ops);
   return ops;

@@ -8,7 +8,6 @@ namespace {
 using tensor::Dims;
 using tensor::DType;
 using tensor::Tensor;
-using tests::random_tensor;
 using tests::rounded_to;
 
 constexpr DType kFloats[] = {DType::f32, DType::f16, DType::bf16};
@@ -29,7 +28,7 @@ TEST(FillsCuda, RangesAndDiagonals) {
   for (const int64_t k : {-7, -1, 0, 2, 9}) {
     for (const DType type : kFloats) {
       tests::expect_as_cpu(
-          {.op = "eye_like", .in = {rounded_to(type, random_tensor({5, 7}, 1))}, .attrs = {{"k", k}}});
+          {.op = "eye_like", .in = {rounded_to(type, tests::random_tensor({5, 7}, 1))}, .attrs = {{"k", k}}});
     }
   }
 }
@@ -38,7 +37,7 @@ TEST(FillsCuda, Triangles) {
   for (const Dims& dims : {Dims{5, 7}, Dims{3, 4, 4}, Dims{1, 1}, Dims{2, 0, 3}}) {
     for (const int64_t upper : {0, 1}) {
       for (const DType type : kFloats) {
-        const Tensor x = rounded_to(type, random_tensor(dims, 1));
+        const Tensor x = rounded_to(type, tests::random_tensor(dims, 1));
         tests::expect_as_cpu({.op = "trilu", .in = {x}, .attrs = {{"upper", upper}}});
         for (const int64_t k : {int64_t{-2}, int64_t{1}, int64_t{99}, INT64_MIN, INT64_MAX})
           tests::expect_as_cpu(
@@ -66,13 +65,13 @@ TEST(FillsCuda, ReversedAndCropped) {
   for (const int64_t time_axis : {0, 1}) {
     for (const DType type : kFloats) {
       tests::expect_as_cpu({.op = "reverse_sequence",
-                            .in = {rounded_to(type, random_tensor({4, 4, 3}, 1)), longs({1, 4, 0, 3})},
+                            .in = {rounded_to(type, tests::random_tensor({4, 4, 3}, 1)), longs({1, 4, 0, 3})},
                             .attrs = {{"time_axis", time_axis}, {"batch_axis", 1 - time_axis}}});
     }
   }
   for (const DType type : kFloats) {
-    tests::expect_as_cpu(
-        {.op = "center_crop_pad", .in = {rounded_to(type, random_tensor({7, 4, 5}, 1)), longs({4, 7, 5})}});
+    tests::expect_as_cpu({.op = "center_crop_pad",
+                          .in = {rounded_to(type, tests::random_tensor({7, 4, 5}, 1)), longs({4, 7, 5})}});
   }
 }
 
@@ -81,14 +80,15 @@ TEST(FillsCuda, SumsOverPadding) {
   for (const char* mode : {"reflect", "edge", "wrap"}) {
     for (const DType type : kFloats) {
       const double off = tests::half_tolerance(type);
-      tests::expect_as_cpu({.op = "pad_grad",
-                            .in = {rounded_to(type, random_tensor({6, 4, 12}, 1)), longs({2, 0, 3, 1, 0, 4})},
-                            .attrs = {{"mode", mode}, {"shape", std::vector<int64_t>{3, 4, 5}}},
-                            .relative = off,
-                            .absolute = off});
+      tests::expect_as_cpu(
+          {.op = "pad_grad",
+           .in = {rounded_to(type, tests::random_tensor({6, 4, 12}, 1)), longs({2, 0, 3, 1, 0, 4})},
+           .attrs = {{"mode", mode}, {"shape", std::vector<int64_t>{3, 4, 5}}},
+           .relative = off,
+           .absolute = off});
     }
     tests::expect_as_cpu({.op = "pad_grad",
-                          .in = {random_tensor({4, 3}, 1), longs({1, 0, 2, 0})},
+                          .in = {tests::random_tensor({4, 3}, 1), longs({1, 0, 2, 0})},
                           .attrs = {{"mode", mode}, {"shape", std::vector<int64_t>{1, 3}}}});
   }
 }

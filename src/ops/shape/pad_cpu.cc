@@ -210,8 +210,8 @@ std::shared_ptr<const base::MemoryLease> room_for_tables(const ir::NodeView& n) 
   return std::make_shared<const base::MemoryLease>(base::MemoryUse::scratch, entries * kEntryBytes);
 }
 
-ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
-                  std::function<ir::Refusal(const ir::NodeView&)> refuse = {}) {
+ir::Kernel kernel_with_tables(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
+                              std::function<ir::Refusal(const ir::NodeView&)> refuse = {}) {
   ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = std::move(refuse);
   k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) {
@@ -226,11 +226,13 @@ ir::Kernel kernel(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
 
 }  // namespace
 
-std::vector<ir::Kernel> pad_cpu_kernels() { return {kernel(bind_pad, needs_values({1, 3}))}; }
-std::vector<ir::Kernel> pad_grad_cpu_kernels() { return {kernel(bind_pad_grad, needs_values({1, 3}))}; }
-std::vector<ir::Kernel> center_crop_pad_cpu_kernels() { return {kernel(bind_crop)}; }
+std::vector<ir::Kernel> pad_cpu_kernels() { return {kernel_with_tables(bind_pad, needs_values({1, 3}))}; }
+std::vector<ir::Kernel> pad_grad_cpu_kernels() {
+  return {kernel_with_tables(bind_pad_grad, needs_values({1, 3}))};
+}
+std::vector<ir::Kernel> center_crop_pad_cpu_kernels() { return {kernel_with_tables(bind_crop)}; }
 std::vector<ir::Kernel> reverse_sequence_cpu_kernels() {
-  return {kernel(bind_reverse, [](const ir::NodeView& n) -> ir::Refusal {
+  return {kernel_with_tables(bind_reverse, [](const ir::NodeView& n) -> ir::Refusal {
     if (tensor::bits_of(n.in[0].dtype) < 8)
       return base::concat("elements of ", name_of(n.in[0].dtype), " are packed");
     return std::nullopt;

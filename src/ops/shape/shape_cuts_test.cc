@@ -10,11 +10,8 @@ namespace {
 
 using tensor::Tensor;
 using testing::ints;
+using testing::values;
 using tests::expect_cuts;
-
-Tensor values(tensor::Dims dims, uint64_t seed = 1) {
-  return testing::random_tensor(tensor::DType::f64, std::move(dims), -1, 1, seed);
-}
 
 TEST(ShapeCut, Views) {
   const auto reshaped = [](tensor::Dims from, std::vector<int64_t> to, int parts = 2) {

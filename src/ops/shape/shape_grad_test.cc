@@ -6,10 +6,6 @@ namespace {
 
 using namespace testing;  // NOLINT: the tests' own vocabulary
 
-Tensor values(tensor::Dims dims, uint64_t seed = 1) {
-  return random_tensor(DType::f64, std::move(dims), -1, 1, seed);
-}
-
 TEST(ShapeGrad, Views) {
   expect_gradient({.op = "reshape", .in = {values({2, 3, 4}), ints({4, -1})}});
   expect_gradient(

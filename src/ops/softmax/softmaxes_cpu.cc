@@ -32,17 +32,11 @@ void hardmax_line(const T* x, T* y, int64_t n, int64_t step) {
   for (int64_t i = 0; i < n; ++i) y[i * step] = T(i == best);
 }
 
-AxisLoops loops_of(const ir::NodeView& node) {
-  const tensor::Dims dims = node.in_dims(0);
-  if (dims.empty()) return {};
-  return axis_loops(dims, ir::normal_axis(node.attrs.get_int("axis", -1), dims.size()));
-}
-
 /// A prepare function that calls line(x, y, n, step) for every line along the axis.
 template <class LineFn>
 PrepareFn by_line(LineFn line) {
   return [line](const ir::KernelInit& init) {
-    const AxisLoops loops = loops_of(init.node);
+    const AxisLoops loops = softmax_loops(init.node);
     return visit_float(init.node.in[0].dtype, [&](auto t) {
       using T = decltype(t);
       return ir::BoundKernel{[loops, line](const ir::RunArgs& args) {
@@ -68,7 +62,7 @@ ir::Refusal refuse_vector(const ir::NodeView& node) {
 /// The CPU's vector kernel, with one pass in registers if a row fits.
 ir::Kernel vector_softmax(bool logarithm) {
   auto prepare = [logarithm](const ir::KernelInit& init) {
-    const AxisLoops loops = loops_of(init.node);
+    const AxisLoops loops = softmax_loops(init.node);
     return ir::BoundKernel{[loops, logarithm](const ir::RunArgs& args) {
       const cpu::SoftmaxAxis call{.x = in_ptr<float>(args, 0),
                                   .y = out_ptr<float>(args, 0),
@@ -96,7 +90,7 @@ void softmax_grad_line(const T* dy, const T* y, T* dx, const AxisLoops& l, bool 
 
 PrepareFn gradient_by_line(bool logarithm) {
   return [logarithm](const ir::KernelInit& init) {
-    const AxisLoops loops = loops_of(init.node);
+    const AxisLoops loops = softmax_loops(init.node);
     return visit_float(init.node.in[0].dtype, [&](auto t) {
       using T = decltype(t);
       return ir::BoundKernel{[loops, logarithm](const ir::RunArgs& args) {
@@ -117,7 +111,7 @@ PrepareFn gradient_by_line(bool logarithm) {
 
 ir::Kernel vector_softmax_grad(bool logarithm) {
   auto prepare = [logarithm](const ir::KernelInit& init) {
-    const AxisLoops loops = loops_of(init.node);
+    const AxisLoops loops = softmax_loops(init.node);
     return ir::BoundKernel{[loops, logarithm](const ir::RunArgs& args) {
       const cpu::SoftmaxAxisGrad call{.y = in_ptr<float>(args, 1),
                                       .dy = in_ptr<float>(args, 0),

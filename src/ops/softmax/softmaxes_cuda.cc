@@ -2,15 +2,10 @@
 #include "backend/cuda/norm/softmax.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
+#include "ops/softmax/softmax_kernels.h"
 
 namespace trireme::ops {
 namespace {
-
-AxisLoops loops_of(const ir::NodeView& node) {
-  const tensor::Dims dims = node.in_dims(0);
-  if (dims.empty()) return {};
-  return axis_loops(dims, ir::normal_axis(node.attrs.get_int("axis", -1), dims.size()));
-}
 
 ir::Refusal refuse_types(const ir::NodeView& node) {
   return refuse_dtype(node, 0, {tensor::DType::f32, tensor::DType::f16, tensor::DType::bf16});
@@ -18,7 +13,7 @@ ir::Refusal refuse_types(const ir::NodeView& node) {
 
 ir::Kernel softmax_kernel(bool log) {
   auto prepare = [log](const ir::KernelInit& init) {
-    const AxisLoops loops = loops_of(init.node);
+    const AxisLoops loops = softmax_loops(init.node);
     const tensor::DType dtype = init.node.in[0].dtype;
     return ir::BoundKernel{[loops, dtype, log](const ir::RunArgs& args) {
       cuda::softmax({args.stream, dtype}, {args.in[0], args.out[0], loops.outer, loops.n, loops.inner, log});
@@ -30,7 +25,7 @@ ir::Kernel softmax_kernel(bool log) {
 /// The operands are dy and y.
 ir::Kernel gradient_kernel(bool log) {
   auto prepare = [log](const ir::KernelInit& init) {
-    const AxisLoops loops = loops_of(init.node);
+    const AxisLoops loops = softmax_loops(init.node);
     const tensor::DType dtype = init.node.in[0].dtype;
     return ir::BoundKernel{[loops, dtype, log](const ir::RunArgs& args) {
       cuda::softmax_grad({args.stream, dtype},

@@ -13,13 +13,13 @@ using tensor::Tensor;
 using tests::random_tensor;
 using tests::rounded_to;
 
-struct Case {
+struct WeightOnlyCase {
   int64_t rows, n, k;
   WeightForm form;
 };
 
 /// The operands x, weights, scale, zero (optional), bias (optional).
-std::vector<Tensor> operands(const Case& c, DType type, bool has_bias) {
+std::vector<Tensor> operands(const WeightOnlyCase& c, DType type, bool has_bias) {
   const Tensor w = random_tensor({c.n, c.k}, 3);
   WeightError error;
   const StoredWeights s = store_weights({w.data<float>().data(), c.n, c.k}, c.form, error);
@@ -28,17 +28,17 @@ std::vector<Tensor> operands(const Case& c, DType type, bool has_bias) {
   return in;
 }
 
-const std::vector<Case> kCases{
+const std::vector<WeightOnlyCase> kCases{
     {1, 1, 32, {8, 32, false}},  {1, 7, 128, {4, 128, true}},   {3, 9, 96, {4, 32, false}},
     {16, 5, 192, {8, 64, true}}, {17, 6, 64, {4, 64, false}},   {40, 13, 256, {8, 128, false}},
     {2, 4, 2080, {4, 32, true}}, {35, 3, 1152, {8, 128, true}}, {0, 4, 64, {8, 64, false}}};
 
-ir::Attrs attrs_of(const Case& c) {
+ir::Attrs attrs_of(const WeightOnlyCase& c) {
   return {{"bits", static_cast<int64_t>(c.form.bits)}, {"group", c.form.group}};
 }
 
 /// The product in double, from the definition.
-std::vector<double> plain(const Case& c, const std::vector<Tensor>& in) {
+std::vector<double> plain(const WeightOnlyCase& c, const std::vector<Tensor>& in) {
   const std::vector<double> x = in[0].to_doubles(), scale = in[2].to_doubles();
   std::vector<double> zero(scale.size(), default_zero(c.form.bits)), bias(static_cast<size_t>(c.n));
   if (in[3].defined()) zero = in[3].to_doubles();
@@ -60,7 +60,7 @@ std::vector<double> plain(const Case& c, const std::vector<Tensor>& in) {
 }
 
 TEST(WeightOnly, EveryCpuKernelAndTheExpansion) {
-  for (const Case& c : kCases) {
+  for (const WeightOnlyCase& c : kCases) {
     for (const bool has_bias : {false, true}) {
       const std::vector<Tensor> in = operands(c, DType::f32, has_bias);
       const std::vector<double> want = plain(c, in);
@@ -76,7 +76,7 @@ TEST(WeightOnly, EveryCpuKernelAndTheExpansion) {
 TEST(WeightOnly, RowsDoNotDependOnTheirMates) {
   base::ThreadPool pool(3);
   for (const WeightForm& form : {WeightForm{8, 64, false}, WeightForm{4, 32, true}}) {
-    const Case c{37, 11, 1216 * 2, form};
+    const WeightOnlyCase c{37, 11, 1216 * 2, form};
     const std::vector<Tensor> in = operands(c, DType::f32, true);
     const ir::OpDef& def = table().need("weight_only_linear");
     const Tensor all = evaluate(def, attrs_of(c), in, 1, pool)[0];
@@ -107,7 +107,7 @@ TEST(WeightOnly, StoredWeightsAreNear) {
 TEST(WeightOnlyCuda, AsOnTheCpu) {
   std::string why;
   if (tests::open_test_device(why) == nullptr) GTEST_SKIP() << why;
-  for (const Case& c : kCases) {
+  for (const WeightOnlyCase& c : kCases) {
     for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
       const double off = tests::half_tolerance(type) * 4;
       const size_t ran = tests::expect_as_cpu({.op = "weight_only_linear",
