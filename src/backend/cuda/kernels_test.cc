@@ -40,7 +40,7 @@ class Memory {
 };
 
 template <class T>
-Memory<T> normal(int64_t n, uint32_t seed, float scale = 1) {
+Memory<T> normal_memory(int64_t n, uint32_t seed, float scale = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> draw(0, scale);
   Memory<T> out(n);
@@ -63,7 +63,7 @@ TYPED_TEST_SUITE(Rows, Types);
 TYPED_TEST(Rows, SoftmaxOfAlignedAndOddRows) {
   using T = TypeParam;
   for (const int64_t n : {1, 7, 64, 333, 1024, 2048}) {
-    Memory<T> x = normal<T>(5 * n, 1, 4), y(5 * n);
+    Memory<T> x = normal_memory<T>(5 * n, 1, 4), y(5 * n);
     for (int64_t i = 0; i < n; ++i) x[2 * n + i] = T(-INFINITY);
     run_on_host(kRows, Softmax<T>{x.data(), y.data(), 5, n});
     for (int64_t row = 0; row < 5; ++row) {
@@ -82,7 +82,7 @@ TYPED_TEST(Rows, SoftmaxOfAlignedAndOddRows) {
 TYPED_TEST(Rows, SoftmaxInRegistersOfAlignedAndOddRows) {
   using T = TypeParam;
   for (const int64_t n : {1, 7, 64, 333, 1032, 2048}) {
-    Memory<T> x = normal<T>(5 * n, 1, 4), y(5 * n);
+    Memory<T> x = normal_memory<T>(5 * n, 1, 4), y(5 * n);
     for (int64_t i = 0; i < n; ++i) x[2 * n + i] = T(-INFINITY);
     run_on_host({.blocks = 3, .threads = kHeldOne.threads_of(n), .shared_bytes = kHeldSharedBytes},
                 HeldSoftmax<T>{{x.data(), y.data(), 5, n}});
@@ -102,7 +102,7 @@ TYPED_TEST(Rows, SoftmaxInRegistersOfAlignedAndOddRows) {
 TEST(Move, TransposesAnyShape) {
   for (const auto& [batch, rows, columns] : std::vector<std::array<int64_t, 3>>{
            {1, 1, 1}, {2, 33, 64}, {1, 100, 7}, {3, 64, 64}, {2, 72, 136}, {1, 8, 200}}) {
-    const Memory<Half> x = normal<Half>(batch * rows * columns, 16);
+    const Memory<Half> x = normal_memory<Half>(batch * rows * columns, 16);
     Memory<Half> y(batch * rows * columns);
     using Tile = TurnedTile<Half>;
     run_on_host(
@@ -127,11 +127,11 @@ template <int kBits>
 void expect_quantized_rows() {
   constexpr int64_t kRowCount = 7, kK = 2048, kGroup = 128;
   std::mt19937 random(18);
-  Memory<BFloat16> x = normal<BFloat16>(3 * kK, 19);
+  Memory<BFloat16> x = normal_memory<BFloat16>(3 * kK, 19);
   std::vector<Pack<uint8_t>> bytes(static_cast<size_t>(kRowCount * kK * kBits / 8 / 16));
   uint8_t* w = bytes[0].item;
   for (size_t i = 0; i < bytes.size() * 16; ++i) w[i] = static_cast<uint8_t>(random());
-  const Memory<float> scale = normal<float>(kRowCount * kK / kGroup, 20, 0.01f);
+  const Memory<float> scale = normal_memory<float>(kRowCount * kK / kGroup, 20, 0.01f);
   Memory<BFloat16> y(3 * kRowCount);
   run_on_host({.blocks = 2, .threads = 64},
               QuantizedRows<BFloat16, kBits, 4>{

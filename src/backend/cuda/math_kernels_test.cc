@@ -48,7 +48,7 @@ class OnDevice : public testing::Test {
 };
 
 template <class T>
-std::vector<T> normal(size_t n, uint32_t seed, float scale = 1) {
+std::vector<T> normal_values(size_t n, uint32_t seed, float scale = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> draw(0, scale);
   std::vector<T> out(n);
@@ -119,7 +119,8 @@ TEST_F(Products, OfEightBitFloatsWithScales) {
 
 TEST_F(Products, KeepTheArgumentOfAnActivationAndMultiplyByItsSlope) {
   constexpr int64_t kM = 5, kN = 8, kK = 3;
-  const auto a = normal<float>(kM * kK, 1), b = normal<float>(kK * kN, 2), bias = normal<float>(kN, 3);
+  const auto a = normal_values<float>(kM * kK, 1), b = normal_values<float>(kK * kN, 2),
+             bias = normal_values<float>(kN, 3);
   auto *y = upload(std::vector<float>(kM * kN)), *z = upload(std::vector<float>(kM * kN));
   const ActivationForm act{.kind = Activation::gelu_tanh};
   run({.m = kM, .n = kN, .k = kK, .finish = {.bias = true, .act = act, .writes_aux = true}},

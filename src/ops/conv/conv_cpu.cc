@@ -86,7 +86,7 @@ void conv_plane(const ConvPlan& p, const ConvOperands<X, W, A>& in, int64_t n, i
   }
 }
 
-ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
+ir::BoundKernel prepare_conv_reference(const ir::KernelInit& init) {
   const ConvPlan plan = plan_conv(init.node, 1);
   const bool biased = init.node.present(2);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
@@ -185,7 +185,7 @@ ir::Refusal refuse_not_bytes(const ir::NodeView& node, std::initializer_list<siz
 
 }  // namespace
 
-std::vector<ir::Kernel> conv_cpu_kernels() { return float_reference(prepare_conv); }
+std::vector<ir::Kernel> conv_cpu_kernels() { return float_reference(prepare_conv_reference); }
 
 std::vector<ir::Kernel> conv_integer_cpu_kernels() {
   return {{.name = "reference",

@@ -2,6 +2,7 @@
 // convolution, whose whole groups of inputs, outputs and weights are cut together.
 #include "ops/conv/conv_cuts.h"
 
+#include "ops/conv/window.h"
 #include "ops/cut_notation.h"
 #include "ops/dense/activation.h"
 
@@ -30,8 +31,6 @@ ir::CutRule finish(const ir::NodeView& n, const CutNotation& notation, const std
   return r;
 }
 
-bool reads_nchw(const ir::NodeView& n) { return n.attrs.get_string("input_layout", "nhwc") == "nchw"; }
-
 }  // namespace
 
 ir::CutRule conv_cut(const ir::NodeView& n) {
@@ -55,7 +54,7 @@ ir::CutRule conv_nhwc_cut(const ir::NodeView& n) {
   if (!is_product && l.in == 'c') l.in = l.weight_in = '.';
   const size_t rank = n.in[0].shape.rank();
   CutNotation notation(n);
-  notation.in(0, reads_nchw(n) ? first('n', l.in, rank) : last('n', l.in, rank));
+  notation.in(0, conv_reads_nchw(n.attrs) ? first('n', l.in, rank) : last('n', l.in, rank));
   notation.in(1, first(l.weight_out, l.weight_in, rank)).in(2, {l.out}).in(3, last('n', l.out, rank));
   notation.out(0, last('n', l.out, rank));
   ir::CutRule r = finish(n, notation, "c");
@@ -105,7 +104,7 @@ ir::CutRule conv_nhwc_grad_w_cut(const ir::NodeView& n) {
   const Channels l = channels_of(n);
   const size_t rank = n.in[0].shape.rank();
   CutNotation notation(n);
-  notation.in(0, reads_nchw(n) ? first('n', l.in, rank) : last('n', l.in, rank))
+  notation.in(0, conv_reads_nchw(n.attrs) ? first('n', l.in, rank) : last('n', l.in, rank))
       .in(1, last('n', l.out, rank));
   // The bias's gradient does not depend on input channels: ranks that hold parts of these all compute the
   // whole.

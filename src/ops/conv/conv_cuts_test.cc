@@ -1,19 +1,16 @@
 // Every legal cut of convolutions, pools and image sampling against the whole.
 #include <gtest/gtest.h>
 
+#include "ops/conv/against_double.h"
 #include "ops/test_eval.h"
 #include "tests/cut_trial.h"
 
 namespace trireme::ops {
 namespace {
 
-using tensor::DType;
 using tensor::Tensor;
+using testing::random_double;
 using tests::expect_cuts;
-
-Tensor values(tensor::Dims dims, uint64_t seed) {
-  return testing::random_tensor(DType::f64, std::move(dims), -1, 1, seed);
-}
 
 const ir::Attrs kWindow{{"kernel_shape", std::vector<int64_t>{3, 3}},
                         {"strides", std::vector<int64_t>{2, 1}},
@@ -25,24 +22,27 @@ ir::Attrs with(ir::Attrs attrs, std::vector<std::pair<std::string, ir::AttrValue
 }
 
 TEST(ConvCut, ChannelsFirst) {
-  const Tensor x = values({2, 4, 6, 5}, 1), w = values({6, 4, 3, 3}, 2), b = values({6}, 3);
+  const Tensor x = random_double({2, 4, 6, 5}, 1), w = random_double({6, 4, 3, 3}, 2),
+               b = random_double({6}, 3);
   EXPECT_EQ(expect_cuts({.op = "conv", .in = {x, w}, .attrs = kWindow}), "nco");
   EXPECT_EQ(expect_cuts({.op = "conv", .in = {x, w, b}, .attrs = kWindow}), "no");
   const ir::Attrs grouped = with(kWindow, {{"group", int64_t{2}}});
-  const Tensor narrow = values({6, 2, 3, 3}, 2);
+  const Tensor narrow = random_double({6, 2, 3, 3}, 2);
   EXPECT_EQ(expect_cuts({.op = "conv", .in = {x, narrow, b}, .attrs = grouped}), "nk");
   const Tensor dy = testing::run("conv", {x, w}, kWindow)[0];
   EXPECT_EQ(expect_cuts({.op = "conv_grad_w", .in = {x, dy}, .attrs = kWindow}), "nco");
   EXPECT_EQ(expect_cuts({.op = "conv_grad_w", .in = {x, dy}, .attrs = grouped}), "nk");
   EXPECT_EQ(expect_cuts({.op = "conv_transpose", .in = {dy, w}, .attrs = kWindow}), "nco");
-  EXPECT_EQ(expect_cuts({.op = "conv_transpose", .in = {dy, w, values({4}, 4)}, .attrs = kWindow}), "no");
+  EXPECT_EQ(expect_cuts({.op = "conv_transpose", .in = {dy, w, random_double({4}, 4)}, .attrs = kWindow}),
+            "no");
   EXPECT_EQ(expect_cuts({.op = "conv_transpose", .in = {dy, narrow}, .attrs = grouped}), "nk");
-  const Tensor offset = values({2, 18, 3, 5}, 5), mask = values({2, 9, 3, 5}, 6);
+  const Tensor offset = random_double({2, 18, 3, 5}, 5), mask = random_double({2, 9, 3, 5}, 6);
   EXPECT_EQ(expect_cuts({.op = "deform_conv", .in = {x, w, offset, b, mask}, .attrs = kWindow}), "no");
 }
 
 TEST(ConvCut, ChannelsLast) {
-  const Tensor x = values({2, 6, 5, 4}, 1), w = values({6, 4, 3, 3}, 2), b = values({6}, 3);
+  const Tensor x = random_double({2, 6, 5, 4}, 1), w = random_double({6, 4, 3, 3}, 2),
+               b = random_double({6}, 3);
   const Tensor dy = testing::run("conv_nhwc", {x, w}, kWindow)[0];
   const ir::Attrs relu = with(kWindow, {{"activation", std::string("relu")}});
   EXPECT_EQ(expect_cuts({.op = "conv_nhwc", .in = {x, w}, .attrs = kWindow}), "nco");
@@ -53,7 +53,7 @@ TEST(ConvCut, ChannelsLast) {
   EXPECT_EQ(expect_cuts({.op = "conv_nhwc_grad_w", .in = {x, dy}, .attrs = kWindow}), "nco");
   EXPECT_EQ(expect_cuts({.op = "conv_nhwc_grad_w", .in = {x, dy}, .attrs = kWindow, .results = 2}), "nco");
   const ir::Attrs nchw = with(kWindow, {{"input_layout", std::string("nchw")}});
-  const Tensor first = values({2, 4, 6, 5}, 1), narrow = values({6, 2, 3, 3}, 2);
+  const Tensor first = random_double({2, 4, 6, 5}, 1), narrow = random_double({6, 2, 3, 3}, 2);
   EXPECT_EQ(expect_cuts({.op = "conv_nhwc", .in = {first, w, b}, .attrs = nchw}), "no");
   EXPECT_EQ(expect_cuts({.op = "conv_nhwc_grad_w", .in = {first, dy}, .attrs = nchw}), "nco");
   const auto grouped = [](const ir::Attrs& a) { return with(a, {{"group", int64_t{2}}}); };
@@ -63,7 +63,7 @@ TEST(ConvCut, ChannelsLast) {
 }
 
 TEST(ConvCut, Pools) {
-  const Tensor x = values({2, 4, 6, 5}, 1), last = values({2, 6, 5, 4}, 2);
+  const Tensor x = random_double({2, 4, 6, 5}, 1), last = random_double({2, 6, 5, 4}, 2);
   for (const char* op : {"max_pool", "average_pool", "lp_pool"})
     EXPECT_EQ(expect_cuts({.op = op, .in = {x}, .attrs = kWindow}), "nc") << op;
   EXPECT_EQ(expect_cuts({.op = "max_pool", .in = {x}, .attrs = kWindow, .results = 2}), "");
@@ -82,7 +82,7 @@ TEST(ConvCut, Pools) {
 }
 
 TEST(ConvCut, Regions) {
-  const Tensor x = values({2, 4, 6, 6}, 1),
+  const Tensor x = random_double({2, 4, 6, 6}, 1),
                regions = Tensor::from<double>({2, 4}, {0.5, 1, 4, 5, 1, 0, 3, 3.5});
   const Tensor images = testing::ints({1, 0});
   const ir::Attrs cells{
@@ -91,13 +91,14 @@ TEST(ConvCut, Regions) {
   ir::Attrs back = cells;
   back.erase("output_height");
   back.erase("output_width");
-  EXPECT_EQ(expect_cuts(
-                {.op = "roi_align_grad", .in = {x, regions, images, values({2, 4, 2, 2}, 2)}, .attrs = back}),
+  EXPECT_EQ(expect_cuts({.op = "roi_align_grad",
+                         .in = {x, regions, images, random_double({2, 4, 2, 2}, 2)},
+                         .attrs = back}),
             "cr");
 }
 
 TEST(ConvCut, ImageSampling) {
-  const Tensor x = values({2, 4, 3, 2}, 1), scales = Tensor::from<double>({4}, {1, 1, 2, 1.5});
+  const Tensor x = random_double({2, 4, 3, 2}, 1), scales = Tensor::from<double>({4}, {1, 1, 2, 1.5});
   const Tensor single = Tensor::from<float>({4}, {1, 1, 2, 1.5});
   const ir::Attrs linear{{"mode", std::string("linear")}};
   EXPECT_EQ(expect_cuts({.op = "resize", .in = {x, {}, single}, .attrs = linear}), "nc");
@@ -114,11 +115,12 @@ TEST(ConvCut, ImageSampling) {
   EXPECT_EQ(expect_cuts({.op = "upsample", .in = {x, single}, .attrs = linear}), "nc");
   ir::Attrs back = linear;
   back.set("shape", std::vector<int64_t>{2, 4, 3, 2});
-  EXPECT_EQ(expect_cuts({.op = "resize_grad", .in = {values({2, 4, 6, 3}, 2), {}, single}, .attrs = back}),
-            "nc");
-  const Tensor dy_of_sizes = values({2, 4, 6, 3}, 2), sizes = testing::ints({2, 4, 6, 3});
+  EXPECT_EQ(
+      expect_cuts({.op = "resize_grad", .in = {random_double({2, 4, 6, 3}, 2), {}, single}, .attrs = back}),
+      "nc");
+  const Tensor dy_of_sizes = random_double({2, 4, 6, 3}, 2), sizes = testing::ints({2, 4, 6, 3});
   EXPECT_EQ(expect_cuts({.op = "resize_grad", .in = {dy_of_sizes, {}, {}, sizes}, .attrs = back}), "");
-  const Tensor grid = values({2, 4, 2, 2}, 3), dy = values({2, 4, 4, 2}, 4);
+  const Tensor grid = random_double({2, 4, 2, 2}, 3), dy = random_double({2, 4, 4, 2}, 4);
   EXPECT_EQ(expect_cuts({.op = "grid_sample", .in = {x, grid}}), "ncpq");
   EXPECT_EQ(expect_cuts({.op = "grid_sample_grad_x",
                          .in = {dy, grid},

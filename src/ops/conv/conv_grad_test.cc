@@ -1,25 +1,21 @@
 // Gradients of the convolutions against finite differences in double.
+#include "ops/conv/against_double.h"
 #include "ops/test_grad.h"
 
 namespace trireme::ops {
 namespace {
 
-using tensor::DType;
 using tensor::Tensor;
 using testing::expect_gradient;
-using testing::random_tensor;
+using testing::random_double;
 using Ints = std::vector<int64_t>;
 
-Tensor values(const tensor::Dims& dims, uint64_t seed) {
-  return random_tensor(DType::f64, dims, -1, 1, seed);
-}
-
-struct Form {
+struct WindowForm {
   tensor::Dims x, w;  // x [n, c, spatial...], w [oc, c / group, kernel...]
   ir::Attrs attrs;
 };
 
-std::vector<Form> forms() {
+std::vector<WindowForm> window_forms() {
   return {
       {{2, 3, 5, 6}, {4, 3, 3, 3}, {{"pads", Ints{1, 1, 1, 1}}}},
       {{1, 2, 6, 7}, {3, 2, 3, 3}, {{"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}}},
@@ -37,26 +33,29 @@ std::vector<Form> forms() {
 tensor::Dims last(const tensor::Dims& d) { return {d[0], d[2], d[3], d[1]}; }
 
 TEST(ConvGrad, OnnxLayout) {
-  for (const Form& f : forms()) {
-    expect_gradient(
-        {.op = "conv", .in = {values(f.x, 1), values(f.w, 2), values({f.w[0]}, 3)}, .attrs = f.attrs});
+  for (const WindowForm& f : window_forms()) {
+    expect_gradient({.op = "conv",
+                     .in = {random_double(f.x, 1), random_double(f.w, 2), random_double({f.w[0]}, 3)},
+                     .attrs = f.attrs});
   }
-  expect_gradient(
-      {.op = "conv", .in = {values({2, 2, 7}, 1), values({3, 2, 3}, 2)}, .attrs = {{"strides", Ints{2}}}});
   expect_gradient({.op = "conv",
-                   .in = {values({1, 2, 4, 3, 4}, 1), values({2, 2, 2, 2, 3}, 2)},
+                   .in = {random_double({2, 2, 7}, 1), random_double({3, 2, 3}, 2)},
+                   .attrs = {{"strides", Ints{2}}}});
+  expect_gradient({.op = "conv",
+                   .in = {random_double({1, 2, 4, 3, 4}, 1), random_double({2, 2, 2, 2, 3}, 2)},
                    .attrs = {{"pads", Ints{1, 0, 1, 0, 0, 1}}}});
 }
 
 TEST(ConvGrad, Transposed) {
-  const Tensor x = values({2, 4, 3, 4}, 1), w = values({4, 3, 3, 2}, 2), b = values({3}, 3);
+  const Tensor x = random_double({2, 4, 3, 4}, 1), w = random_double({4, 3, 3, 2}, 2),
+               b = random_double({3}, 3);
   expect_gradient({.op = "conv_transpose", .in = {x, w, b}});
   expect_gradient(
       {.op = "conv_transpose",
        .in = {x, w, b},
        .attrs = {{"strides", Ints{2, 3}}, {"pads", Ints{1, 0, 0, 1}}, {"output_padding", Ints{1, 2}}}});
   expect_gradient({.op = "conv_transpose",
-                   .in = {x, values({4, 2, 2, 2}, 2), values({4}, 3)},
+                   .in = {x, random_double({4, 2, 2, 2}, 2), random_double({4}, 3)},
                    .attrs = {{"group", int64_t{2}},
                              {"dilations", Ints{2, 1}},
                              {"output_shape", Ints{6, 7}},
@@ -64,17 +63,17 @@ TEST(ConvGrad, Transposed) {
 }
 
 TEST(ConvGrad, ChannelsLast) {
-  for (const Form& f : forms()) {
-    const Tensor x = values(last(f.x), 1), w = values(f.w, 2), b = values({f.w[0]}, 3);
+  for (const WindowForm& f : window_forms()) {
+    const Tensor x = random_double(last(f.x), 1), w = random_double(f.w, 2), b = random_double({f.w[0]}, 3);
     expect_gradient({.op = "conv_nhwc", .in = {x, w}, .attrs = f.attrs});
     expect_gradient({.op = "conv_nhwc", .in = {x, w, b}, .attrs = f.attrs});
   }
 }
 
 TEST(ConvGrad, ChannelsLastEpilogues) {
-  const Form f = forms()[0];
-  const Tensor x = values(last(f.x), 1), w = values(f.w, 2), b = values({f.w[0]}, 3),
-               r = values({2, 5, 6, 4}, 4);
+  const WindowForm f = window_forms()[0];
+  const Tensor x = random_double(last(f.x), 1), w = random_double(f.w, 2), b = random_double({f.w[0]}, 3),
+               r = random_double({2, 5, 6, 4}, 4);
   for (const char* act : {"none", "relu", "silu", "tanh", "gelu_erf", "leaky", "clip", "hardswish"}) {
     for (const int64_t before : {0, 1}) {
       ir::Attrs attrs = f.attrs;
@@ -86,7 +85,7 @@ TEST(ConvGrad, ChannelsLastEpilogues) {
   }
   ir::Attrs attrs = f.attrs;
   attrs.set("input_layout", std::string("nchw"));
-  expect_gradient({.op = "conv_nhwc", .in = {values(f.x, 1), w, b}, .attrs = attrs});
+  expect_gradient({.op = "conv_nhwc", .in = {random_double(f.x, 1), w, b}, .attrs = attrs});
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ void grad_w_plane(const GradWPlan& p, const T* x, const T* dy, int64_t task, T* 
   }
 }
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
+ir::BoundKernel prepare_grad_w_reference(const ir::KernelInit& init) {
   const Dims x = init.node.in_dims(0), dy = init.node.in_dims(1), w = init.node.out_dims(0);
   const GradWPlan plan{window_of(init.node.attrs, x, w), x[0], x[1], dy[1],
                        init.node.attrs.get_int("group", 1)};
@@ -75,6 +75,6 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 
 }  // namespace
 
-std::vector<ir::Kernel> conv_grad_w_cpu_kernels() { return float_reference(prepare); }
+std::vector<ir::Kernel> conv_grad_w_cpu_kernels() { return float_reference(prepare_grad_w_reference); }
 
 }  // namespace trireme::ops

@@ -13,54 +13,47 @@
 namespace trireme::ops {
 namespace {
 
-cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n); }
-
-ir::Refusal refuse(const ir::NodeView& n) {
+ir::Refusal refuse_live(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
   const tensor::Tensor* constant = n.value(1);
   if (constant != nullptr && constant->dtype() == tensor::DType::f32)
     return "weights are constant: packed once, ahead";
   if (n.in[1].shape.elements().value_or(0) == 0) return "weights are empty";
   if (const auto why = refuse_conv_axes(n)) return why;
-  const cpu::ConvShape s = shape_of(n);
+  const cpu::ConvShape s = conv_shape(n);
   if (s.kh * s.kw > 256) return base::concat("kernel of ", s.kh * s.kw, " taps");
   if (const auto why = refuse_conv_operands(n, s)) return why;
   return refuse_conv_shape(s, conv_result(n));
 }
 
-ir::Refusal refuse_depthwise(const ir::NodeView& n) {
-  if (const ir::Refusal reason = refuse(n)) return reason;
-  const cpu::ConvShape s = shape_of(n);
+ir::Refusal refuse_live_depthwise(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse_live(n)) return reason;
+  const cpu::ConvShape s = conv_shape(n);
   if (s.groups != s.c || s.oc != s.c)
     return base::concat(s.groups, " groups of ", s.c, " channels: not depthwise");
-  if (conv_reads_nchw(n)) return "reads nchw";
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
   return std::nullopt;
 }
 
-ir::Refusal refuse_winograd(const ir::NodeView& n) {
-  if (const ir::Refusal reason = refuse(n)) return reason;
-  const cpu::ConvShape s = shape_of(n);
+ir::Refusal refuse_live_winograd(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse_live(n)) return reason;
+  const cpu::ConvShape s = conv_shape(n);
   if (const ir::Refusal reason = refuse_not_three_by_three(s)) return reason;
-  if (conv_reads_nchw(n)) return "reads nchw";
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
   if (!cpu::winograd_fits(s)) return "padding is above 2";
   if (s.out_h() < 4 || s.out_w() < 4) return base::concat("output of ", s.out_h(), " x ", s.out_w());
   return std::nullopt;
 }
 
-ir::Refusal refuse_grouped(const ir::NodeView& n) {
-  if (const ir::Refusal reason = refuse(n)) return reason;
-  if (conv_reads_nchw(n)) return "reads nchw";
-  if (!cpu::grouped_pays(shape_of(n))) return "groups leave lanes empty or fill products";
+ir::Refusal refuse_live_grouped(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse_live(n)) return reason;
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
+  if (!cpu::grouped_pays(conv_shape(n))) return "groups leave lanes empty or fill products";
   return std::nullopt;
 }
 
-void bind_epilogue(cpu::Epilogue& e, const ir::RunArgs& args, size_t operands) {
-  e.bias = opt_ptr<float>(args, 2, operands);
-  e.residual = opt_ptr<float>(args, 3, operands);
-}
-
-ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_of(init.node);
+ir::BoundKernel prepare_live_depthwise(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = conv_shape(init.node);
   const size_t operands = init.node.in.size();
   ir::BoundKernel bound{.workspace_bytes = shape.c * shape.kh * shape.kw * 4};
   bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs))](const ir::RunArgs& args) {
@@ -77,8 +70,8 @@ ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
   return bound;
 }
 
-ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_of(init.node);
+ir::BoundKernel prepare_live_winograd(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = conv_shape(init.node);
   constexpr cpu::WinogradTile kTile = cpu::WinogradTile::four;
   const int64_t packed =
       align_up(static_cast<int64_t>(cpu::winograd_view_bytes(cpu::forward_view(shape, nullptr), kTile)));
@@ -98,8 +91,8 @@ ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
   return bound;
 }
 
-ir::BoundKernel prepare_grouped(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_of(init.node);
+ir::BoundKernel prepare_live_grouped(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = conv_shape(init.node);
   const int64_t packed = align_up(static_cast<int64_t>(cpu::packed_grouped_bytes(shape)));
   const size_t operands = init.node.in.size();
   ir::BoundKernel bound;
@@ -121,10 +114,10 @@ cpu::PackedConv pack_planes(const cpu::ConvShape& s, const float* weights, void*
   return {packed.data, 0, packed.isa, true};
 }
 
-ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_of(init.node);
+ir::BoundKernel prepare_live_implicit(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = conv_shape(init.node);
   // With one channel both layouts are the same; kernels read planes in place.
-  const bool nchw = conv_reads_nchw(init.node) || shape.c == 1;
+  const bool nchw = conv_reads_nchw(init.node.attrs) || shape.c == 1;
   const cpu::ImageLayout layout = nchw ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
   const bool planes = cpu::conv_packs_planes(shape, layout);
   const int64_t packed = align_up(static_cast<int64_t>(
@@ -152,11 +145,12 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> conv_nhwc_live_kernels() {
-  return faster({{.name = "depthwise_live", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
-                 {.name = "winograd_live", .refuse = refuse_winograd, .prepare = prepare_winograd},
-                 {.name = "grouped_live", .refuse = refuse_grouped, .prepare = prepare_grouped},
-                 {.name = "implicit_gemm_live", .refuse = refuse, .prepare = prepare_implicit}},
-                {});
+  return faster(
+      {{.name = "depthwise_live", .refuse = refuse_live_depthwise, .prepare = prepare_live_depthwise},
+       {.name = "winograd_live", .refuse = refuse_live_winograd, .prepare = prepare_live_winograd},
+       {.name = "grouped_live", .refuse = refuse_live_grouped, .prepare = prepare_live_grouped},
+       {.name = "implicit_gemm_live", .refuse = refuse_live, .prepare = prepare_live_implicit}},
+      {});
 }
 
 }  // namespace trireme::ops

@@ -11,16 +11,14 @@ namespace {
 using tensor::Dim;
 using tensor::Shape;
 
-bool reads_nchw(const ir::Attrs& attrs) { return attrs.get_string("input_layout", "nhwc") == "nchw"; }
-
-std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
+std::vector<tensor::TensorType> infer_conv_nhwc(const ir::NodeView& n) {
   const Shape& x = n.in[0].shape;
   const Shape& w = n.in[1].shape;
   const size_t rank = x.rank();
   base::require(rank >= 3 && rank <= 5 && w.rank() == rank,
                 "conv_nhwc takes x and w of one rank from 3 to 5, got ", x.to_string(), " and ",
                 w.to_string());
-  const size_t first = reads_nchw(n.attrs) ? 2 : 1;
+  const size_t first = conv_reads_nchw(n.attrs) ? 2 : 1;
   require_groups(n.attrs, x[first == 2 ? 1 : rank - 1], w);
   std::vector<Dim> spatial;
   std::vector<int64_t> kernel;
@@ -34,17 +32,17 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   return {{n.in[0].dtype, Shape(std::move(out))}};
 }
 
-ir::Cost cost(const ir::NodeView& n) { return conv_cost(n, 1); }
+ir::Cost conv_nhwc_cost(const ir::NodeView& n) { return conv_cost(n, 1); }
 
 ir::ValueId operand(const ir::Node& node, size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; }
 
-std::vector<ir::ValueId> expand(ir::Graph& graph, const ir::Node& node) {
+std::vector<ir::ValueId> expand_conv_nhwc(ir::Graph& graph, const ir::Node& node) {
   const ir::OpDef& transpose = table().need("transpose");
   const size_t rank = graph.type(node.in[1]).shape.rank();
   const ir::Attrs to_nchw{{"perm", channels_first(rank)}};
   const ir::Attrs to_nhwc{{"perm", channels_last(rank)}};
   ir::ValueId x = node.in[0];
-  if (!reads_nchw(node.attrs)) x = graph.add1(transpose, {x}, to_nchw, node.from);
+  if (!conv_reads_nchw(node.attrs)) x = graph.add1(transpose, {x}, to_nchw, node.from);
   ir::Attrs attrs = node.attrs;
   for (const char* name : {"activation", "lo", "hi", "alpha", "beta", "act_before_residual", "input_layout"})
     attrs.erase(name);
@@ -73,9 +71,9 @@ ir::OpSchema conv_nhwc_schema() {
           .min_in = 2,
           .max_in = 4,
           .attrs = std::move(attrs),
-          .infer = infer,
-          .expand = expand,
-          .cost = cost,
+          .infer = infer_conv_nhwc,
+          .expand = expand_conv_nhwc,
+          .cost = conv_nhwc_cost,
           .grad = rule(conv_nhwc_gradients)};
 }
 

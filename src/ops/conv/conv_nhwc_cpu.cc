@@ -19,31 +19,27 @@
 namespace trireme::ops {
 namespace {
 
-bool reads_nchw(const ir::NodeView& n) { return conv_reads_nchw(n); }
-
-cpu::ConvShape shape_of(const ir::NodeView& n) { return conv_shape(n); }
-
-ir::Refusal refuse(const ir::NodeView& n) {
+ir::Refusal refuse_packed(const ir::NodeView& n) {
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
   if (n.value(1) == nullptr) return "weights are not constant";
   if (const ir::Refusal reason = refuse_conv_axes(n)) return reason;
-  const cpu::ConvShape s = shape_of(n);
+  const cpu::ConvShape s = conv_shape(n);
   if (const ir::Refusal reason = refuse_conv_operands(n, s)) return reason;
   return refuse_conv_shape(s, conv_result(n));
 }
 
 ir::Refusal refuse_depthwise(const ir::NodeView& n) {
-  if (const ir::Refusal reason = refuse(n)) return reason;
-  const cpu::ConvShape s = shape_of(n);
+  if (const ir::Refusal reason = refuse_packed(n)) return reason;
+  const cpu::ConvShape s = conv_shape(n);
   if (!cpu::conv_is_depthwise(s))
     return base::concat(s.groups, " groups of ", s.c, " channels: not depthwise");
-  if (reads_nchw(n)) return "reads nchw";
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
   return std::nullopt;
 }
 
 ir::Refusal refuse_depthwise_lines(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse_depthwise(n)) return reason;
-  const cpu::ConvShape s = shape_of(n);
+  const cpu::ConvShape s = conv_shape(n);
   if (!cpu::depthwise_lines_pays(s))
     return base::concat("kernel of ", s.kh, " x ", s.kw, " does not pay for copies of lines");
   return std::nullopt;
@@ -51,10 +47,10 @@ ir::Refusal refuse_depthwise_lines(const ir::NodeView& n) {
 
 /// Looks at one image only: a choice that hung on the batch or the team would change bits with them.
 ir::Refusal refuse_winograd(const ir::NodeView& n) {
-  if (const ir::Refusal reason = refuse(n)) return reason;
-  const cpu::ConvShape s = shape_of(n);
+  if (const ir::Refusal reason = refuse_packed(n)) return reason;
+  const cpu::ConvShape s = conv_shape(n);
   if (const ir::Refusal reason = refuse_not_winograd(s)) return reason;
-  if (reads_nchw(n)) return "reads nchw";
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
   if (!cpu::winograd_fits(s)) return "padding is above 2 dilations";
   if (!cpu::winograd_pays(s))
     return base::concat("output of ", s.out_h(), " x ", s.out_w(), " under dilation ", s.dilation_h,
@@ -63,9 +59,9 @@ ir::Refusal refuse_winograd(const ir::NodeView& n) {
 }
 
 ir::Refusal refuse_winograd_groups(const ir::NodeView& n) {
-  if (const ir::Refusal reason = refuse(n)) return reason;
-  if (reads_nchw(n)) return "reads nchw";
-  const cpu::ConvShape s = shape_of(n);
+  if (const ir::Refusal reason = refuse_packed(n)) return reason;
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
+  const cpu::ConvShape s = conv_shape(n);
   if (!cpu::winograd_groups_fits(s)) return "is no 3 x 3 convolution of stride 1 in groups";
   if (!cpu::winograd_groups_pays(s))
     return base::concat("groups of ", s.c / s.groups, " channels to ", s.oc / s.groups, " at ", s.out_h(),
@@ -74,9 +70,9 @@ ir::Refusal refuse_winograd_groups(const ir::NodeView& n) {
 }
 
 ir::Refusal refuse_narrow(const ir::NodeView& n) {
-  if (const ir::Refusal reason = refuse(n)) return reason;
-  if (reads_nchw(n)) return "reads nchw";
-  const cpu::ConvShape s = shape_of(n);
+  if (const ir::Refusal reason = refuse_packed(n)) return reason;
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
+  const cpu::ConvShape s = conv_shape(n);
   if (!cpu::narrow_pays(s))
     return base::concat(s.c, " channels to ", s.oc, " in ", s.groups,
                         " groups: not a few outputs of one group");
@@ -84,9 +80,9 @@ ir::Refusal refuse_narrow(const ir::NodeView& n) {
 }
 
 ir::Refusal refuse_grouped(const ir::NodeView& n) {
-  if (const ir::Refusal reason = refuse(n)) return reason;
-  if (reads_nchw(n)) return "reads nchw";
-  const cpu::ConvShape s = shape_of(n);
+  if (const ir::Refusal reason = refuse_packed(n)) return reason;
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
+  const cpu::ConvShape s = conv_shape(n);
   if (s.groups == 1) return "has one group";
   if (!cpu::grouped_pays(s))
     return base::concat("groups of ", s.c / s.groups, " channels to ", s.oc / s.groups,
@@ -94,7 +90,7 @@ ir::Refusal refuse_grouped(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-struct Packed {
+struct ImplicitWeights {
   PackMemory memory;
   cpu::PackedConv conv;
 };
@@ -124,14 +120,9 @@ struct WinogradWeights {
   cpu::PackedWinograd packed;
 };
 
-void bind_epilogue(cpu::Epilogue& e, const ir::RunArgs& args, size_t operands) {
-  e.bias = opt_ptr<float>(args, 2, operands);
-  e.residual = opt_ptr<float>(args, 3, operands);
-}
-
 ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const cpu::ConvShape shape = shape_of(n);
+  const cpu::ConvShape shape = conv_shape(n);
   const tensor::Tensor& w = *n.value(1);
   const auto packed = pack_once<tensor::Tensor>(init.packs, w, "depthwise_f32", [&] {
     auto made = std::make_shared<tensor::Tensor>(tensor::Tensor::empty(tensor::DType::f32, w.dims()));
@@ -155,7 +146,7 @@ ir::BoundKernel prepare_depthwise(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_depthwise_lines(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const cpu::ConvShape shape = shape_of(n);
+  const cpu::ConvShape shape = conv_shape(n);
   const tensor::Tensor& w = *n.value(1);
   const auto slab = pack_slab(init.packs);
   const auto weights = pack_once<DepthwiseLinesWeights>(init.packs, w, "depthwise_lines_f32", [&] {
@@ -182,7 +173,7 @@ ir::BoundKernel prepare_depthwise_lines(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const cpu::ConvShape shape = shape_of(n);
+  const cpu::ConvShape shape = conv_shape(n);
   const tensor::Tensor& w = *n.value(1);
   const cpu::WinogradTile tile = cpu::winograd_tile(shape);
   const std::string format = base::concat("winograd_f32 ", static_cast<int>(tile));
@@ -211,7 +202,7 @@ ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_winograd_groups(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const cpu::ConvShape shape = shape_of(n);
+  const cpu::ConvShape shape = conv_shape(n);
   const tensor::Tensor& w = *n.value(1);
   const std::string format = base::concat("winograd_f32 g", shape.groups);
   const auto slab = pack_slab(init.packs);
@@ -238,7 +229,7 @@ ir::BoundKernel prepare_winograd_groups(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_narrow(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const cpu::ConvShape shape = shape_of(n);
+  const cpu::ConvShape shape = conv_shape(n);
   const tensor::Tensor& w = *n.value(1);
   const auto slab = pack_slab(init.packs);
   const auto weights = pack_once<NarrowWeights>(init.packs, w, "narrow_f32", [&] {
@@ -263,7 +254,7 @@ ir::BoundKernel prepare_narrow(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_grouped(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const cpu::ConvShape shape = shape_of(n);
+  const cpu::ConvShape shape = conv_shape(n);
   const tensor::Tensor& w = *n.value(1);
   // Strides and dilation determine which taps are packed together.
   const std::string format =
@@ -292,16 +283,17 @@ ir::BoundKernel prepare_grouped(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const cpu::ConvShape shape = shape_of(n);
+  const cpu::ConvShape shape = conv_shape(n);
   const tensor::Tensor& w = *n.value(1);
-  const cpu::ImageLayout layout = reads_nchw(n) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
-  const std::string format = base::concat("conv_f32 g", shape.groups, reads_nchw(n) ? " nchw" : "");
+  const cpu::ImageLayout layout = conv_reads_nchw(n.attrs) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
+  const std::string format =
+      base::concat("conv_f32 g", shape.groups, conv_reads_nchw(n.attrs) ? " nchw" : "");
   const auto slab = pack_slab(init.packs);
-  const auto packed = pack_once<Packed>(init.packs, w, format, [&] {
+  const auto packed = pack_once<ImplicitWeights>(init.packs, w, format, [&] {
     const PackMemory memory(slab, cpu::packed_conv_bytes(shape));
     const cpu::PackedConv conv =
         cpu::pack_conv(shape, w.data<float>().data(), memory.data.get(), cpu::best_isa(), layout);
-    return std::make_shared<Packed>(Packed{memory, conv});
+    return std::make_shared<ImplicitWeights>(ImplicitWeights{memory, conv});
   });
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.unread_inputs = 1u << 1};
@@ -330,7 +322,7 @@ std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
       {.name = "winograd_groups", .refuse = refuse_winograd_groups, .prepare = prepare_winograd_groups},
       {.name = "narrow", .refuse = refuse_narrow, .prepare = prepare_narrow},
       {.name = "grouped", .refuse = refuse_grouped, .prepare = prepare_grouped},
-      {.name = "implicit_gemm", .refuse = refuse, .prepare = prepare_implicit}};
+      {.name = "implicit_gemm", .refuse = refuse_packed, .prepare = prepare_implicit}};
   for (auto& more : {conv_depth_kernels(), conv_nhwc_live_kernels()})
     all.insert(all.end(), more.begin(), more.end());
   return all;

@@ -14,8 +14,6 @@ using tensor::Shape;
 
 namespace {
 
-bool reads_nchw(const ir::Attrs& attrs) { return attrs.get_string("input_layout", "nhwc") == "nchw"; }
-
 std::vector<ir::AttrSpec> grad_attrs(std::vector<ir::AttrSpec> more) {
   std::vector<ir::AttrSpec> attrs = window_attrs();
   attrs.push_back({"group", "int", "channels fall into this many independent groups"});
@@ -42,7 +40,7 @@ std::vector<tensor::TensorType> infer_w(const ir::NodeView& n) {
   const size_t rank = x.rank();
   base::require(rank >= 3 && rank <= 5 && dy.rank() == rank && kernel.size() == rank - 2,
                 "conv_nhwc_grad_w of ", x.to_string(), " and ", dy.to_string());
-  const int64_t channels = x[reads_nchw(n.attrs) ? 1 : rank - 1].value();
+  const int64_t channels = x[conv_reads_nchw(n.attrs) ? 1 : rank - 1].value();
   base::require(group >= 1 && channels % group == 0, "conv_nhwc_grad_w: ", channels, " channels in ", group,
                 " groups");
   std::vector<Dim> dw{dy[rank - 1], Dim(channels / group)};
@@ -68,7 +66,8 @@ std::vector<ValueId> expand_w(ir::Graph& graph, const ir::Node& node) {
   ir::Attrs attrs = node.attrs;
   attrs.erase("input_layout");
   const std::vector<int64_t> to_first = channels_first(graph.type(node.in[1]).shape.rank());
-  const ValueId x = reads_nchw(node.attrs) ? node.in[0] : transposed(graph, node.in[0], to_first, node.from);
+  const ValueId x =
+      conv_reads_nchw(node.attrs) ? node.in[0] : transposed(graph, node.in[0], to_first, node.from);
   const ValueId dy = transposed(graph, node.in[1], to_first, node.from);
   std::vector<ValueId> out{graph.add1(table().need("conv_grad_w"), {x, dy}, attrs, node.from)};
   if (node.out.size() > 1) {
@@ -84,7 +83,7 @@ std::vector<ValueId> expand_w(ir::Graph& graph, const ir::Node& node) {
 
 /// Gradients if only bias and residual follow the sum; dy is the gradient of that sum.
 Gradients linear_gradients(GradBuilder& g, ValueId dy) {
-  const bool nchw = reads_nchw(g.attrs());
+  const bool nchw = conv_reads_nchw(g.attrs());
   const Dims x = g.dims(g.in(0)), w = g.dims(g.in(1));
   const Dims spatial = nchw ? Dims(x.begin() + 2, x.end()) : Dims(x.begin() + 1, x.end() - 1);
   const Dims kernel(w.begin() + 2, w.end());

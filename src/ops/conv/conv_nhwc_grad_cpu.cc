@@ -28,7 +28,7 @@ ConvShape shape_x(const ir::NodeView& n) {
 ConvShape shape_w(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.out_dims(0)); }
 
 ImageLayout layout_of(const ir::NodeView& n) {
-  return conv_reads_nchw(n) ? ImageLayout::nchw : ImageLayout::nhwc;
+  return conv_reads_nchw(n.attrs) ? ImageLayout::nchw : ImageLayout::nhwc;
 }
 
 ir::Refusal refuse_x(const ir::NodeView& n) {

@@ -2,6 +2,7 @@
 // double.
 #include <cstring>
 
+#include "ops/conv/against_double.h"
 #include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 
@@ -41,29 +42,11 @@ ir::Attrs attrs_of(const Layer& l) {
           {"group", l.group}};
 }
 
-Tensor wide(const Tensor& t) {
-  Tensor out = Tensor::empty(DType::f64, t.dims());
-  const std::vector<double> values = t.to_doubles();
-  std::copy(values.begin(), values.end(), out.mutable_data<double>().begin());
-  return out;
-}
-
-/// The largest difference, relative to the largest expected value.
-double worst(const Tensor& got, const Tensor& want) {
-  const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
-  double difference = 0, largest = 1e-30;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference = std::max(difference, std::abs(a[i] - b[i]));
-    largest = std::max(largest, std::abs(b[i]));
-  }
-  return difference / largest;
-}
-
 /// Every accepting kernel stays close to double, and gives the same bits for 1 to 4 threads. At least one
 /// must accept.
 void expect_close(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in) {
   std::vector<Tensor> exact;
-  for (const Tensor& t : in) exact.push_back(wide(t));
+  for (const Tensor& t : in) exact.push_back(testing::in_double(t));
   const Tensor want = testing::run(op, exact, attrs)[0];
   const auto first = tests::run_kernels(op, attrs, in, 1, {0, 1}, 1);
   EXPECT_FALSE(first.empty()) << op;
@@ -73,7 +56,7 @@ void expect_close(const std::string& op, const ir::Attrs& attrs, const std::vect
     for (size_t k = 0; k < results.size(); ++k) {
       SCOPED_TRACE(op + " " + results[k].kernel + ", threads " + std::to_string(threads));
       ASSERT_EQ(results[k].out[0].dims(), want.dims());
-      EXPECT_LT(worst(results[k].out[0], want), 5e-6);
+      EXPECT_LT(testing::largest_difference(results[k].out[0], want), 5e-6);
       EXPECT_EQ(std::memcmp(results[k].out[0].raw(), first[k].out[0].raw(),
                             static_cast<size_t>(want.elements()) * sizeof(float)),
                 0);
@@ -109,14 +92,15 @@ TEST(ConvNhwcGrad, LinesSumTheGradientToo) {
     const int64_t oh = (l.h + 2 * l.pad - l.k) / l.stride + 1, ow = (l.w + 2 * l.pad - l.k) / l.stride + 1;
     const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1);
     const Tensor dy = tests::random_tensor({l.n, oh, ow, l.oc}, 3);
-    const std::vector<Tensor> want = testing::run("conv_nhwc_grad_w", {wide(x), wide(dy)}, attrs, 2);
+    const std::vector<Tensor> want =
+        testing::run("conv_nhwc_grad_w", {testing::in_double(x), testing::in_double(dy)}, attrs, 2);
     const Tensor alone = tests::run_kernels("conv_nhwc_grad_w", attrs, {x, dy}, 1, {0, 1}, 1)[0].out[0];
     for (const int threads : {1, 2, 4}) {
       const auto got = tests::run_kernels("conv_nhwc_grad_w", attrs, {x, dy}, 2, {0, 1}, threads);
       ASSERT_EQ(got.size(), 1u);
       EXPECT_EQ(got[0].kernel, "lines");
-      EXPECT_LT(worst(got[0].out[0], want[0]), 5e-6);
-      EXPECT_LT(worst(got[0].out[1], want[1]), 5e-6);
+      EXPECT_LT(testing::largest_difference(got[0].out[0], want[0]), 5e-6);
+      EXPECT_LT(testing::largest_difference(got[0].out[1], want[1]), 5e-6);
       EXPECT_EQ(std::memcmp(got[0].out[0].raw(), alone.raw(), static_cast<size_t>(alone.elements()) * 4), 0);
     }
   }
@@ -140,8 +124,9 @@ TEST(ConvNhwcGrad, HalfPrecisionRunsThroughTheFastKernels) {
   for (const auto& [op, in] : cases) {
     const auto got = tests::run_kernels(op, attrs, in, 1, {0, 1});
     ASSERT_FALSE(got.empty()) << op;
-    const Tensor want = testing::run(op, {wide(in[0]), wide(in[1])}, attrs)[0];
-    for (const auto& result : got) EXPECT_LT(worst(result.out[0], want), 4e-3) << op << " " << result.kernel;
+    const Tensor want = testing::run(op, {testing::in_double(in[0]), testing::in_double(in[1])}, attrs)[0];
+    for (const auto& result : got)
+      EXPECT_LT(testing::largest_difference(result.out[0], want), 4e-3) << op << " " << result.kernel;
   }
 }
 

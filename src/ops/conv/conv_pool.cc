@@ -18,7 +18,7 @@ constexpr const char* kWindow =
     "; windows are 2 x 2 of stride 2, the place of a maximum is 0 to 3 or 4 for none";
 
 /// Images may be cut; all other dimensions stay whole.
-ir::CutRule images_cut(const ir::NodeView& n, const std::vector<size_t>& in, size_t outs, std::string sums) {
+ir::CutRule pooled_cut(const ir::NodeView& n, const std::vector<size_t>& in, size_t outs, std::string sums) {
   CutNotation notation(n);
   for (size_t i : in) notation.in(i, "n...");
   for (size_t i = 0; i < outs; ++i) notation.out(i, "n...");
@@ -34,7 +34,7 @@ ir::Cost cost_of(const ir::NodeView& n, const PooledConv& c) {
   return cost;
 }
 
-std::vector<TensorType> infer(const ir::NodeView& n) {
+std::vector<TensorType> infer_conv_pool(const ir::NodeView& n) {
   base::require(n.in[0].shape.rank() == 4 && n.in[1].shape.rank() == 4, "conv_pool_nhwc of ",
                 n.in[0].shape.to_string(), " and ", n.in[1].shape.to_string());
   const PooledConv c = pooled_conv(n);
@@ -59,12 +59,12 @@ ir::OpSchema conv_pool_nhwc_schema() {
       .doc = std::string("maximum over windows of activation(conv(x, w) + bias), and its place; x [n,h,w,c], "
                          "w [oc,c,kh,kw] -> p, which [n,oh/2,ow/2,oc]") +
              kWindow,
-      .cut = [](const ir::NodeView& n) { return images_cut(n, {0}, 2, ""); },
+      .cut = [](const ir::NodeView& n) { return pooled_cut(n, {0}, 2, ""); },
       .min_in = 2,
       .max_in = 3,
       .max_out = 2,
       .attrs = std::move(attrs),
-      .infer = infer,
+      .infer = infer_conv_pool,
       .cost = [](const ir::NodeView& n) { return cost_of(n, pooled_conv(n)); },
       .why_no_grad = "made after gradients are taken"};
 }
@@ -79,7 +79,7 @@ ir::OpSchema conv_pool_nhwc_grad_schema() {
              kWindow,
       .cut =
           [](const ir::NodeView& n) {
-            return images_cut(n, {0, 1, 2}, 1, "n");
+            return pooled_cut(n, {0, 1, 2}, 1, "n");
           },
       .min_in = 4,
       .max_in = 4,

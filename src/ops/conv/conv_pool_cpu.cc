@@ -15,7 +15,7 @@ namespace {
 
 constexpr cpu::WinogradTile kTile = cpu::WinogradTile::four;
 
-cpu::ConvShape shape_of(const ir::NodeView& n, const PooledConv& c) {
+cpu::ConvShape pooled_shape(const ir::NodeView& n, const PooledConv& c) {
   return conv_shape(n.attrs, {c.x[0], c.x[1], c.x[2], c.x[3]}, c.w);
 }
 
@@ -38,7 +38,7 @@ ir::Refusal refuse_weights(const PooledConv& c) {
 }
 
 /// Refuses if fewer than `results` results are asked for, or if a present operand of `floats` is not f32.
-ir::Refusal refuse_types(const ir::NodeView& n, std::initializer_list<size_t> floats, size_t results) {
+ir::Refusal refuse_pooled_types(const ir::NodeView& n, std::initializer_list<size_t> floats, size_t results) {
   if (n.out.size() < results) return base::concat(n.out.size(), " results of ", results);
   for (const size_t i : floats) {
     if (i >= n.in.size() || !n.present(i)) continue;
@@ -47,8 +47,8 @@ ir::Refusal refuse_types(const ir::NodeView& n, std::initializer_list<size_t> fl
   return refuse_empty(n);
 }
 
-ir::Refusal refuse(const ir::NodeView& n) {
-  if (const auto why = refuse_types(n, {0, 1, 2}, 1)) return why;
+ir::Refusal refuse_pooled(const ir::NodeView& n) {
+  if (const auto why = refuse_pooled_types(n, {0, 1, 2}, 1)) return why;
   if (n.out[0].shape.rank() != 4) return "nobody asks for the maxima";
   const PooledConv conv = pooled_conv(n);
   if (const auto why = refuse_weights(conv)) return why;
@@ -56,12 +56,12 @@ ir::Refusal refuse(const ir::NodeView& n) {
     return base::concat("bias ", n.in[2].shape.to_string(), " of ", conv.w[0], " channels");
   const ActivationKind kind = activation_of(n.attrs).kind;
   if (kind != ActivationKind::none && kind != ActivationKind::relu) return "activation is not a rectifier";
-  const cpu::ConvShape s = shape_of(n, conv);
+  const cpu::ConvShape s = pooled_shape(n, conv);
   return refuse_shape(s, n.out_dims(0), {s.out_h(), s.out_w()});
 }
 
 ir::Refusal refuse_grad(const ir::NodeView& n) {
-  if (const auto why = refuse_types(n, {0, 1, 3}, 3)) return why;
+  if (const auto why = refuse_pooled_types(n, {0, 1, 3}, 3)) return why;
   if (const auto why = refuse_dtype(n, 2, {tensor::DType::u8})) return why;
   const PooledConv conv = pooled_conv_of_grad(n);
   if (const auto why = refuse_weights(conv)) return why;
@@ -70,15 +70,15 @@ ir::Refusal refuse_grad(const ir::NodeView& n) {
     if (!n.in[i].shape.is_static() || n.in_dims(i) != windows)
       return base::concat("operand ", i, " is ", n.in[i].shape.to_string(), ", not of the windows");
   }
-  const cpu::ConvShape s = shape_of(n, conv);
+  const cpu::ConvShape s = pooled_shape(n, conv);
   if (const auto why = refuse_shape(s, n.in_dims(1), {s.out_h(), s.out_w()})) return why;
   if (const auto why = refuse_shape(s, n.in_dims(1), {s.h, s.w})) return why;
   if (!cpu::conv_grad_x_winograd_fits(s)) return "padding is above 2";
   return std::nullopt;
 }
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_of(init.node, pooled_conv(init.node));
+ir::BoundKernel prepare_pooled(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = pooled_shape(init.node, pooled_conv(init.node));
   const int64_t packed =
       align_up(static_cast<int64_t>(cpu::winograd_view_bytes(cpu::forward_view(shape, nullptr), kTile)));
   const size_t operands = init.node.in.size();
@@ -102,7 +102,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 
 /// dw comes first: afterwards x is read only at places where dx is written, so dx may take x's memory.
 ir::BoundKernel prepare_grad(const ir::KernelInit& init) {
-  const cpu::ConvShape shape = shape_of(init.node, pooled_conv_of_grad(init.node));
+  const cpu::ConvShape shape = pooled_shape(init.node, pooled_conv_of_grad(init.node));
   const bool rectified = init.node.attrs.get_int("rectified", 0) != 0;
   ir::BoundKernel bound;
   bound.workspace_bytes = static_cast<int64_t>(std::max(
@@ -127,7 +127,7 @@ ir::BoundKernel prepare_grad(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> conv_pool_nhwc_cpu_kernels() {
-  return {{.name = "winograd", .refuse = refuse, .prepare = prepare}};
+  return {{.name = "winograd", .refuse = refuse_pooled, .prepare = prepare_pooled}};
 }
 std::vector<ir::Kernel> conv_pool_nhwc_grad_cpu_kernels() {
   return {{.name = "winograd", .refuse = refuse_grad, .prepare = prepare_grad, .may_overwrite = 1}};

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "ops/conv/against_double.h"
 #include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 
@@ -13,7 +14,7 @@ using tensor::DType;
 using tensor::Tensor;
 using Ints = std::vector<int64_t>;
 
-struct Layer {
+struct PooledLayer {
   int64_t n, h, w, c, oc, pad;
   int64_t oh() const { return h + 2 * pad - 2; }
   int64_t ow() const { return w + 2 * pad - 2; }
@@ -23,17 +24,17 @@ struct Layer {
 
 /// Odd extents, every padding, channels that do not fill vectors, the layer of an MNIST network, many tiles
 /// with few sums.
-std::vector<Layer> layers() {
+std::vector<PooledLayer> pooled_layers() {
   return {{2, 10, 12, 16, 16, 0}, {2, 9, 11, 17, 37, 1},   {1, 7, 6, 20, 24, 2},  {3, 26, 26, 32, 64, 0},
           {1, 15, 8, 64, 48, 1},  {2, 13, 10, 130, 16, 2}, {3, 98, 97, 32, 16, 0}};
 }
 
-ir::Attrs attrs_of(const Layer& l) {
+ir::Attrs pooled_attrs(const PooledLayer& l) {
   return {{"pads", Ints{l.pad, l.pad, l.pad, l.pad}}, {"kernel_shape", Ints{3, 3}}};
 }
 
 /// The image that has the values of windows at their places and zeros elsewhere.
-Tensor spread(const Layer& l, const Tensor& p, const Tensor& which) {
+Tensor spread(const PooledLayer& l, const Tensor& p, const Tensor& which) {
   Tensor image = Tensor::zeros(DType::f32, l.image());
   const Dims d = p.dims();
   const auto value = p.data<float>();
@@ -54,7 +55,7 @@ Tensor spread(const Layer& l, const Tensor& p, const Tensor& which) {
 }
 
 /// Maxima of an image and their places: the first of equal values, the last NaN; 4 if none is above zero.
-std::pair<Tensor, Tensor> maxima(const Layer& l, const Tensor& y, bool rectified) {
+std::pair<Tensor, Tensor> maxima(const PooledLayer& l, const Tensor& y, bool rectified) {
   Tensor p = Tensor::empty(DType::f32, l.windows()), which = Tensor::empty(DType::u8, l.windows());
   const Dims d = p.dims();
   size_t at = 0;
@@ -113,23 +114,13 @@ Tensor plain(const std::string& op, const std::string& kernel, const ir::Attrs& 
   return in[0];
 }
 
-double worst(const Tensor& got, const Tensor& want) {
-  const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
-  double difference = 0, largest = 1e-30;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference = std::max(difference, std::abs(a[i] - b[i]));
-    largest = std::max(largest, std::abs(b[i]));
-  }
-  return difference / largest;
-}
-
 TEST(ConvPool, IsTheMaximumOfTheConvolution) {
-  for (const Layer& l : layers()) {
+  for (const PooledLayer& l : pooled_layers()) {
     SCOPED_TRACE(base::concat(l.h, "x", l.w, " c ", l.c, " oc ", l.oc, " pad ", l.pad));
     const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1), b = tests::random_tensor({l.oc}, 3);
     const Tensor w = tests::random_tensor({l.oc, l.c, 3, 3}, 2, 0.1f);
     for (const std::string activation : {"none", "relu"}) {
-      ir::Attrs attrs = attrs_of(l);
+      ir::Attrs attrs = pooled_attrs(l);
       attrs.set("activation", activation);
       const auto [p, which] =
           maxima(l, plain("conv_nhwc", "winograd_live", attrs, {x, w, b}), activation == "relu");
@@ -144,11 +135,11 @@ TEST(ConvPool, IsTheMaximumOfTheConvolution) {
 TEST(ConvPool, MaximaAreWrittenAlone) {
   constexpr size_t kGuard = 4096;
   constexpr float kUntouched = 77;
-  for (const Layer& l : layers()) {
+  for (const PooledLayer& l : pooled_layers()) {
     SCOPED_TRACE(base::concat(l.h, "x", l.w, " c ", l.c, " oc ", l.oc, " pad ", l.pad));
     const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1);
     const Tensor w = tests::random_tensor({l.oc, l.c, 3, 3}, 2, 0.1f);
-    const ir::Attrs attrs = attrs_of(l);
+    const ir::Attrs attrs = pooled_attrs(l);
     const Tensor want = only_kernel("conv_pool_nhwc", attrs, {x, w}, 2)[0];
     const ir::OpDef& def = table().need("conv_pool_nhwc");
     for (const size_t results : {1, 2}) {
@@ -199,11 +190,11 @@ TEST(ConvPool, OperandsThatContradictEachOtherAreRefused) {
 }
 
 TEST(ConvPool, NotANumberIsAMaximumWithoutGradientBehindARectifier) {
-  const Layer l{1, 6, 6, 16, 16, 0};
+  const PooledLayer l{1, 6, 6, 16, 16, 0};
   Tensor x = tests::random_tensor({1, 6, 6, 16}, 1);
   x.mutable_data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   const Tensor w = tests::random_tensor({16, 16, 3, 3}, 2);
-  ir::Attrs attrs = attrs_of(l);
+  ir::Attrs attrs = pooled_attrs(l);
   attrs.set("activation", std::string("relu"));
   const auto got = only_kernel("conv_pool_nhwc", attrs, {x, w}, 2);
   EXPECT_TRUE(std::isnan(got[0].data<float>()[0]));
@@ -211,35 +202,35 @@ TEST(ConvPool, NotANumberIsAMaximumWithoutGradientBehindARectifier) {
 }
 
 TEST(ConvPool, GradientsAreThoseOfTheImageBetween) {
-  for (const Layer& l : layers()) {
+  for (const PooledLayer& l : pooled_layers()) {
     SCOPED_TRACE(base::concat(l.h, "x", l.w, " c ", l.c, " oc ", l.oc, " pad ", l.pad));
     const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1), dp = tests::random_tensor(l.windows(), 4);
     const Tensor w = tests::random_tensor({l.oc, l.c, 3, 3}, 2, 0.1f);
     const Tensor which = tests::random_bytes<uint8_t>(l.windows(), 5, 0, 4);
     const Tensor dy = spread(l, dp, which);
-    ir::Attrs to_x = attrs_of(l);
+    ir::Attrs to_x = pooled_attrs(l);
     to_x.set("in_shape", Ints{l.h, l.w});
     const Tensor dx = plain("conv_nhwc_grad_x", "winograd", to_x, {dy, w});
-    const std::vector<Tensor> got = only_kernel("conv_pool_nhwc_grad", attrs_of(l), {x, dp, which, w}, 3);
+    const std::vector<Tensor> got = only_kernel("conv_pool_nhwc_grad", pooled_attrs(l), {x, dp, which, w}, 3);
     EXPECT_TRUE(same_bits(got[0], dx));
-    EXPECT_TRUE(same_bits(got[1], plain("conv_nhwc_grad_w", "winograd", attrs_of(l), {x, dy})));
+    EXPECT_TRUE(same_bits(got[1], plain("conv_nhwc_grad_w", "winograd", pooled_attrs(l), {x, dy})));
     const Tensor db =
         testing::run("reduce_sum", {dy, testing::ints({0, 1, 2})}, {{"keepdims", int64_t{0}}})[0];
-    EXPECT_LT(worst(got[2], db), 2e-6);
-    ir::Attrs rectified = attrs_of(l);
+    EXPECT_LT(testing::largest_difference(got[2], db), 2e-6);
+    ir::Attrs rectified = pooled_attrs(l);
     rectified.set("rectified", int64_t{1});
     const std::vector<Tensor> gated = only_kernel("conv_pool_nhwc_grad", rectified, {x, dp, which, w}, 3);
-    EXPECT_EQ(worst(gated[0], testing::run("relu_grad", {dx, x})[0]), 0);
+    EXPECT_EQ(testing::largest_difference(gated[0], testing::run("relu_grad", {dx, x})[0]), 0);
     EXPECT_TRUE(same_bits(gated[1], got[1]));
   }
 }
 
 TEST(ConvPool, TheGradientMayTakeTheMemoryOfTheInput) {
-  const Layer l{3, 26, 26, 32, 64, 0};
+  const PooledLayer l{3, 26, 26, 32, 64, 0};
   const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1), dp = tests::random_tensor(l.windows(), 4);
   const Tensor w = tests::random_tensor({l.oc, l.c, 3, 3}, 2, 0.1f);
   const Tensor which = tests::random_bytes<uint8_t>(l.windows(), 5, 0, 4);
-  ir::Attrs attrs = attrs_of(l);
+  ir::Attrs attrs = pooled_attrs(l);
   attrs.set("rectified", int64_t{1});
   const std::vector<Tensor> want = only_kernel("conv_pool_nhwc_grad", attrs, {x, dp, which, w}, 3);
   const ir::OpDef& def = table().need("conv_pool_nhwc_grad");

@@ -10,10 +10,6 @@
 
 namespace trireme::ops {
 
-inline bool conv_reads_nchw(const ir::NodeView& n) {
-  return n.attrs.get_string("input_layout", "nhwc") == "nchw";
-}
-
 /// Extents of the activations of a convolution.
 struct ConvExtents {
   int64_t n, h, w, c;
@@ -60,7 +56,7 @@ inline ConvExtents channels_last_extents(const tensor::Dims& x) {
 /// Operand x, which lies channels-first under input_layout "nchw".
 inline ConvExtents conv_extents(const ir::NodeView& n) {
   tensor::Dims x = n.in_dims(0);
-  if (conv_reads_nchw(n)) std::rotate(x.begin() + 1, x.begin() + 2, x.end());
+  if (conv_reads_nchw(n.attrs)) std::rotate(x.begin() + 1, x.begin() + 2, x.end());
   return channels_last_extents(x);
 }
 
@@ -74,7 +70,7 @@ struct FoldedConv {
 
 inline std::optional<FoldedConv> folded_conv(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(0), w = n.in_dims(1), y = n.out_dims(0);
-  if (x.size() != 5 || conv_reads_nchw(n)) return std::nullopt;
+  if (x.size() != 5 || conv_reads_nchw(n.attrs)) return std::nullopt;
   const Window window = make_window(n.attrs, {w[2], w[3], w[4]}, {x[1], x[2], x[3]});
   const auto moves_nothing = [](const WindowAxis& a) {
     return a.kernel == 1 && a.stride == 1 && a.pad_begin == 0 && a.pad_end == 0;

@@ -55,7 +55,7 @@ void transpose_plane(const TransposePlan& p, const T* x, const T* w, int64_t tas
   }
 }
 
-ir::BoundKernel prepare_transpose(const ir::KernelInit& init) {
+ir::BoundKernel prepare_transpose_reference(const ir::KernelInit& init) {
   const Dims x = init.node.in_dims(0), w = init.node.in_dims(1);
   const int64_t group = init.node.attrs.get_int("group", 1);
   const TransposePlan plan{
@@ -166,7 +166,7 @@ ir::BoundKernel prepare_deform(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> conv_transpose_cpu_kernels() {
-  return faster({conv_transpose_phases()}, float_reference(prepare_transpose));
+  return faster({conv_transpose_phases()}, float_reference(prepare_transpose_reference));
 }
 
 std::vector<ir::Kernel> deform_conv_cpu_kernels() {

@@ -48,7 +48,7 @@ Transposed describe(const ir::NodeView& n) {
   return t;
 }
 
-ir::Refusal refuse(const ir::NodeView& n) {
+ir::Refusal refuse_phases(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
   if (const auto why = refuse_dtype(n, 1, {tensor::DType::f32})) return why;
   if (const auto why = refuse_empty(n)) return why;
@@ -66,17 +66,18 @@ ir::Refusal refuse(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-struct Packed {
+struct PackedTaps {
   PackMemory memory;
 };
 
 /// Packs the weights [c, oc / group, kd, kh, kw] for each tap in depth.
-std::shared_ptr<const Packed> pack(const Transposed& t, const tensor::Tensor& w, base::SharedCache& packs) {
+std::shared_ptr<const PackedTaps> pack(const Transposed& t, const tensor::Tensor& w,
+                                       base::SharedCache& packs) {
   const cpu::ConvShape& s = t.slice;
   const std::string format = base::concat("transposed_f32 g", s.groups, " s", s.stride_h, "x", s.stride_w,
                                           " p", s.pad_top, "x", s.pad_left, " y", s.h, "x", s.w);
   const auto slab = pack_slab(packs);
-  return pack_once<Packed>(packs, w, format, [&] {
+  return pack_once<PackedTaps>(packs, w, format, [&] {
     const PackMemory memory(slab, static_cast<size_t>(t.depth.kernel * t.tap_bytes()));
     const int64_t points = int64_t{s.kh} * s.kw, pairs = s.oc * (s.c / s.groups);
     std::vector<float> tap(static_cast<size_t>(pairs * points));
@@ -86,7 +87,7 @@ std::shared_ptr<const Packed> pack(const Transposed& t, const tensor::Tensor& w,
                     tap.data() + i * points);
       cpu::pack_phases(s, tap.data(), memory.data.get() + k * t.tap_bytes());
     }
-    return std::make_shared<Packed>(Packed{memory});
+    return std::make_shared<PackedTaps>(PackedTaps{memory});
   });
 }
 
@@ -148,14 +149,14 @@ struct Parts {
   int64_t x, y, other, products;
 };
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
+ir::BoundKernel prepare_phases(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const Transposed t = describe(n);
   const Parts parts{align_up(t.batch * t.depth.in * t.x_slice() * 4),
                     align_up(t.batch * t.depth.out * t.y_slice() * 4),
                     t.is_flat() ? 0 : align_up(t.y_slice() * 4),
                     static_cast<int64_t>(cpu::conv_grad_x_phases_bytes(t.slice, init.threads))};
-  const std::shared_ptr<const Packed> packed = n.value(1) ? pack(t, *n.value(1), init.packs) : nullptr;
+  const std::shared_ptr<const PackedTaps> packed = n.value(1) ? pack(t, *n.value(1), init.packs) : nullptr;
   const size_t operands = n.in.size();
   ir::BoundKernel bound{.workspace_bytes = parts.x + parts.y + parts.other + parts.products};
   if (n.value(1) != nullptr) bound.unread_inputs = 1u << 1;
@@ -186,6 +187,8 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 
 }  // namespace
 
-ir::Kernel conv_transpose_phases() { return {.name = "phases", .refuse = refuse, .prepare = prepare}; }
+ir::Kernel conv_transpose_phases() {
+  return {.name = "phases", .refuse = refuse_phases, .prepare = prepare_phases};
+}
 
 }  // namespace trireme::ops

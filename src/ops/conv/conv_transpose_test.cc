@@ -3,6 +3,7 @@
 #include <cstring>
 #include <random>
 
+#include "ops/conv/against_double.h"
 #include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 
@@ -12,35 +13,27 @@ namespace {
 using tensor::Tensor;
 using Ints = std::vector<int64_t>;
 
-struct Case {
+struct TransposeCase {
   int64_t n, h, w, c, oc, kh, kw, stride_h, stride_w, pad, extra, group;
   bool biased;
 };
 
-ir::Attrs attrs_of(const Case& c) {
+ir::Attrs transpose_attrs(const TransposeCase& c) {
   return {{"strides", Ints{c.stride_h, c.stride_w}},
           {"pads", Ints{c.pad, c.pad, c.pad, c.pad}},
           {"output_padding", Ints{c.extra, 0}},
           {"group", c.group}};
 }
 
-std::vector<Tensor> operands(const Case& c) {
+std::vector<Tensor> transpose_operands(const TransposeCase& c) {
   return {tests::random_tensor({c.n, c.c, c.h, c.w}, 1),
           tests::random_tensor({c.c, c.oc / c.group, c.kh, c.kw}, 2),
           c.biased ? tests::random_tensor({c.oc}, 3) : Tensor()};
 }
 
-Tensor wide(const Tensor& t) {
-  if (!t.defined()) return t;
-  Tensor out = Tensor::empty(tensor::DType::f64, t.dims());
-  const std::vector<double> values = t.to_doubles();
-  std::copy(values.begin(), values.end(), out.mutable_data<double>().begin());
-  return out;
-}
-
 /// Upsampling layers of U-Net, DCGAN and segmentation heads at small extents, and odd ones.
-std::vector<Case> cases() {
-  std::vector<Case> all = {
+std::vector<TransposeCase> transpose_cases() {
+  std::vector<TransposeCase> all = {
       {2, 7, 9, 32, 16, 2, 2, 2, 2, 0, 0, 1, true}, {1, 5, 4, 24, 40, 4, 4, 2, 2, 1, 0, 1, true},
       {3, 6, 5, 17, 9, 3, 3, 2, 2, 1, 1, 1, false}, {1, 4, 4, 21, 21, 16, 16, 8, 8, 4, 0, 21, true},
       {1, 3, 5, 8, 6, 1, 2, 3, 3, 0, 0, 1, true},   {2, 1, 1, 20, 33, 4, 4, 1, 1, 0, 0, 1, true},
@@ -50,19 +43,19 @@ std::vector<Case> cases() {
     return *(from.begin() + generator() % from.size());
   };
   while (all.size() < 80) {
-    Case c{pick({1, 2}),
-           pick({1, 2, 5, 8}),
-           pick({1, 3, 6, 9}),
-           0,
-           0,
-           pick({1, 2, 3, 4, 5}),
-           pick({1, 2, 3, 4}),
-           pick({1, 2, 3}),
-           pick({1, 2, 4}),
-           pick({0, 0, 1, 2}),
-           0,
-           pick({1, 1, 2, 3}),
-           pick({0, 1}) == 1};
+    TransposeCase c{pick({1, 2}),
+                    pick({1, 2, 5, 8}),
+                    pick({1, 3, 6, 9}),
+                    0,
+                    0,
+                    pick({1, 2, 3, 4, 5}),
+                    pick({1, 2, 3, 4}),
+                    pick({1, 2, 3}),
+                    pick({1, 2, 4}),
+                    pick({0, 0, 1, 2}),
+                    0,
+                    pick({1, 1, 2, 3}),
+                    pick({0, 1}) == 1};
     c.c = c.group * pick({1, 3, 8, 17});
     c.oc = c.group * pick({1, 2, 15, 18});
     c.extra = c.stride_h > 1 ? pick({0, 1}) : 0;
@@ -75,16 +68,16 @@ std::vector<Case> cases() {
 
 TEST(ConvTranspose, EveryKernelAgreesWithDouble) {
   int fast = 0;
-  for (const Case& c : cases()) {
-    const std::vector<Tensor> in = operands(c);
+  for (const TransposeCase& c : transpose_cases()) {
+    const std::vector<Tensor> in = transpose_operands(c);
     std::vector<Tensor> exact;
-    for (const Tensor& t : in) exact.push_back(wide(t));
-    const auto reference = tests::run_kernels("conv_transpose", attrs_of(c), exact);
+    for (const Tensor& t : in) exact.push_back(testing::in_double(t));
+    const auto reference = tests::run_kernels("conv_transpose", transpose_attrs(c), exact);
     ASSERT_FALSE(reference.empty());
     const std::vector<double> want = reference.back().out[0].to_doubles();
-    const auto first = tests::run_kernels("conv_transpose", attrs_of(c), in, 1, {}, 1);
+    const auto first = tests::run_kernels("conv_transpose", transpose_attrs(c), in, 1, {}, 1);
     for (const std::vector<size_t>& fed : {std::vector<size_t>{}, {1}}) {
-      const auto results = tests::run_kernels("conv_transpose", attrs_of(c), in, 1, fed, 3);
+      const auto results = tests::run_kernels("conv_transpose", transpose_attrs(c), in, 1, fed, 3);
       ASSERT_EQ(results.size(), first.size());
       for (size_t k = 0; k < results.size(); ++k) {
         const std::string name =
@@ -131,7 +124,7 @@ TEST(ConvTranspose, OneAndThreeAxesAgreeWithDouble) {
     const std::vector<Tensor> in{tests::random_tensor(x, 1), tests::random_tensor(w, 2),
                                  draw(0, 1) == 0 ? Tensor() : tests::random_tensor({oc}, 3)};
     std::vector<Tensor> exact;
-    for (const Tensor& t : in) exact.push_back(wide(t));
+    for (const Tensor& t : in) exact.push_back(testing::in_double(t));
     SCOPED_TRACE(base::concat(tensor::to_string(x), " by ", tensor::to_string(w), " ", attrs.to_string()));
     const auto want = tests::run_kernels("conv_transpose", attrs, exact).back().out[0].to_doubles();
     const auto alone = tests::run_kernels("conv_transpose", attrs, in, 1, {}, 1);
@@ -146,12 +139,13 @@ TEST(ConvTranspose, OneAndThreeAxesAgreeWithDouble) {
 }
 
 TEST(ConvTranspose, AnImageDoesNotDependOnItsBatchMates) {
-  const Case two = cases()[0];
-  Case one = two;
+  const TransposeCase two = transpose_cases()[0];
+  TransposeCase one = two;
   one.n = 1;
-  const std::vector<Tensor> in = operands(two), single = operands(one);  // the first image is the same
-  const auto both = tests::run_kernels("conv_transpose", attrs_of(two), in);
-  const auto alone = tests::run_kernels("conv_transpose", attrs_of(one), single);
+  const std::vector<Tensor> in = transpose_operands(two),
+                            single = transpose_operands(one);  // the first image is the same
+  const auto both = tests::run_kernels("conv_transpose", transpose_attrs(two), in);
+  const auto alone = tests::run_kernels("conv_transpose", transpose_attrs(one), single);
   ASSERT_EQ(both[0].kernel, "phases");
   EXPECT_EQ(std::memcmp(both[0].out[0].raw(), alone[0].out[0].raw(),
                         static_cast<size_t>(alone[0].out[0].elements()) * sizeof(float)),

@@ -49,8 +49,6 @@ ir::BoundKernel bind(const ir::KernelInit& init, const ConvolutionShape& shape,
 
 int at_or_none(const ir::NodeView& node, int i) { return node.present(static_cast<size_t>(i)) ? i : -1; }
 
-bool nchw_input(const ir::NodeView& node) { return node.attrs.get_string("input_layout", "nhwc") == "nchw"; }
-
 Dims spatial(const Dims& dims, bool channels_last) {
   return channels_last ? Dims(dims.begin() + 1, dims.end() - 1) : Dims(dims.begin() + 2, dims.end());
 }
@@ -77,7 +75,7 @@ ir::BoundKernel prepare_conv(const ir::KernelInit& init) {
 ir::BoundKernel prepare_conv_nhwc(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
   const ActivationSpec act = activation_of(node.attrs);
-  ConvolutionShape s = forward_shape(node, node.in_dims(0), node.in_dims(1), !nchw_input(node));
+  ConvolutionShape s = forward_shape(node, node.in_dims(0), node.in_dims(1), !conv_reads_nchw(node.attrs));
   s.y_channels_last = true;
   s.bias = node.present(2);
   s.residual = node.present(3);
@@ -96,7 +94,7 @@ ir::BoundKernel prepare_nhwc_grad_x(const ir::KernelInit& init) {
 
 ir::BoundKernel prepare_nhwc_grad_w(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
-  ConvolutionShape s = forward_shape(node, node.in_dims(0), node.out_dims(0), !nchw_input(node));
+  ConvolutionShape s = forward_shape(node, node.in_dims(0), node.out_dims(0), !conv_reads_nchw(node.attrs));
   s.kind = ConvolutionKind::weights;
   s.y_channels_last = true;
   return bind(init, s, {.x = 0, .y = 1});
@@ -127,14 +125,14 @@ ir::BoundKernel prepare_transpose(const ir::KernelInit& init) {
   return bind(init, s, {.w = 1, .y = 0, .bias = at_or_none(node, 2)});
 }
 
-ir::Refusal refuse_types(const ir::NodeView& node) {
+ir::Refusal refuse_convolution(const ir::NodeView& node) {
   if (node.in[0].shape.rank() > 5) return "more than three spatial axes";
   if (node.out.size() > 1) return "does not sum dy";
   return refuse_products(node);
 }
 
 ir::Kernel kernel(PrepareFn prepare) {
-  return {.name = "convolution", .refuse = refuse_types, .prepare = std::move(prepare)};
+  return {.name = "convolution", .refuse = refuse_convolution, .prepare = std::move(prepare)};
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ using tensor::DType;
 using tensor::Tensor;
 using Ints = std::vector<int64_t>;
 
-class ConvCuda : public testing::TestWithParam<DType> {
+class ConvCuda : public ::testing::TestWithParam<DType> {
  protected:
   Tensor random(const Dims& dims, uint32_t seed) const {
     return tests::rounded_to(GetParam(), tests::random_tensor(dims, seed));
@@ -20,24 +20,24 @@ class ConvCuda : public testing::TestWithParam<DType> {
     tests::expect_as_cpu(trial);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Types, ConvCuda, testing::Values(DType::f32, DType::f16, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, ConvCuda, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
 /// A window over two axes.
-struct Case {
+struct WindowCase {
   Ints kernel, strides, dilations, pads;
   int64_t group;
   ir::Attrs attrs() const {
     return {{"strides", strides}, {"dilations", dilations}, {"pads", pads}, {"group", group}};
   }
 };
-const std::vector<Case> kCases{{{1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}, 1},
-                               {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}, 1},
-                               {{3, 2}, {2, 1}, {1, 2}, {1, 0, 0, 2}, 2},
-                               {{3, 3}, {2, 2}, {1, 1}, {0, 0, 1, 1}, 4}};
+const std::vector<WindowCase> kWindows{{{1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}, 1},
+                                       {{3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}, 1},
+                                       {{3, 2}, {2, 1}, {1, 2}, {1, 0, 0, 2}, 2},
+                                       {{3, 3}, {2, 2}, {1, 1}, {0, 0, 1, 1}, 4}};
 
 TEST_P(ConvCuda, ForwardInBothLayouts) {
-  for (const Case& c : kCases) {
+  for (const WindowCase& c : kWindows) {
     const Dims w{8, 4 / c.group, c.kernel[0], c.kernel[1]};
     expect_as_cpu(
         {.op = "conv", .in = {random({2, 4, 7, 6}, 1), random(w, 2), random({8}, 3)}, .attrs = c.attrs()});
@@ -72,7 +72,7 @@ TEST_P(ConvCuda, FinishesWithResidualAndActivation) {
 }
 
 TEST_P(ConvCuda, Gradients) {
-  for (const Case& c : kCases) {
+  for (const WindowCase& c : kWindows) {
     const Dims w{8, 4 / c.group, c.kernel[0], c.kernel[1]};
     base::ThreadPool pool(1);
     const Dims y = evaluate(table().need("conv_nhwc"), c.attrs(),

@@ -7,14 +7,14 @@ namespace {
 
 using namespace testing;  // NOLINT: the tests' own vocabulary
 
-struct Case {
+struct DeformCase {
   tensor::Dims x, w;
   int64_t oh, ow, group = 1, offset_group = 1;
   bool has_bias = true, has_mask = true;
   ir::Attrs attrs = {};
 };
 
-GradCase grad_case(const Case& c) {
+GradCase grad_case(const DeformCase& c) {
   const auto values = [](tensor::Dims dims, double low, double high, uint64_t seed) {
     return random_tensor(DType::f64, std::move(dims), low, high, seed);
   };
@@ -33,8 +33,8 @@ GradCase grad_case(const Case& c) {
           .tolerance = 1e-4};
 }
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all{
+const std::vector<DeformCase>& deform_cases() {
+  static const std::vector<DeformCase> all{
       {{1, 2, 4, 5}, {3, 2, 2, 3}, 3, 3},
       {{2, 4, 4, 4}, {2, 2, 3, 3}, 4, 4, 2, 2, true, true, {{"pads", std::vector<int64_t>{1, 1, 1, 1}}}},
       {{1, 2, 6, 5},
@@ -51,11 +51,11 @@ const std::vector<Case>& cases() {
 }
 
 TEST(DeformGrad, MatchesDifferences) {
-  for (const Case& c : cases()) expect_gradient(grad_case(c));
+  for (const DeformCase& c : deform_cases()) expect_gradient(grad_case(c));
 }
 
 TEST(DeformGrad, ExpansionComputesTheSame) {
-  for (const Case& c : cases()) {
+  for (const DeformCase& c : deform_cases()) {
     const GradCase g = grad_case(c);
     ir::Graph graph;
     std::vector<ValueId> ids;

@@ -13,39 +13,37 @@ using tensor::Shape;
 
 constexpr const char* kActivationNames[] = {"activation", "lo", "hi", "alpha", "beta"};
 
-bool has(const ir::NodeView& n, size_t i) { return i < n.in.size() && n.is_present[i]; }
-
 /// The number of channels between the pointwise convolutions is the first extent of the depthwise weights.
-std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
+std::vector<tensor::TensorType> infer_separable(const ir::NodeView& n) {
   const Shape &x = n.in[kSeparableX].shape, &w = n.in[kSeparableDepthwise].shape;
   const Shape& project = n.in[kSeparableProject].shape;
   base::require(x.rank() == 4 && w.rank() == 4 && project.rank() == 4,
                 "separable_conv_nhwc takes x and weights of rank 4, got ", x.to_string(), ", ", w.to_string(),
                 ", ", project.to_string());
-  base::require(!has(n, kSeparableExpand) || n.in[kSeparableExpand].shape.rank() == 4,
+  base::require(!n.present(kSeparableExpand) || n.in[kSeparableExpand].shape.rank() == 4,
                 "separable_conv_nhwc expands by weights of rank 4, got ",
-                has(n, kSeparableExpand) ? n.in[kSeparableExpand].shape.to_string() : "none");
-  const Dim channels = has(n, kSeparableExpand) ? n.in[kSeparableExpand].shape[0] : x[3];
+                n.present(kSeparableExpand) ? n.in[kSeparableExpand].shape.to_string() : "none");
+  const Dim channels = n.present(kSeparableExpand) ? n.in[kSeparableExpand].shape[0] : x[3];
   base::require(channels == w[0] && channels == project[1], "separable_conv_nhwc: ", channels.to_string(),
                 " channels, weights ", w.to_string(), " and ", project.to_string());
   const std::vector<Dim> out = window_out(n.attrs, {w[2].value(), w[3].value()}, {x[1], x[2]});
   return {{n.in[kSeparableX].dtype, Shape({x[0], out[0], out[1], project[0]})}};
 }
 
-ir::Cost cost(const ir::NodeView& n) {
+ir::Cost separable_cost(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(kSeparableX), w = n.in_dims(kSeparableDepthwise), y = n.out_dims(0);
   const double c = static_cast<double>(w[0]), pixels = static_cast<double>(y[0] * y[1] * y[2]);
   ir::Cost cost;
   cost.flop = 2 * pixels * c * static_cast<double>(w[2] * w[3] + y[3]);
-  if (has(n, kSeparableExpand)) cost.flop += 2 * static_cast<double>(tensor::element_count(x)) * c;
+  if (n.present(kSeparableExpand)) cost.flop += 2 * static_cast<double>(tensor::element_count(x)) * c;
   for (size_t i = 0; i < n.in.size(); ++i) {
-    if (has(n, i)) cost.bytes += static_cast<double>(tensor::element_count(n.in_dims(i)) * 4);
+    if (n.present(i)) cost.bytes += static_cast<double>(tensor::element_count(n.in_dims(i)) * 4);
   }
   cost.bytes += static_cast<double>(tensor::element_count(y) * 4);
   return cost;
 }
 
-std::vector<ir::ValueId> expand(ir::Graph& graph, const ir::Node& node) {
+std::vector<ir::ValueId> expand_separable(ir::Graph& graph, const ir::Node& node) {
   const ir::OpDef& conv = table().need("conv_nhwc");
   const auto operand = [&](size_t i) { return i < node.in.size() ? node.in[i] : ir::kNoValue; };
   ir::ValueId middle = operand(kSeparableX);
@@ -70,7 +68,7 @@ std::vector<ir::ValueId> expand(ir::Graph& graph, const ir::Node& node) {
 }
 
 /// This operator is made after a model was cut for its ranks, so channels stay whole.
-ir::CutRule images_cut(const ir::NodeView& n) {
+ir::CutRule separable_cut(const ir::NodeView& n) {
   CutNotation notation(n);
   notation.in(kSeparableX, "n...").out(0, "n...");
   if (n.in.size() > kSeparableResidual) notation.in(kSeparableResidual, "n...");
@@ -108,13 +106,13 @@ ir::OpSchema separable_conv_nhwc_schema() {
           "x "
           "[n,h,w,in], depthwise weights [c,1,kh,kw], project [out,c,1,1], expand [c,in,1,1] or absent, y "
           "[n,oh,ow,out]",
-      .cut = images_cut,
+      .cut = separable_cut,
       .min_in = 3,
       .max_in = kSeparableOperands,
       .attrs = std::move(attrs),
-      .infer = infer,
-      .expand = expand,
-      .cost = cost,
+      .infer = infer_separable,
+      .expand = expand_separable,
+      .cost = separable_cost,
       .grad = grad_by_expand()};
 }
 

@@ -11,16 +11,14 @@
 namespace trireme::ops {
 namespace {
 
-bool has(const ir::NodeView& n, size_t i) { return i < n.in.size() && n.is_present[i]; }
-
-cpu::SeparableShape shape_of(const ir::NodeView& n) {
+cpu::SeparableShape separable_shape(const ir::NodeView& n) {
   const tensor::Dims x = n.in_dims(kSeparableX), w = n.in_dims(kSeparableDepthwise);
   cpu::SeparableShape shape;
   shape.depthwise = conv_shape(n.attrs, {x[0], x[1], x[2], w[0]}, w);
   shape.depthwise.groups = w[0];
   shape.in = x[3];
   shape.out = n.in_dims(kSeparableProject)[0];
-  shape.expands = has(n, kSeparableExpand);
+  shape.expands = n.present(kSeparableExpand);
   return shape;
 }
 
@@ -33,7 +31,7 @@ ir::Refusal refuse_operands(const ir::NodeView& n) {
   wanted[kSeparableExpandBias] = {c};
   wanted[kSeparableResidual] = y;
   for (size_t i = 0; i < kSeparableOperands; ++i) {
-    if (!has(n, i)) continue;
+    if (!n.present(i)) continue;
     if (n.in[i].dtype != tensor::DType::f32 || !n.in[i].shape.is_static() || n.in_dims(i) != wanted[i])
       return base::concat("operand ", i, " is ", n.in[i].to_string(), ", not f32",
                           tensor::to_string(wanted[i]));
@@ -41,14 +39,14 @@ ir::Refusal refuse_operands(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-ir::Refusal refuse(const ir::NodeView& n) {
+ir::Refusal refuse_separable(const ir::NodeView& n) {
   if (n.in[kSeparableX].dtype != tensor::DType::f32)
     return base::concat("operand is ", tensor::name_of(n.in[kSeparableX].dtype));
   for (size_t i : {kSeparableDepthwise, kSeparableProject, kSeparableExpand}) {
-    if (has(n, i) && n.value(i) == nullptr) return "weights are not constant";
+    if (n.present(i) && n.value(i) == nullptr) return "weights are not constant";
   }
   if (const ir::Refusal reason = refuse_operands(n)) return reason;
-  const cpu::ConvShape s = shape_of(n).depthwise;
+  const cpu::ConvShape s = separable_shape(n).depthwise;
   if (const ir::Refusal reason = refuse_conv_shape(s, n.out_dims(0))) return reason;
   if (s.dilation_h != 1 || s.dilation_w != 1) return "kernel is dilated";
   if (s.kh < s.stride_h || s.kw < s.stride_w) return "strides pass over pixels";
@@ -67,7 +65,7 @@ std::shared_ptr<const tensor::Tensor> pack_taps(const ir::KernelInit& init, cons
 
 /// Packs pointwise weights [out, in, 1, 1] as the right operand of a product.
 std::shared_ptr<const PackedWeight> pack_pointwise(const ir::KernelInit& init, size_t operand) {
-  if (!has(init.node, operand)) return nullptr;
+  if (!init.node.present(operand)) return nullptr;
   const tensor::Tensor& w = *init.node.value(operand);
   const std::string format = base::concat("pointwise_f32 ", cpu::to_string(cpu::best_isa()));
   const auto slab = pack_slab(init.packs);
@@ -79,9 +77,9 @@ std::shared_ptr<const PackedWeight> pack_pointwise(const ir::KernelInit& init, s
   });
 }
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
+ir::BoundKernel prepare_separable(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
-  const cpu::SeparableShape shape = shape_of(n);
+  const cpu::SeparableShape shape = separable_shape(n);
   const auto taps = pack_taps(init, shape.depthwise);
   const auto expand = pack_pointwise(init, kSeparableExpand),
              project = pack_pointwise(init, kSeparableProject);
@@ -116,7 +114,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> separable_conv_nhwc_cpu_kernels() {
-  return {{.name = "fused_walk", .refuse = refuse, .prepare = prepare}};
+  return {{.name = "fused_walk", .refuse = refuse_separable, .prepare = prepare_separable}};
 }
 
 }  // namespace trireme::ops

@@ -20,7 +20,7 @@ int64_t entry(const ir::Attrs& attrs, std::string_view name, size_t i, int64_t f
   return list[i];
 }
 
-WindowAxis resolve(const ir::Attrs& attrs, size_t i, size_t rank, WindowAxis a) {
+WindowAxis resolve_transposed(const ir::Attrs& attrs, size_t i, size_t rank, WindowAxis a) {
   a.stride = entry(attrs, "strides", i, 1);
   a.dilation = entry(attrs, "dilations", i, 1);
   base::require(a.stride > 0 && a.dilation > 0, "stride or dilation below 1 on axis ", i);
@@ -64,7 +64,7 @@ tensor::Shape infer_conv_transpose_shape(const ir::Attrs& attrs, const tensor::S
   for (size_t i = 0; i < rank; ++i) {
     const bool known = x[i + 2].is_static() && w[i + 2].is_static();
     const WindowAxis axis{.in = known ? x[i + 2].value() : 1, .kernel = known ? w[i + 2].value() : 1};
-    out.push_back(known ? Dim(resolve(attrs, i, rank, axis).out) : Dim::unknown());
+    out.push_back(known ? Dim(resolve_transposed(attrs, i, rank, axis).out) : Dim::unknown());
   }
   return tensor::Shape(std::move(out));
 }
@@ -73,7 +73,7 @@ Window transpose_window(const ir::Attrs& attrs, const Dims& kernel, const Dims& 
   if (in.size() > 3) base::fail_unsupported("windows have at most 3 spatial axes, got ", in.size());
   Window w;
   for (size_t i = 0; i < in.size(); ++i) {
-    w.axes[3 - in.size() + i] = resolve(attrs, i, in.size(), {.in = in[i], .kernel = kernel[i]});
+    w.axes[3 - in.size() + i] = resolve_transposed(attrs, i, in.size(), {.in = in[i], .kernel = kernel[i]});
   }
   return w;
 }

@@ -153,6 +153,8 @@ std::vector<ir::AttrSpec> conv_attrs() {
   return attrs;
 }
 
+bool conv_reads_nchw(const ir::Attrs& attrs) { return attrs.get_string("input_layout", "nhwc") == "nchw"; }
+
 void require_groups(const ir::Attrs& attrs, const Dim& channels, const tensor::Shape& w) {
   const int64_t group = attrs.get_int("group", 1);
   base::require(group >= 1, "group ", group, " is below 1");

@@ -51,6 +51,9 @@ std::vector<ir::AttrSpec> window_attrs();
 /// The same with `group`, for convolutions.
 std::vector<ir::AttrSpec> conv_attrs();
 
+/// Whether x of a channels-last convolution lies channels-first: input_layout "nchw".
+bool conv_reads_nchw(const ir::Attrs& attrs);
+
 /// Throws unless `channels` of the input and weights w [oc, c / group, kernel...] fall into the attribute
 /// `group`.
 void require_groups(const ir::Attrs& attrs, const tensor::Dim& channels, const tensor::Shape& w);

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <random>
 
+#include "ops/conv/against_double.h"
 #include "ops/test_eval.h"
 #include "tests/run_kernels.h"
 
@@ -57,30 +58,12 @@ Layer random_layer(std::mt19937& random, size_t axes) {
   return l;
 }
 
-Tensor wide(const Tensor& t) {
-  if (!t.defined()) return t;
-  Tensor out = Tensor::empty(DType::f64, t.dims());
-  const std::vector<double> values = t.to_doubles();
-  std::copy(values.begin(), values.end(), out.mutable_data<double>().begin());
-  return out;
-}
-
-double worst(const Tensor& got, const Tensor& want) {
-  const std::vector<double> a = got.to_doubles(), b = want.to_doubles();
-  double difference = 0, largest = 1e-30;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference = std::max(difference, std::abs(a[i] - b[i]));
-    largest = std::max(largest, std::abs(b[i]));
-  }
-  return difference / largest;
-}
-
 /// Returns how many kernels accept the node; each must be close to double, with equal bits for 1 to 4
 /// threads.
 size_t expect_close(const std::string& op, const ir::Attrs& attrs, const std::vector<Tensor>& in,
                     const std::vector<size_t>& fed) {
   std::vector<Tensor> exact;
-  for (const Tensor& t : in) exact.push_back(wide(t));
+  for (const Tensor& t : in) exact.push_back(testing::in_double(t));
   const Tensor want = testing::run(op, exact, attrs)[0];
   const auto alone = tests::run_kernels(op, attrs, in, 1, fed, 1);
   for (const int threads : {1, 2, 4}) {
@@ -88,7 +71,7 @@ size_t expect_close(const std::string& op, const ir::Attrs& attrs, const std::ve
     for (size_t k = 0; k < results.size(); ++k) {
       SCOPED_TRACE(op + " " + results[k].kernel + ", threads " + std::to_string(threads));
       EXPECT_EQ(results[k].out[0].dims(), want.dims());
-      EXPECT_LT(worst(results[k].out[0], want), 1e-5);
+      EXPECT_LT(testing::largest_difference(results[k].out[0], want), 1e-5);
       EXPECT_EQ(std::memcmp(results[k].out[0].raw(), alone[k].out[0].raw(),
                             static_cast<size_t>(want.elements()) * sizeof(float)),
                 0);

@@ -64,7 +64,7 @@ DepthConv describe(const ir::NodeView& n) {
 ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[0].shape.rank() != 5) return "has no three spatial axes";
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
-  if (conv_reads_nchw(n)) return "reads nchw";
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
   if (folded_conv(n)) return "two axes compute it";
   if (activation_of(n.attrs).before_residual && n.present(3)) return "activates before the residual";
   const DepthConv conv = describe(n);
@@ -301,8 +301,7 @@ void run_images(const DepthPlan& plan, const DepthRun& run) {
 DepthRun depth_run(const DepthPlan& plan, const DepthWeights& weights, const ir::RunArgs& args,
                    cpu::Epilogue epilogue, size_t operands) {
   float* other = static_cast<float*>(args.workspace);
-  epilogue.bias = opt_ptr<float>(args, 2, operands);
-  epilogue.residual = opt_ptr<float>(args, 3, operands);
+  bind_epilogue(epilogue, args, operands);
   return {weights, in_ptr<float>(args, 0),       out_ptr<float>(args, 0),  epilogue,
           other,   other + plan.other_bytes / 4, cpu::pool_of(args.stream)};
 }

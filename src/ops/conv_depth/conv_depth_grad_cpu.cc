@@ -64,7 +64,7 @@ ir::Refusal refuse_common(const ir::NodeView& n) {
     if (const auto why = refuse_dtype(n, i, {tensor::DType::f32})) return why;
   }
   if (n.out.size() > 1) return "does not sum dy";
-  if (conv_reads_nchw(n)) return "reads nchw";
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
   return refuse_empty(n);
 }
 

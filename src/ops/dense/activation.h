@@ -27,6 +27,11 @@ std::vector<ir::AttrSpec> activation_attrs();
 /// product in its kernel. nullopt where that is none of the activations, or depends on what a run computes.
 std::optional<ir::Attrs> ending_of(std::string_view op, const ir::NodeView& node);
 
+/// True if the activation is a clamp, which kernels apply in registers.
+inline bool is_clamp(const ActivationSpec& s) {
+  return s.kind == ActivationKind::none || s.kind == ActivationKind::relu || s.kind == ActivationKind::clip;
+}
+
 /// The function at one point; what reference kernels use.
 double activate(const ActivationSpec& spec, double x);
 

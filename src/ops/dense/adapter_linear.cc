@@ -20,7 +20,7 @@ void need(const ir::NodeView& n, size_t i, DType type, size_t rank, const char* 
                 " of rank ", rank, ", not ", n.in[i].to_string());
 }
 
-std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
+std::vector<tensor::TensorType> infer_adapter(const ir::NodeView& n) {
   const DType type = n.in[0].dtype;
   base::require(n.in[1].dtype == type, "rows ", n.in[1].to_string(), " beside a product ",
                 n.in[0].to_string());
@@ -35,7 +35,7 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
 }
 
 /// An upper bound: every row has an adapter, and each another one while there are slots.
-ir::Cost cost(const ir::NodeView& n) {
+ir::Cost adapter_cost(const ir::NodeView& n) {
   const AdapterPlan p = plan_adapter(n);
   const double each = static_cast<double>(p.rank) * static_cast<double>(p.in + p.out);
   const double unit = static_cast<double>(tensor::bytes_of(n.in[0].dtype, 1));
@@ -46,7 +46,7 @@ ir::Cost cost(const ir::NodeView& n) {
 }
 
 /// T tokens, K the summed index, N columns. Every rank keeps all adapters and their whole rank.
-ir::CutRule cut(const ir::NodeView& n) {
+ir::CutRule adapter_cut(const ir::NodeView& n) {
   const tensor::Dims y = n.in_dims(0);
   const bool is_flat = y[y.size() - 2] == plan_adapter(n).rows;
   const std::string rows = dots(y.size() - 2) + (is_flat ? "T" : ".");
@@ -86,11 +86,11 @@ ir::OpSchema adapter_linear_schema() {
           "is where s is below 0; operands y [..., tokens, out], x [..., tokens, in], slots i32 [tokens], "
           "ranks i32 [adapters], a [adapters, rank, in], b [adapters, rank, out]",
       .is_product = true,
-      .cut = cut,
+      .cut = adapter_cut,
       .min_in = 6,
       .max_in = 6,
-      .infer = infer,
-      .cost = cost,
+      .infer = infer_adapter,
+      .cost = adapter_cost,
       .why_no_grad = "adapters serve inference; training changes the weights themselves"};
 }
 

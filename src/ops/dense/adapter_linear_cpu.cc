@@ -16,7 +16,7 @@ void keep_product(const ir::RunArgs& args, int64_t bytes) {
     std::memcpy(args.out[0], args.in[0], static_cast<size_t>(bytes));
 }
 
-cpu::AdapterRows rows_of(const AdapterPlan& p, const ir::RunArgs& args) {
+cpu::AdapterRows adapter_rows_of(const AdapterPlan& p, const ir::RunArgs& args) {
   return {.slots = in_ptr<int32_t>(args, 2),
           .ranks = in_ptr<int32_t>(args, 3),
           .rows = p.rows,
@@ -34,12 +34,12 @@ bool is_sound(const cpu::AdapterRows& call, const ir::RunArgs& args) {
   return fault == nullptr;
 }
 
-ir::BoundKernel prepare_rows(const ir::KernelInit& init) {
+ir::BoundKernel prepare_adapter_rows(const ir::KernelInit& init) {
   const AdapterPlan p = plan_adapter(init.node);
   const int64_t bytes = tensor::bytes_of(tensor::DType::f32, p.rows * p.out);
   auto run = [p, bytes](const ir::RunArgs& args) {
     keep_product(args, bytes);
-    cpu::AdapterRows call = rows_of(p, args);
+    cpu::AdapterRows call = adapter_rows_of(p, args);
     if (!is_sound(call, args)) return;
     call.x = in_ptr<float>(args, 1);
     call.a = in_ptr<float>(args, 4);
@@ -66,12 +66,12 @@ void add_row(const AdapterPlan& p, const ir::RunArgs& args, int64_t row) {
   }
 }
 
-ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
+ir::BoundKernel prepare_adapter_reference(const ir::KernelInit& init) {
   const AdapterPlan p = plan_adapter(init.node);
   const tensor::DType type = init.node.in[0].dtype;
   return {[p, type](const ir::RunArgs& args) {
     keep_product(args, tensor::bytes_of(type, p.rows * p.out));
-    if (!is_sound(rows_of(p, args), args)) return;
+    if (!is_sound(adapter_rows_of(p, args), args)) return;
     visit_float(type, [&](auto zero) {
       for (int64_t row = 0; row < p.rows; ++row) add_row<decltype(zero)>(p, args, row);
     });
@@ -87,12 +87,12 @@ std::vector<ir::Kernel> adapter_linear_cpu_kernels() {
                  if (auto why = refuse_empty(node)) return why;
                  return refuse_dtype(node, 0, {tensor::DType::f32});
                },
-           .prepare = prepare_rows,
+           .prepare = prepare_adapter_rows,
            .may_overwrite = 1},
           {.name = "reference",
            .is_reference = true,
            .refuse = refuse_non_float,
-           .prepare = prepare_reference,
+           .prepare = prepare_adapter_reference,
            .may_overwrite = 1}};
 }
 

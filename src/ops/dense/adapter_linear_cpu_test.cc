@@ -38,7 +38,7 @@ struct Adapters {
   }
 };
 
-std::vector<double> naive(const Adapters& w, const Tensor& y, const Tensor& x, const Tensor& slots) {
+std::vector<double> naive_adapters(const Adapters& w, const Tensor& y, const Tensor& x, const Tensor& slots) {
   std::vector<double> sum = y.to_doubles();
   const auto rows = x.to_doubles(), a = w.a.to_doubles(), b = w.b.to_doubles();
   const auto at = slots.to_ints(), ranks = w.ranks.to_ints();
@@ -79,14 +79,15 @@ TEST(AdapterLinear, MatchesNaiveLoops) {
       const auto results = tests::run_kernels("adapter_linear", {}, w.operands(y, x, slots));
       ASSERT_EQ(results.size(), 2u);
       for (const auto& r : results)
-        tests::expect_close(r.out[0], naive(w, y, x, slots), 2e-5, 2e-5, r.kernel + " " + level.name);
+        tests::expect_close(r.out[0], naive_adapters(w, y, x, slots), 2e-5, 2e-5,
+                            r.kernel + " " + level.name);
     }
   }
   cpu::simd_unforce();
 }
 
 /// The result of the first kernel.
-Tensor run(const Adapters& w, const Tensor& y, const Tensor& x, const Tensor& slots, int threads) {
+Tensor run_adapters(const Adapters& w, const Tensor& y, const Tensor& x, const Tensor& slots, int threads) {
   return tests::run_kernels("adapter_linear", {}, w.operands(y, x, slots), 1, {}, threads).at(0).out[0];
 }
 
@@ -95,14 +96,14 @@ TEST(AdapterLinear, RowsDoNotDependOnMatesOrThreads) {
   const int64_t rows = 61;
   const Tensor y = tests::random_tensor({1, rows, w.out}, 3), x = tests::random_tensor({1, rows, w.in}, 4);
   const std::vector<int32_t> list = random_slots(static_cast<size_t>(rows), 9);
-  const Tensor together = run(w, y, x, slots_of(list), 3);
-  EXPECT_TRUE(run(w, y, x, slots_of(list), 1).same_as(together));
+  const Tensor together = run_adapters(w, y, x, slots_of(list), 3);
+  EXPECT_TRUE(run_adapters(w, y, x, slots_of(list), 1).same_as(together));
   const auto row_of = [](const Tensor& t, int64_t row) {
     return t.reshaped({t.dims()[1], t.dims()[2]}).rows(row, row + 1).reshaped({1, 1, t.dims()[2]});
   };
   for (int64_t row = 0; row < rows; ++row) {
     const int32_t slot = list[static_cast<size_t>(row)];
-    const Tensor alone = run(w, row_of(y, row), row_of(x, row), slots_of({slot}), 1);
+    const Tensor alone = run_adapters(w, row_of(y, row), row_of(x, row), slots_of({slot}), 1);
     ASSERT_TRUE(alone.same_as(row_of(together, row))) << "row " << row << " of slot " << slot;
     const bool adds = slot >= 0 && w.ranks.to_ints()[static_cast<size_t>(slot)] > 0;
     ASSERT_NE(row_of(together, row).same_as(row_of(y, row)), adds) << "row " << row << " of slot " << slot;

@@ -12,8 +12,6 @@ using tensor::Dim;
 using tensor::Dims;
 using tensor::Shape;
 
-bool flag(const ir::Attrs& attrs, std::string_view name) { return attrs.get_int(name, 0) != 0; }
-
 /// The shape with its last two axes exchanged if `swap`.
 Shape oriented(const Shape& s, bool swap) {
   if (!swap || !s.has_rank()) return s;
@@ -22,17 +20,17 @@ Shape oriented(const Shape& s, bool swap) {
   return Shape(std::move(dims));
 }
 
-std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
+std::vector<tensor::TensorType> infer_batched_gemm(const ir::NodeView& n) {
   const Shape &a = n.in[0].shape, &b = n.in[1].shape;
   base::require((!a.has_rank() || a.rank() >= 2) && (!b.has_rank() || b.rank() >= 2),
                 "batched_gemm takes matrices, got ", a.to_string(), " and ", b.to_string());
   return {{n.in[0].dtype,
-           infer_matmul(oriented(a, flag(n.attrs, "transA")), oriented(b, flag(n.attrs, "transB")))}};
+           infer_matmul(oriented(a, is_set(n.attrs, "transA")), oriented(b, is_set(n.attrs, "transB")))}};
 }
 
-std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
+std::vector<ir::ValueId> expand_batched_gemm(ir::Graph& g, const ir::Node& node) {
   auto operand = [&](size_t i, std::string_view name) {
-    if (!flag(node.attrs, name)) return node.in[i];
+    if (!is_set(node.attrs, name)) return node.in[i];
     std::vector<int64_t> perm(g.type(node.in[i]).shape.rank());
     for (size_t d = 0; d < perm.size(); ++d) perm[d] = static_cast<int64_t>(d);
     std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
@@ -41,8 +39,8 @@ std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
   return {g.add1(table().need("matmul"), {operand(0, "transA"), operand(1, "transB")})};
 }
 
-Gradients grad(GradBuilder& g) {
-  const bool ta = flag(g.attrs(), "transA"), tb = flag(g.attrs(), "transB");
+Gradients batched_gemm_gradients(GradBuilder& g) {
+  const bool ta = is_set(g.attrs(), "transA"), tb = is_set(g.attrs(), "transB");
   const BatchedProduct d = product_gradients(g, {g.in(0), g.in(1), g.grad(), ta, tb});
   return {g.to_operand(d.a, 0), g.to_operand(d.b, 1)};
 }
@@ -64,8 +62,8 @@ BatchedProduct product_gradients(GradBuilder& g, const ProductNode& p) {
 }
 
 MatmulShape batched_gemm_shape(const ir::NodeView& node) {
-  const Dims a = oriented(node.in[0].shape, flag(node.attrs, "transA")).to_dims();
-  const Dims b = oriented(node.in[1].shape, flag(node.attrs, "transB")).to_dims();
+  const Dims a = oriented(node.in[0].shape, is_set(node.attrs, "transA")).to_dims();
+  const Dims b = oriented(node.in[1].shape, is_set(node.attrs, "transB")).to_dims();
   return matmul_shape(a, b);
 }
 
@@ -79,8 +77,8 @@ ir::OpSchema batched_gemm_schema() {
       .min_in = 2,
       .max_in = 2,
       .attrs = {{"transA", "int", "a is [..., k, m]"}, {"transB", "int", "b is [..., n, k]"}},
-      .infer = infer,
-      .expand = expand,
+      .infer = infer_batched_gemm,
+      .expand = expand_batched_gemm,
       .cost =
           [](const ir::NodeView& n) {
             ir::Cost cost = matmul_cost(n, 0, 1);
@@ -88,7 +86,7 @@ ir::OpSchema batched_gemm_schema() {
             cost.flop = 2 * k * static_cast<double>(n.out[0].shape.elements().value_or(0));
             return cost;
           },
-      .grad = rule(grad)};
+      .grad = rule(batched_gemm_gradients)};
 }
 
 }  // namespace trireme::ops

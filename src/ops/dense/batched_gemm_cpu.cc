@@ -8,13 +8,13 @@
 namespace trireme::ops {
 namespace {
 
-struct Plan {
+struct BatchedPlan {
   MatmulShape shape;
   int64_t a_row, a_k, b_k, b_col;  // strides after transposition
 };
 
-Plan plan_of(const ir::NodeView& node) {
-  Plan p{.shape = batched_gemm_shape(node)};
+BatchedPlan batched_plan(const ir::NodeView& node) {
+  BatchedPlan p{.shape = batched_gemm_shape(node)};
   const bool ta = node.attrs.get_int("transA", 0) != 0, tb = node.attrs.get_int("transB", 0) != 0;
   p.a_row = ta ? 1 : p.shape.k;
   p.a_k = ta ? p.shape.m : 1;
@@ -24,7 +24,7 @@ Plan plan_of(const ir::NodeView& node) {
 }
 
 template <class T>
-void reference_row(const Plan& p, const ir::RunArgs& args, int64_t row) {
+void batched_reference_row(const BatchedPlan& p, const ir::RunArgs& args, int64_t row) {
   const MatmulShape& s = p.shape;
   const size_t batch = static_cast<size_t>(row / s.m);
   const T* a = in_ptr<T>(args, 0) + s.a_offset[batch] + row % s.m * p.a_row;
@@ -37,25 +37,25 @@ void reference_row(const Plan& p, const ir::RunArgs& args, int64_t row) {
   }
 }
 
-ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
-  const Plan plan = plan_of(init.node);
+ir::BoundKernel prepare_batched_reference(const ir::KernelInit& init) {
+  const BatchedPlan plan = batched_plan(init.node);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     return ir::BoundKernel{[plan](const ir::RunArgs& args) {
       cpu::pool_of(args.stream).run(plan.shape.batches() * plan.shape.m, [&](int64_t row) {
-        reference_row<decltype(t)>(plan, args, row);
+        batched_reference_row<decltype(t)>(plan, args, row);
       });
     }};
   });
 }
 
-ir::Refusal refuse_batches(const ir::NodeView& node) {
+ir::Refusal refuse_batched_blocks(const ir::NodeView& node) {
   if (auto why = refuse_blocks(node)) return why;
   if (!batch_strides(batched_gemm_shape(node))) return "the batch broadcast does not reduce to two strides";
   return std::nullopt;
 }
 
-ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
-  const Plan p = plan_of(init.node);
+ir::BoundKernel prepare_batched_blocks(const ir::KernelInit& init) {
+  const BatchedPlan p = batched_plan(init.node);
   cpu::BlockProduct product{.m = p.shape.m, .k = p.shape.k, .n = p.shape.n};
   const bool ta = init.node.attrs.get_int("transA", 0) != 0, tb = init.node.attrs.get_int("transB", 0) != 0;
   product.a = {nullptr, ta ? p.a_k : p.a_row, ta};
@@ -68,8 +68,9 @@ ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<ir::Kernel> batched_gemm_cpu_kernels() {
-  const ir::Kernel blocks{.name = "gemm_blocks", .refuse = refuse_batches, .prepare = prepare_blocks};
-  return faster({blocks}, float_reference(prepare_reference));
+  const ir::Kernel blocks{
+      .name = "gemm_blocks", .refuse = refuse_batched_blocks, .prepare = prepare_batched_blocks};
+  return faster({blocks}, float_reference(prepare_batched_reference));
 }
 
 }  // namespace trireme::ops

@@ -17,8 +17,6 @@ cuda::GemmShape typed(const ir::NodeView& node, int64_t m, int64_t n, int64_t k)
   return {.m = m, .n = n, .k = k, .in = type, .in_b = type, .out = type};
 }
 
-bool flag(const ir::NodeView& node, std::string_view name) { return node.attrs.get_int(name, 0) != 0; }
-
 /// If b is one matrix, the rows of all batches form one product.
 MatmulShape matmul_batches(const ir::NodeView& node) {
   const Dims a = node.in_dims(0), b = node.in_dims(1);
@@ -35,8 +33,8 @@ ir::Refusal refuse_batches(const ir::NodeView& node, const MatmulShape& s) {
 
 ir::BoundKernel bind_batches(const ir::KernelInit& init, const MatmulShape& s) {
   cuda::GemmShape shape = typed(init.node, s.m, s.n, s.k);
-  shape.transpose_a = flag(init.node, "transA");
-  shape.transpose_b = flag(init.node, "transB");
+  shape.transpose_a = is_set(init.node.attrs, "transA");
+  shape.transpose_b = is_set(init.node.attrs, "transB");
   if (s.batches() == 0) {
     shape.outer = 0;
   } else {
@@ -64,9 +62,9 @@ ir::BoundKernel prepare_gemm_op(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
   const Dims y = node.out_dims(0);
   cuda::GemmShape shape =
-      typed(node, y[0], y[1], flag(node, "transA") ? node.in_dims(0)[0] : node.in_dims(0)[1]);
-  shape.transpose_a = flag(node, "transA");
-  shape.transpose_b = flag(node, "transB");
+      typed(node, y[0], y[1], is_set(node.attrs, "transA") ? node.in_dims(0)[0] : node.in_dims(0)[1]);
+  shape.transpose_a = is_set(node.attrs, "transA");
+  shape.transpose_b = is_set(node.attrs, "transB");
   shape.alpha = static_cast<float>(node.attrs.get_float("alpha", 1));
   if (!node.present(2)) return bind_gemm(init, shape, {});
   const auto strides = broadcast_strides(node.in_dims(2), 2);
@@ -87,7 +85,7 @@ ir::BoundKernel prepare_linear(const ir::KernelInit& init) {
   const Dims x = node.in_dims(0), y = node.out_dims(0);
   const ActivationSpec act = activation_of(node.attrs);
   cuda::GemmShape shape = typed(node, product(x, 0, x.size() - 1), y.back(), x.back());
-  shape.transpose_b = flag(node, "transposed");
+  shape.transpose_b = is_set(node.attrs, "transposed");
   shape.finish.bias = node.present(2);
   shape.finish.residual = node.present(3);
   shape.finish.residual_row = shape.n;

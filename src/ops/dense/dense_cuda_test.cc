@@ -13,7 +13,7 @@ using tensor::DType;
 using tensor::Tensor;
 using tests::random_tensor;
 
-class DenseCuda : public testing::TestWithParam<DType> {
+class DenseCuda : public ::testing::TestWithParam<DType> {
  protected:
   Tensor random(const tensor::Dims& dims, uint32_t seed) const {
     return tests::rounded_to(GetParam(), random_tensor(dims, seed));
@@ -23,7 +23,7 @@ class DenseCuda : public testing::TestWithParam<DType> {
     return tests::expect_as_cpu(trial, may_refuse);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Types, DenseCuda, testing::Values(DType::f32, DType::f16, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, DenseCuda, ::testing::Values(DType::f32, DType::f16, DType::bf16),
                          [](const auto& at) { return std::string(name_of(at.param)); });
 
 TEST_P(DenseCuda, MatmulOfMatricesVectorsAndBatches) {

@@ -4,6 +4,7 @@
 
 #include "ops/cut.h"
 #include "ops/dense/activation.h"
+#include "ops/dense/matmul_shape.h"
 
 namespace trireme::ops {
 namespace {
@@ -23,8 +24,6 @@ std::string batch(const tensor::Shape& operand, const tensor::Shape& y, size_t l
   }
   return out;
 }
-
-bool flag(const ir::NodeView& n, const char* name) { return n.attrs.get_int(name, 0) != 0; }
 
 }  // namespace
 
@@ -69,8 +68,8 @@ ir::CutRule matmul_cut(const ir::NodeView& n) {
   const tensor::Shape &a = n.in[0].shape, &b = n.in[1].shape, &y = n.out[0].shape;
   const size_t matrix = (a.rank() > 1 ? 1u : 0u) + (b.rank() > 1 ? 1u : 0u);
   const size_t lead = y.rank() - matrix;
-  const std::string left = a.rank() < 2 ? "K" : flag(n, "transA") ? "KM" : "MK";
-  const std::string right = b.rank() < 2 ? "K" : flag(n, "transB") ? "NK" : "KN";
+  const std::string left = a.rank() < 2 ? "K" : is_set(n.attrs, "transA") ? "KM" : "MK";
+  const std::string right = b.rank() < 2 ? "K" : is_set(n.attrs, "transB") ? "NK" : "KN";
   ir::CutRule rule{.notation = batch(a, y, lead) + left + "," + batch(b, y, lead) + right,
                    .sums = "K",
                    .linear = {0b01, 0b10},
@@ -93,7 +92,8 @@ ir::CutRule matmul_cut(const ir::NodeView& n) {
 ir::CutRule gemm_cut(const ir::NodeView& n) {
   const bool has_c = n.present(2);
   ir::CutRule rule{.sums = "K", .linear = {0b101, 0b110}, .added = 0b100, .uneven = "MNK"};
-  rule.notation = std::string(flag(n, "transA") ? "KM," : "MK,") + (flag(n, "transB") ? "NK" : "KN");
+  rule.notation =
+      std::string(is_set(n.attrs, "transA") ? "KM," : "MK,") + (is_set(n.attrs, "transB") ? "NK" : "KN");
   if (n.in.size() > 2) {
     rule.notation += ',';
     const size_t rank = has_c ? n.in[2].shape.rank() : 0;

@@ -4,6 +4,7 @@
 #include "backend/cpu/tiles/dense_epilogue.h"
 #include "backend/cpu/dense/gemm_f32.h"
 #include "ops/dense/activation.h"
+#include "ops/kernel_forms.h"
 #include "ops/pack_memory.h"
 #include "tensor/joined.h"
 
@@ -21,9 +22,10 @@ inline cpu::Epilogue epilogue_of(const ActivationSpec& s) {
   return e;
 }
 
-/// True if the activation is a clamp, which every dense kernel applies in registers.
-inline bool is_clamp(const ActivationSpec& s) {
-  return s.kind == ActivationKind::none || s.kind == ActivationKind::relu || s.kind == ActivationKind::clip;
+/// Adds the pointers of a node with `operands` operands: operand 2 is the bias, operand 3 the residual.
+inline void bind_epilogue(cpu::Epilogue& e, const ir::RunArgs& args, size_t operands) {
+  e.bias = opt_ptr<float>(args, 2, operands);
+  e.residual = opt_ptr<float>(args, 3, operands);
 }
 
 /// A packed weight and the memory it looks at.

@@ -11,7 +11,7 @@ namespace {
 using tensor::Dim;
 using tensor::Shape;
 
-std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
+std::vector<tensor::TensorType> infer_linear(const ir::NodeView& n) {
   const Shape &x = n.in[0].shape, &w = n.in[1].shape;
   activation_of(n.attrs);
   if (!x.has_rank() || !w.has_rank()) return {{n.in[0].dtype, Shape::unknown_rank()}};
@@ -35,7 +35,7 @@ std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
   return {{n.in[0].dtype, y}, {n.in[0].dtype, y}};
 }
 
-std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
+std::vector<ir::ValueId> expand_linear(ir::Graph& g, const ir::Node& node) {
   ir::ValueId w = node.in[1];
   if (node.attrs.get_int("transposed", 0) != 0) {
     w = g.add1(table().need("transpose"), {w}, {{"perm", std::vector<int64_t>{1, 0}}});
@@ -50,7 +50,7 @@ std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
   return {expand_finish(g, z, is_inside ? ir::kNoValue : operand(3), act), z};
 }
 
-ir::Cost cost(const ir::NodeView& n) {
+ir::Cost linear_cost(const ir::NodeView& n) {
   ir::Cost c;
   for (size_t i = 0; i < n.in.size(); ++i)
     c.bytes += n.present(i) ? static_cast<double>(tensor::bytes_of(n.in[i])) : 0;
@@ -62,8 +62,7 @@ ir::Cost cost(const ir::NodeView& n) {
 
 /// Whether the derivative follows from the result: act'(z) = act'(act(z)).
 bool derivative_from_result(const ActivationSpec& s) {
-  using K = ActivationKind;
-  return s.kind == K::relu || (s.kind == K::leaky && s.alpha > 0);
+  return s.kind == ActivationKind::relu || (s.kind == ActivationKind::leaky && s.alpha > 0);
 }
 
 /// The attributes that the products of the gradient share with the forward product.
@@ -95,7 +94,7 @@ ValueId summed_gradient(GradBuilder& g, const ActivationSpec& act, bool residual
   return g.add(argument_gradient(g, act, residual_inside), g.grad(1));
 }
 
-Gradients grad(GradBuilder& g) {
+Gradients linear_gradients(GradBuilder& g) {
   const ActivationSpec act = activation_of(g.attrs());
   const bool residual_inside = g.has(3) && !act.before_residual;
   const ValueId dz = summed_gradient(g, act, residual_inside);
@@ -127,10 +126,10 @@ ir::OpSchema linear_schema() {
           .max_in = 4,
           .max_out = 2,
           .attrs = std::move(attrs),
-          .infer = infer,
-          .expand = expand,
-          .cost = cost,
-          .grad = rule(grad)};
+          .infer = infer_linear,
+          .expand = expand_linear,
+          .cost = linear_cost,
+          .grad = rule(linear_gradients)};
 }
 
 }  // namespace trireme::ops

@@ -19,7 +19,7 @@ struct LinearPlan {
   ActivationSpec activation;
 };
 
-LinearPlan plan_of(const ir::NodeView& node) {
+LinearPlan linear_plan(const ir::NodeView& node) {
   const Dims x = node.in_dims(0), y = node.out_dims(0);
   return {product(x, 0, x.size() - 1),
           x.back(),
@@ -44,7 +44,7 @@ ir::Refusal refuse_packed(const ir::NodeView& node) {
 }
 
 ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
-  const LinearPlan p = plan_of(init.node);
+  const LinearPlan p = linear_plan(init.node);
   ir::BoundKernel bound{
       .workspace_bytes = static_cast<int64_t>(cpu::gemm_workspace_bytes(p.m, p.k, p.n, init.threads)),
       .unread_inputs = 1u << 1};
@@ -56,16 +56,15 @@ ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
     cpu::GemmArgs call = gemm;
     call.a = in_ptr<float>(args, 0);
     call.c = out_ptr<float>(args, 0);
-    call.epilogue.bias = opt_ptr<float>(args, 2, count);
-    call.epilogue.residual = opt_ptr<float>(args, 3, count);
+    bind_epilogue(call.epilogue, args, count);
     cpu::gemm(call, args.workspace, cpu::pool_of(args.stream));
   };
   return bound;
 }
 
 /// Packs weights that change every step block by block inside the run.
-ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
-  const LinearPlan p = plan_of(init.node);
+ir::BoundKernel prepare_linear_blocks(const ir::KernelInit& init) {
+  const LinearPlan p = linear_plan(init.node);
   const cpu::BlockProduct product{.m = p.m,
                                   .k = p.k,
                                   .n = p.n,
@@ -86,7 +85,7 @@ tensor::Tensor content_of(const tensor::Tensor& weight, int threads) {
 }
 
 ir::BoundKernel prepare_bf16(const ir::KernelInit& init) {
-  const LinearPlan p = plan_of(init.node);
+  const LinearPlan p = linear_plan(init.node);
   cpu::Bf16Product product{.m = p.m,
                            .k = p.k,
                            .n = p.n,
@@ -127,7 +126,7 @@ auto with_one_result(ir::Refusal (*rest)(const ir::NodeView&)) {
 }
 
 template <class T>
-void reference_row(const LinearPlan& p, const ir::RunArgs& args, int64_t row) {
+void linear_reference_row(const LinearPlan& p, const ir::RunArgs& args, int64_t row) {
   const T *x = in_ptr<T>(args, 0) + row * p.k, *w = in_ptr<T>(args, 1);
   const T *bias = opt_ptr<T>(args, 2, p.operands), *residual = opt_ptr<T>(args, 3, p.operands);
   T* y = out_ptr<T>(args, 0) + row * p.n;
@@ -142,12 +141,12 @@ void reference_row(const LinearPlan& p, const ir::RunArgs& args, int64_t row) {
   }
 }
 
-ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
-  const LinearPlan plan = plan_of(init.node);
+ir::BoundKernel prepare_linear_reference(const ir::KernelInit& init) {
+  const LinearPlan plan = linear_plan(init.node);
   return visit_float(init.node.in[0].dtype, [&](auto t) {
     return ir::BoundKernel{[plan](const ir::RunArgs& args) {
       cpu::pool_of(args.stream).run(plan.m, [&](int64_t row) {
-        reference_row<decltype(t)>(plan, args, row);
+        linear_reference_row<decltype(t)>(plan, args, row);
       });
     }};
   });
@@ -158,12 +157,12 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
 std::vector<ir::Kernel> linear_cpu_kernels() {
   const ir::Kernel packed{.name = "packed_gemm", .refuse = refuse_packed, .prepare = prepare_packed};
   const ir::Kernel blocks{
-      .name = "gemm_blocks", .refuse = with_one_result(refuse_blocks), .prepare = prepare_blocks};
+      .name = "gemm_blocks", .refuse = with_one_result(refuse_blocks), .prepare = prepare_linear_blocks};
   const ir::Kernel bf16{.name = "gemm_bf16",
                         .refuse = with_one_result(refuse_bf16),
                         .prepare = prepare_bf16,
                         .packs_source = 0b10};
-  return with_bf16(faster({packed, blocks}, float_reference(prepare_reference)), bf16);
+  return with_bf16(faster({packed, blocks}, float_reference(prepare_linear_reference)), bf16);
 }
 
 }  // namespace trireme::ops

@@ -11,8 +11,8 @@ using tensor::Tensor;
 using tests::random_tensor;
 
 /// Appends to y the product of a [m, k] and b [k, n], each read from its offset.
-void naive(const std::vector<double>& a, const std::vector<double>& b, std::array<size_t, 2> at,
-           std::array<int64_t, 3> mkn, std::vector<double>& y) {
+void append_naive_product(const std::vector<double>& a, const std::vector<double>& b,
+                          std::array<size_t, 2> at, std::array<int64_t, 3> mkn, std::vector<double>& y) {
   const auto [a_at, b_at] = at;
   const auto [m, k, n] = mkn;
   for (int64_t i = 0; i < m; ++i) {
@@ -30,7 +30,7 @@ TEST(Matmul, PackedBatchedAndReferenceAgreeWithNaiveLoops) {
     const auto [m, k, n] = mkn;
     const Tensor a = random_tensor({m, k}, 1), b = random_tensor({k, n}, 2);
     std::vector<double> want;
-    naive(a.to_doubles(), b.to_doubles(), {0, 0}, mkn, want);
+    append_naive_product(a.to_doubles(), b.to_doubles(), {0, 0}, mkn, want);
     const auto results = tests::run_kernels("matmul", {}, {a, b}, 1, {0});
     ASSERT_EQ(results.size(), 3u);
     for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-5, 1e-4, r.kernel);
@@ -41,7 +41,7 @@ TEST(Matmul, BatchesBroadcastOnBothSides) {
   const Tensor a = random_tensor({2, 1, 3, 4, 5}, 1), b = random_tensor({3, 5, 6}, 2);
   const auto av = a.to_doubles(), bv = b.to_doubles();
   std::vector<double> want;
-  for (size_t i = 0; i < 6; ++i) naive(av, bv, {i * 20, i % 3 * 30}, {4, 5, 6}, want);
+  for (size_t i = 0; i < 6; ++i) append_naive_product(av, bv, {i * 20, i % 3 * 30}, {4, 5, 6}, want);
   const auto results = tests::run_kernels("matmul", {}, {a, b}, 1, {0, 1});
   ASSERT_GE(results.size(), 2u);
   for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-5, 1e-5, r.kernel);

@@ -2,11 +2,15 @@
 // matrices.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "ir/schema.h"
 
 namespace trireme::ops {
+
+/// Whether the attribute `name`, as transA, turns an operand.
+inline bool is_set(const ir::Attrs& attrs, std::string_view name) { return attrs.get_int(name, 0) != 0; }
 
 /// [..., m, k] times [..., k, n]; offsets are in elements, one entry per batch.
 struct MatmulShape {

@@ -23,7 +23,7 @@ std::string text_of(const ir::NodeView& n, size_t i) { return n.present(i) ? n.i
 
 bool is_gated(const ir::Attrs& attrs) { return attrs.get_int("gated", 0) != 0; }
 
-std::vector<TensorType> infer(const ir::NodeView& n) {
+std::vector<TensorType> infer_row_linear(const ir::NodeView& n) {
   const size_t count = weights_of(n.in.size());
   base::require(count >= 1, "row_linear without weights");
   std::vector<TensorType> out;
@@ -98,9 +98,11 @@ class Expansion {
   ir::Node node_;  // a copy: the graph grows
 };
 
-std::vector<ValueId> expand(ir::Graph& graph, const ir::Node& node) { return Expansion(graph, node).run(); }
+std::vector<ValueId> expand_row_linear(ir::Graph& graph, const ir::Node& node) {
+  return Expansion(graph, node).run();
+}
 
-ir::Cost cost(const ir::NodeView& n) {
+ir::Cost row_linear_cost(const ir::NodeView& n) {
   const RowLinearPlan p = plan_row_linear(n);
   ir::Cost c;
   for (size_t i = 0; i < n.in.size(); ++i)
@@ -168,9 +170,9 @@ ir::OpSchema row_linear_schema() {
       .max_in = kRlWeights + 3 * kRlPerWeight,
       .max_out = 3,
       .attrs = std::move(attrs),
-      .infer = infer,
-      .expand = expand,
-      .cost = cost,
+      .infer = infer_row_linear,
+      .expand = expand_row_linear,
+      .cost = row_linear_cost,
       .why_no_grad = "made for steps of inference, behind differentiation"};
 }
 

@@ -66,7 +66,6 @@ Gradients extreme_rule(GradBuilder& g) {
   return out;
 }
 
-constexpr std::string_view kBoolean = "boolean result";
 constexpr std::string_view kInteger = "integer operands";
 
 }  // namespace

@@ -14,7 +14,7 @@ ScaleRounding rounding_of(const ir::Attrs& attrs) {
   return mode == "up" ? ScaleRounding::up : mode == "down" ? ScaleRounding::down : ScaleRounding::nearest;
 }
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
+ir::BoundKernel prepare_cast(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
   const CastRule rule{node.in[0].dtype, node.out[0].dtype, node.attrs.get_int("saturate", 1) != 0,
                       rounding_of(node.attrs)};
@@ -31,7 +31,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
 
 std::vector<ir::Kernel> cast_cpu_kernels() {
   ir::Kernel k{.name = "reference", .is_reference = true};
-  k.prepare = prepare;
+  k.prepare = prepare_cast;
   // The vector kernel refuses 8-bit floats: its code for NaN of f8e5m2 differs from ONNX's test cases.
   ir::Kernel fast{.name = "vector"};
   fast.refuse = [](const ir::NodeView& n) -> ir::Refusal {

@@ -65,6 +65,8 @@ const std::vector<ElementwiseRow>& variadic_rows();
 const std::vector<ElementwiseRow>& unary_grad_rows();
 
 inline constexpr const char* kSecondDerivative = "a backward op: second derivatives are not taken";
+/// Why rows of tensor/elementwise_rows.inc with boolean results have no gradient.
+inline constexpr std::string_view kBoolean = "boolean result";
 inline Gradient no_gradient(std::string_view why) { return {.why_none = why}; }
 
 inline Gradient by_rule(std::vector<std::optional<ir::ValueId>> (*rule)(GradBuilder&),

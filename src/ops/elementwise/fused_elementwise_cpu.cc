@@ -19,7 +19,7 @@ cpu::FusedRef ref_of(const std::string& text) {
   }
 }
 
-cpu::FusedProgram program_of(const ir::NodeView& n) {
+cpu::FusedProgram fused_program_of(const ir::NodeView& n) {
   cpu::FusedProgram program;
   for (double c : n.attrs.get_floats("constants")) program.constants.push_back(static_cast<float>(c));
   const std::vector<double> params = n.attrs.get_floats("params");
@@ -85,7 +85,7 @@ std::optional<Split> find_split(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-ir::Refusal refuse(const ir::NodeView& n) {
+ir::Refusal refuse_fused(const ir::NodeView& n) {
   for (const auto* types : {&n.in, &n.out}) {
     for (const tensor::TensorType& t : *types) {
       if (t.dtype != tensor::DType::f32) return base::concat("an operand or result is ", name_of(t.dtype));
@@ -98,8 +98,8 @@ ir::Refusal refuse(const ir::NodeView& n) {
   return std::nullopt;
 }
 
-ir::BoundKernel prepare(const ir::KernelInit& init) {
-  const cpu::FusedProgram program = program_of(init.node);
+ir::BoundKernel prepare_fused(const ir::KernelInit& init) {
+  const cpu::FusedProgram program = fused_program_of(init.node);
   const Split split = *find_split(init.node);
   cpu::verify_fused(program, static_cast<int>(split.shapes.size()));
   return {[program, split](const ir::RunArgs& args) {
@@ -128,14 +128,14 @@ std::vector<ir::Kernel> fused_elementwise_cpu_kernels() {
   ir::Kernel in_place{.name = "vector_in_place"};
   in_place.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (!writes_last(n)) return "a result is written before the last step";
-    return refuse(n);
+    return refuse_fused(n);
   };
-  in_place.prepare = prepare;
+  in_place.prepare = prepare_fused;
   // An operand of the result's size is full, and each of its tiles is read before the result overwrites it.
   in_place.may_overwrite = (1u << kMaxFusedInputs) - 1;
   ir::Kernel k{.name = "vector"};
-  k.refuse = refuse;
-  k.prepare = prepare;
+  k.refuse = refuse_fused;
+  k.prepare = prepare_fused;
   return {in_place, k};
 }
 

@@ -71,7 +71,7 @@ struct ClampRow {
   static constexpr RowFn row = &clamp_row<T>;
 };
 
-ir::Kernel reference(std::function<ir::BoundKernel(const ir::NodeView&)> bind) {
+ir::Kernel special_reference(std::function<ir::BoundKernel(const ir::NodeView&)> bind) {
   ir::Kernel k{.name = "reference", .is_reference = true};
   k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) { return bind(init.node); };
   k.may_overwrite = 0xffffffffu;
@@ -167,13 +167,13 @@ std::vector<ir::Kernel> pow_cpu_kernels() {
     return vector_unary_kernel("pow_scalar", [exponent](const ir::Attrs&) { return exponent; }).prepare(init);
   };
   fast.may_overwrite = 1;
-  return {fast, reference([](const ir::NodeView& n) {
+  return {fast, special_reference([](const ir::NodeView& n) {
             return broadcast_run(pow_row(n.in[0].dtype, n.in[1].dtype), n, {});
           })};
 }
 
 std::vector<ir::Kernel> bit_shift_cpu_kernels() {
-  return {reference([](const ir::NodeView& n) {
+  return {special_reference([](const ir::NodeView& n) {
     return broadcast_run(bit_shift_row(n.in[0].dtype), n,
                          {n.attrs.get_string("direction", "") == "LEFT" ? 1.0 : 0.0});
   })};
@@ -191,7 +191,8 @@ std::vector<ir::Kernel> gelu_cpu_kernels() {
     };
     return k;
   };
-  return {vector_of("gelu", false), vector_of("gelu_tanh", true), reference([](const ir::NodeView& n) {
+  return {vector_of("gelu", false), vector_of("gelu_tanh", true),
+          special_reference([](const ir::NodeView& n) {
             return broadcast_run(gelu_row(n.in[0].dtype, n.attrs.get_string("approximate", "none") == "tanh"),
                                  n, {});
           })};
@@ -234,7 +235,7 @@ ir::BoundKernel bind_select(const ir::NodeView& n) {
 
 std::vector<ir::Kernel> where_cpu_kernels() {
   ir::Kernel k =
-      reference([](const ir::NodeView& n) { return broadcast_run(where_row(n.in[1].dtype), n, {}); });
+      special_reference([](const ir::NodeView& n) { return broadcast_run(where_row(n.in[1].dtype), n, {}); });
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (where_row(n.in[1].dtype) == nullptr) return no_type(n.in[1].dtype);
     return std::nullopt;
@@ -246,7 +247,8 @@ std::vector<ir::Kernel> where_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> clip_cpu_kernels() {
-  ir::Kernel k = reference([](const ir::NodeView& n) { return run_over_x(clip_row(n.in[0].dtype), n); });
+  ir::Kernel k =
+      special_reference([](const ir::NodeView& n) { return run_over_x(clip_row(n.in[0].dtype), n); });
   k.may_overwrite = 1;  // a bound is read again for every piece
   ir::Kernel fast{.name = "vector"};
   fast.refuse = [](const ir::NodeView& n) -> ir::Refusal {

@@ -12,7 +12,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool is_tanh(const ir::NodeView& n) { return n.attrs.get_string("approximate", "none") == "tanh"; }
 
-ir::Kernel reference(std::function<ir::BoundKernel(const ir::NodeView&)> bind) {
+ir::Kernel special_grad_reference(std::function<ir::BoundKernel(const ir::NodeView&)> bind) {
   ir::Kernel k{.name = "reference", .is_reference = true};
   k.refuse = [](const ir::NodeView& n) -> ir::Refusal {
     if (!tensor::is_float(n.in[0].dtype) || !has_arithmetic(n.in[0].dtype)) return no_type(n.in[0].dtype);
@@ -59,7 +59,7 @@ std::vector<ir::Kernel> gelu_grad_cpu_kernels() {
     return k;
   };
   return {vector_of("gelu_grad", false), vector_of("gelu_tanh_grad", true),
-          reference([](const ir::NodeView& n) {
+          special_grad_reference([](const ir::NodeView& n) {
             const RowFn row = is_tanh(n) ? row_for<BinaryRow<math::GeluTanhGrad>, Class::real>(n.in[0].dtype)
                                          : row_for<BinaryRow<math::GeluErfGrad>, Class::real>(n.in[0].dtype);
             return broadcast_run(row, n, {});
@@ -78,7 +78,7 @@ std::vector<ir::Kernel> clip_grad_cpu_kernels() {
     return plain(n);
   };
   return {
-      fast, reference([](const ir::NodeView& n) -> ir::BoundKernel {
+      fast, special_grad_reference([](const ir::NodeView& n) -> ir::BoundKernel {
         const RowFn row = row_for<ClipGradRow, Class::real>(n.in[0].dtype);
         const tensor::Dims dims = n.in_dims(0);
         const StridedLoop loop(dims, {dense_steps(dims), dense_steps(dims)});

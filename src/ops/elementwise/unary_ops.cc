@@ -40,7 +40,6 @@ Gradient moves_y(std::string_view formula, double flop) {
 Gradients neg_rule(GradBuilder& g) { return {g.neg(g.grad())}; }
 
 constexpr std::string_view kPiecewise = "piecewise constant: its gradient is zero wherever it exists";
-constexpr std::string_view kBoolean = "boolean result";
 
 }  // namespace
 

@@ -168,7 +168,7 @@ bool fits_vectors(const ir::NodeView& n) {
 
 namespace {
 
-cpu::UnaryParams narrow(const Params& params) {
+cpu::UnaryParams unary_params(const Params& params) {
   return {static_cast<float>(params[0]), static_cast<float>(params[1])};
 }
 
@@ -176,12 +176,12 @@ cpu::UnaryParams narrow(const Params& params) {
 
 std::optional<cpu::UnaryFunction> unary_tile_of(std::string_view name, const Params& params) {
   const auto op = cpu::unary_op_of(name);
-  return op ? std::optional(cpu::UnaryFunction{*op, narrow(params)}) : std::nullopt;
+  return op ? std::optional(cpu::UnaryFunction{*op, unary_params(params)}) : std::nullopt;
 }
 
 std::optional<cpu::GradientFunction> gradient_tile_of(std::string_view name, const Params& params) {
   const auto op = cpu::gradient_op_of(name);
-  return op ? std::optional(cpu::GradientFunction{*op, narrow(params)}) : std::nullopt;
+  return op ? std::optional(cpu::GradientFunction{*op, unary_params(params)}) : std::nullopt;
 }
 
 size_t vector_operands(std::string_view name) {

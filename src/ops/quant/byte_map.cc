@@ -8,22 +8,22 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-DType result_type(const ir::NodeView& n) {
+DType byte_map_type(const ir::NodeView& n) {
   return n.attrs.get_int("is_signed", 0) != 0 ? DType::i8 : DType::u8;
 }
 
-std::vector<tensor::TensorType> infer(const ir::NodeView& n) {
+std::vector<tensor::TensorType> infer_byte_map(const ir::NodeView& n) {
   const DType x = n.in[0].dtype;
   base::require(x == DType::u8 || x == DType::i8, "byte_map of ", name_of(x));
   const std::vector<int64_t> table = n.attrs.get_ints("table");
   base::require(table.size() == 256, "byte_map needs a table of 256 entries, found ", table.size());
   for (int64_t entry : table)
     base::require(entry >= 0 && entry < 256, "byte_map: entry ", entry, " is no byte");
-  return {{result_type(n), n.in[0].shape}};
+  return {{byte_map_type(n), n.in[0].shape}};
 }
 
 /// Gathers rows of the table by the bytes, taken as numbers from 0 to 255.
-std::vector<ir::ValueId> expand(ir::Graph& g, const ir::Node& node) {
+std::vector<ir::ValueId> expand_byte_map(ir::Graph& g, const ir::Node& node) {
   constexpr int64_t kOnnxInt64 = 7;
   const bool is_signed = node.attrs.get_int("is_signed", 0) != 0;
   Tensor table = Tensor::empty(is_signed ? DType::i8 : DType::u8, {256});
@@ -48,8 +48,8 @@ ir::OpSchema byte_map_schema() {
               "quantizations",
           .dims = "...->...",
           .attrs = {{"table", "ints", "256 bytes"}, {"is_signed", "int", "the result is i8, else u8"}},
-          .infer = infer,
-          .expand = expand,
+          .infer = infer_byte_map,
+          .expand = expand_byte_map,
           .cost =
               [](const ir::NodeView& n) {
                 return ir::Cost{.bytes = 2 * static_cast<double>(n.in[0].shape.elements().value_or(0))};

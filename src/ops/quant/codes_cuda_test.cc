@@ -9,7 +9,7 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-const std::vector<std::pair<DType, int64_t>> kTypes{
+const std::vector<std::pair<DType, int64_t>> kNumberedTypes{
     {DType::f8e4m3fn, 17}, {DType::f8e4m3fnuz, 18}, {DType::f8e5m2, 19}, {DType::f8e5m2fnuz, 20},
     {DType::u4, 21},       {DType::i4, 22},         {DType::f4e2m1, 23}, {DType::f8e8m0, 24},
     {DType::u2, 25},       {DType::i2, 26},         {DType::f32, 1},     {DType::f16, 10},
@@ -83,9 +83,9 @@ void expect_codes(const tests::DeviceTrial& trial) {
 }
 
 TEST(CodesCuda, CastsBetweenAllTypes) {
-  for (const auto& [from, from_number] : kTypes) {
+  for (const auto& [from, from_number] : kNumberedTypes) {
     const Tensor x = as_number(numbers(), from_number);
-    for (const auto& [to, to_number] : kTypes) {
+    for (const auto& [to, to_number] : kNumberedTypes) {
       // Pairs of larger types are tested elsewhere.
       const bool is_plain = tensor::bits_of(from) > 8 && tensor::bits_of(to) > 8;
       if (is_plain) continue;

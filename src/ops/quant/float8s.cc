@@ -172,7 +172,7 @@ std::vector<ir::ValueId> expand_product(ir::Graph& g, const ir::Node& given) {
   return {y};
 }
 
-ir::Cost product_cost(const ir::NodeView& n) {
+ir::Cost float8_product_cost(const ir::NodeView& n) {
   ir::Cost c;
   for (size_t i = 0; i < n.in.size(); ++i)
     c.bytes += n.present(i) ? static_cast<double>(tensor::bytes_of(n.in[i])) : 0;
@@ -195,7 +195,7 @@ ir::OpSchema product_schema() {
           .attrs = std::move(attrs),
           .infer = infer_product,
           .expand = expand_product,
-          .cost = product_cost,
+          .cost = float8_product_cost,
           .why_no_grad = kNoGrad};
 }
 

@@ -13,7 +13,7 @@ using tensor::Tensor;
 using tests::random_tensor;
 using tests::rounded_to;
 
-constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+constexpr DType kSourceTypes[] = {DType::f32, DType::f16, DType::bf16};
 
 cpu::Float8 form_of(bool e5m2) { return e5m2 ? cpu::Float8::e5m2 : cpu::Float8::e4m3fn; }
 
@@ -46,8 +46,8 @@ int code_of(double v, bool e5m2) {
   return best | (std::signbit(v) ? 0x80 : 0);
 }
 
-void expect_codes(const std::vector<double>& x, bool e5m2, const uint8_t* codes, float scale,
-                  const std::string& what) {
+void expect_float8_codes(const std::vector<double>& x, bool e5m2, const uint8_t* codes, float scale,
+                         const std::string& what) {
   const double want = scale_of(x, e5m2);
   if (std::isnan(want)) {
     EXPECT_TRUE(std::isnan(scale)) << what;
@@ -76,13 +76,14 @@ void expect_quantized(const Tensor& x, bool e5m2) {
   const std::vector<double> values = x.to_doubles();
   for (int64_t r = 0; r < count; ++r) {
     const std::vector<double> row(values.begin() + r * n, values.begin() + (r + 1) * n);
-    expect_codes(row, e5m2, codes_of(rows[0]) + r * n, rows[1].data<float>()[static_cast<size_t>(r)], "row");
+    expect_float8_codes(row, e5m2, codes_of(rows[0]) + r * n, rows[1].data<float>()[static_cast<size_t>(r)],
+                        "row");
   }
   for (int64_t c = 0; c < n; ++c) {
     std::vector<double> column;
     for (int64_t r = 0; r < count; ++r) column.push_back(values[static_cast<size_t>(r * n + c)]);
     const uint8_t* codes = codes_of(columns[0]) + c * padded;
-    expect_codes(column, e5m2, codes, columns[1].data<float>()[static_cast<size_t>(c)], "column");
+    expect_float8_codes(column, e5m2, codes, columns[1].data<float>()[static_cast<size_t>(c)], "column");
     for (int64_t r = count; r < padded; ++r) ASSERT_EQ(codes[r], 0);
   }
   EXPECT_TRUE(both[0].same_as(rows[0]));
@@ -92,7 +93,7 @@ void expect_quantized(const Tensor& x, bool e5m2) {
 }
 
 TEST(Float8, CodesAndScalesOfRowsAndColumns) {
-  for (const DType type : kTypes) {
+  for (const DType type : kSourceTypes) {
     for (const bool e5m2 : {false, true}) {
       for (const Dims& dims :
            {Dims{1, 1}, Dims{3, 16}, Dims{5, 7}, Dims{17, 33}, Dims{64, 64}, Dims{70, 130}})
@@ -194,7 +195,7 @@ TEST(Float8, ProductsOfCodesWithTheirScales) {
   for (const auto& [a5, b5] : {std::pair{false, false}, {true, false}, {false, true}}) {
     std::vector<Tensor> in = evaluated("float8_rows", {x}, 2, form_attrs(a5));
     for (const Tensor& t : evaluated("float8_rows", {w}, 2, form_attrs(b5))) in.push_back(t);
-    for (const DType type : kTypes) {
+    for (const DType type : kSourceTypes) {
       std::vector<Tensor> all = in;
       all.push_back(rounded_to(type, random_tensor({24}, 9)));
       all.push_back(rounded_to(type, random_tensor({6, 24}, 10)));

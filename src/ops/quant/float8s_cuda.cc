@@ -28,7 +28,7 @@ cuda::Float8Args with_results(cuda::Float8Args a, const ir::RunArgs& args, Float
   return a;
 }
 
-ir::Kernel quantizer(Float8Results to) {
+ir::Kernel quantizer_kernel(Float8Results to) {
   auto prepare = [to](const ir::KernelInit& init) {
     const Float8Extents e = float8_extents(init.node);
     const cuda::Float8Args fixed{.rows = e.rows, .n = e.n, .e5m2 = e.e5m2, .padded = e.padded()};
@@ -107,9 +107,9 @@ ir::BoundKernel prepare_product(const ir::KernelInit& init) {
 }  // namespace
 
 std::vector<CudaKernels> float8s_cuda_kernels() {
-  return {{"float8_rows", {quantizer(kF8Rows)}},
-          {"float8_columns", {quantizer(kF8Columns)}},
-          {"float8_both", {quantizer(kF8Both)}},
+  return {{"float8_rows", {quantizer_kernel(kF8Rows)}},
+          {"float8_columns", {quantizer_kernel(kF8Columns)}},
+          {"float8_both", {quantizer_kernel(kF8Both)}},
           {"float8_values", {values_kernel()}},
           {"float8_product", {{.name = "gemm_f8", .refuse = refuse_product, .prepare = prepare_product}}}};
 }

@@ -14,7 +14,7 @@ using tensor::Tensor;
 using tests::random_tensor;
 using tests::rounded_to;
 
-constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16};
+constexpr DType kDeviceTypes[] = {DType::f32, DType::f16, DType::bf16};
 
 /// Rows of several magnitudes: one of zeros, one with an infinity, one with a NaN, one of subnormal numbers.
 Tensor rows(const Dims& dims, uint32_t seed) {
@@ -37,7 +37,7 @@ Tensor rows(const Dims& dims, uint32_t seed) {
 TEST(Float8Cuda, CodesAndScales) {
   const std::vector<Dims> shapes{{1, 1},  {2, 16},  {0, 8},    {3, 0},     {5, 7},
                                  {17, 9}, {70, 64}, {66, 132}, {2, 3, 40}, {130, 2056}};
-  for (const DType type : kTypes) {
+  for (const DType type : kDeviceTypes) {
     for (const Dims& dims : shapes) {
       for (const int64_t e5m2 : {0, 1}) {
         const Tensor x = rounded_to(type, rows(dims, 3));
@@ -64,7 +64,7 @@ TEST(Float8Cuda, CodesAndScales) {
   }
 }
 
-std::vector<Tensor> quantized(const Tensor& x, int64_t e5m2) {
+std::vector<Tensor> quantized_rows(const Tensor& x, int64_t e5m2) {
   base::ThreadPool pool(1);
   return evaluate(table().need("float8_rows"), {{"e5m2", e5m2}}, {x}, 2, pool);
 }
@@ -73,7 +73,7 @@ TEST(Float8Cuda, Values) {
   for (const int64_t e5m2 : {0, 1}) {
     for (const char* type : {"f32", "f16", "bf16"}) {
       tests::expect_as_cpu({.op = "float8_values",
-                            .in = quantized(rows({19, 33}, 4), e5m2),
+                            .in = quantized_rows(rows({19, 33}, 4), e5m2),
                             .attrs = {{"type", std::string(type)}},
                             .relative = 0,
                             .absolute = 0,
@@ -126,27 +126,27 @@ void judge_in_f64(tests::DeviceTrial& trial, const std::string& act) {
   }
 }
 
-struct Case {
+struct Float8Product {
   int64_t m, n, k;
   bool bias, residual;
   const char* act;
   int64_t a5 = 0, b5 = 0;
 };
-const std::vector<Case> kCases{{1, 16, 16, false, false, "none"},
-                               {5, 32, 48, true, false, "gelu_tanh"},
-                               {33, 48, 160, true, true, "relu", 1},
-                               {17, 16, 32, false, true, "silu", 0, 1},
-                               {16, 64, 512, true, true, "gelu_erf"}};
+const std::vector<Float8Product> kProducts{{1, 16, 16, false, false, "none"},
+                                           {5, 32, 48, true, false, "gelu_tanh"},
+                                           {33, 48, 160, true, true, "relu", 1},
+                                           {17, 16, 32, false, true, "silu", 0, 1},
+                                           {16, 64, 512, true, true, "gelu_erf"}};
 
 TEST(Float8Cuda, Products) {
-  for (const Case& c : kCases) {
-    for (const DType type : kTypes) {
+  for (const Float8Product& c : kProducts) {
+    for (const DType type : kDeviceTypes) {
       // Rows without infinities, because rows of NaN compare as equal whatever their scales are.
       Tensor x = random_tensor({c.m, c.k}, 5);
       for (size_t i = 0; i < static_cast<size_t>(x.elements()); ++i)
         x.mutable_data<float>()[i] *= std::ldexp(1.0f, static_cast<int>(i / size_t(c.k) % 5));
-      std::vector<Tensor> in = quantized(x, c.a5);
-      for (const Tensor& t : quantized(random_tensor({c.n, c.k}, 6), c.b5)) in.push_back(t);
+      std::vector<Tensor> in = quantized_rows(x, c.a5);
+      for (const Tensor& t : quantized_rows(random_tensor({c.n, c.k}, 6), c.b5)) in.push_back(t);
       in.push_back(c.bias ? rounded_to(type, random_tensor({c.n}, 7)) : Tensor());
       if (c.residual) in.push_back(rounded_to(type, random_tensor({c.m, c.n}, 8)));
       const double off = tests::half_tolerance(type);
@@ -164,8 +164,8 @@ TEST(Float8Cuda, Products) {
 }
 
 TEST(Float8Cuda, RowsWithInfinitiesGiveNaN) {
-  std::vector<Tensor> in = quantized(rows({14, 32}, 5), 0);
-  for (const Tensor& t : quantized(random_tensor({16, 32}, 6), 0)) in.push_back(t);
+  std::vector<Tensor> in = quantized_rows(rows({14, 32}, 5), 0);
+  for (const Tensor& t : quantized_rows(random_tensor({16, 32}, 6), 0)) in.push_back(t);
   tests::DeviceTrial trial{.op = "float8_product", .in = in, .attrs = {{"type", std::string("f32")}}};
   judge_in_f64(trial, "none");
   tests::expect_as_cpu(trial);
@@ -179,8 +179,8 @@ TEST(Float8Cuda, RowsWithInfinitiesGiveNaN) {
 
 TEST(Float8Cuda, ExtentsThatTheLibraryDoesNotTakeAreRefused) {
   for (const auto& [n, k] : {std::pair{int64_t{8}, int64_t{32}}, {16, 24}}) {
-    std::vector<Tensor> in = quantized(random_tensor({4, k}, 5), 0);
-    for (const Tensor& t : quantized(random_tensor({n, k}, 6), 0)) in.push_back(t);
+    std::vector<Tensor> in = quantized_rows(random_tensor({4, k}, 5), 0);
+    for (const Tensor& t : quantized_rows(random_tensor({n, k}, 6), 0)) in.push_back(t);
     tests::expect_as_cpu({.op = "float8_product", .in = in, .kernels = 0});
   }
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/device/round_up.h"
 #include "backend/cpu/device/lane_loop.h"
 #include "backend/cpu/quant/qgemm_s8.h"
 #include "ops/dense/matmul_shape.h"
@@ -50,20 +51,18 @@ struct Plan {
   size_t lane_bytes() const { return packed_bytes + 3 * column_bytes + gemm_bytes; }
 };
 
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
-
 Plan plan_of(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   Plan p{.shape = matmul_shape(n.in_dims(Q::x), n.in_dims(Q::w)), .q = read_product(n, 1)};
   p.a_signed = n.in[Q::x].dtype == DType::i8;
   p.b_signed = n.in[Q::w].dtype == DType::i8;
   p.out_bytes = p.q.to_float() ? 4 : 1;
-  p.packed_bytes = align64(cpu::packed_quant_bytes(1, p.shape.k, p.shape.n));
-  p.column_bytes = align64(static_cast<size_t>(p.shape.n) * 4);
+  p.packed_bytes = cpu::align64(cpu::packed_quant_bytes(1, p.shape.k, p.shape.n));
+  p.column_bytes = cpu::align64(static_cast<size_t>(p.shape.n) * 4);
   p.by_batch = p.shape.batches() >= 2 * init.threads;
   const cpu::PackedQuantMatrix b{
       .run = p.shape.k, .n = p.shape.n, .depth = p.shape.k, .isa = cpu::best_isa()};
-  p.gemm_bytes = align64(cpu::qgemm_workspace_bytes(p.shape.m, b, p.by_batch ? 1 : init.threads));
+  p.gemm_bytes = cpu::align64(cpu::qgemm_workspace_bytes(p.shape.m, b, p.by_batch ? 1 : init.threads));
   return p;
 }
 

@@ -83,10 +83,6 @@ struct DeviceProduct {
   bool needs_row_sums = false;
 };
 
-bool is_clamp(const ActivationSpec& a) {
-  return a.kind == ActivationKind::none || a.kind == ActivationKind::relu || a.kind == ActivationKind::clip;
-}
-
 DeviceProduct device_product(const ir::KernelInit& init, const SignedWeights& w) {
   const ir::NodeView& node = init.node;
   const QProduct q = read_product(node, w.n);
@@ -253,7 +249,7 @@ ir::BoundKernel prepare_qconv(const ir::KernelInit& init) {
   return bind_product(init, window, window_weights(*init.node.value(Q::w), false));
 }
 
-ir::BoundKernel prepare_qadd(const ir::KernelInit& init) {
+ir::BoundKernel prepare_device_qadd(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
   const QSum sum = read_sum(node);
   const cuda::QuantAdd fixed{.a_signed = node.in[0].dtype == DType::i8,
@@ -364,7 +360,7 @@ std::vector<CudaKernels> qproducts_cuda_kernels() {
   return {
       {"qlinear", {{.name = "gemm_8_bit", .refuse = refuse_unknown_parameters, .prepare = prepare_qlinear}}},
       {"qconv_nhwc", {{.name = "windows_8_bit", .refuse = refuse_qconv, .prepare = prepare_qconv}}},
-      {"qadd", {{.name = "flat", .refuse = refuse_sum, .prepare = prepare_qadd}}},
+      {"qadd", {{.name = "flat", .refuse = refuse_sum, .prepare = prepare_device_qadd}}},
       {"matmul_integer", {{.name = "gemm_8_bit", .refuse = refuse_integer, .prepare = prepare_integer}}},
       {"dynamic_quantize_linear",
        {{.name = "two_passes",

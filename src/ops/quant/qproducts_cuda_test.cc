@@ -36,7 +36,7 @@ Tensor bytes_of(const Dims& dims, uint32_t seed, bool is_signed) {
 }
 
 /// The operands x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias.
-std::vector<Tensor> operands(const Dims& x, const Dims& w, int64_t channels, const Form& f) {
+std::vector<Tensor> form_operands(const Dims& x, const Dims& w, int64_t channels, const Form& f) {
   std::vector<float> scale;
   std::vector<int32_t> bias;
   for (int64_t i = 0; i < channels; ++i) {
@@ -65,7 +65,7 @@ TEST(QProductsCuda, Linear) {
       for (const int64_t transposed : {0, 1}) {
         tests::expect_as_cpu(
             {.op = "qlinear",
-             .in = operands({m, k}, transposed != 0 ? Dims{n, k} : Dims{k, n}, n, f),
+             .in = form_operands({m, k}, transposed != 0 ? Dims{n, k} : Dims{k, n}, n, f),
              .attrs = {{"transposed", transposed}, {"activation", std::string(f.activation)}},
              .relative = 1e-5,
              .absolute = f.to_float ? 1e-4 : 1.0,
@@ -83,15 +83,16 @@ TEST(QProductsCuda, Convolutions) {
                         Case{1, 9, 7, 5, 7, 3, 2, 1, 1}, Case{1, 11, 5, 7, 7, 5, 2, 2, 7},
                         Case{1, 1, 1, 3, 1, 1, 1, 0, 1}, Case{1, 6, 5, 1, 1, 3, 1, 1, 1}}) {
     for (const Form& f : kForms) {
-      tests::expect_as_cpu({.op = "qconv_nhwc",
-                            .in = operands({c.n, c.h, c.w, c.c}, {c.oc, c.c / c.group, c.k, c.k}, c.oc, f),
-                            .attrs = {{"strides", std::vector<int64_t>{c.stride, c.stride}},
-                                      {"pads", std::vector<int64_t>(4, c.pad)},
-                                      {"group", c.group},
-                                      {"activation", std::string(f.activation)}},
-                            .relative = 1e-5,
-                            .absolute = f.to_float ? 1e-4 : 1.0,
-                            .fed = {0}});
+      tests::expect_as_cpu(
+          {.op = "qconv_nhwc",
+           .in = form_operands({c.n, c.h, c.w, c.c}, {c.oc, c.c / c.group, c.k, c.k}, c.oc, f),
+           .attrs = {{"strides", std::vector<int64_t>{c.stride, c.stride}},
+                     {"pads", std::vector<int64_t>(4, c.pad)},
+                     {"group", c.group},
+                     {"activation", std::string(f.activation)}},
+           .relative = 1e-5,
+           .absolute = f.to_float ? 1e-4 : 1.0,
+           .fed = {0}});
     }
   }
 }

@@ -21,18 +21,18 @@ Tensor scales(const Dims& dims) {
 }
 
 /// One scale per tensor, per index of an axis, or per block along it.
-struct Case {
+struct ScaleForm {
   Dims scale;
   ir::Attrs attrs;
 };
-const std::vector<Case> kCases{
+const std::vector<ScaleForm> kScaleForms{
     {{}, {}}, {{6}, {{"axis", int64_t{1}}}}, {{3, 2, 7}, {{"axis", int64_t{1}}, {"block_size", int64_t{3}}}}};
 
 TEST(QuantsCuda, ThereAndBack) {
   Tensor x = tests::random_tensor({3, 6, 7}, 1, 3);
   x.mutable_data<float>()[0] = 1e9f;
   x.mutable_data<float>()[1] = -1e9f;
-  for (const Case& c : kCases) {
+  for (const ScaleForm& c : kScaleForms) {
     const Tensor u8 = tests::random_bytes<uint8_t>(c.scale, 2, 0, 255);
     const Tensor i8 = tests::random_bytes<int8_t>(c.scale, 3, -128, 127);
     expect_same_bits({.op = "quantize_linear", .in = {x, scales(c.scale), u8}, .attrs = c.attrs});

@@ -20,7 +20,7 @@ ValueId centred(GradBuilder& g, ValueId x, size_t zero, const Dims& shape = {}) 
   return g.sub(exact(g, x), g.reshape(z, is_one ? Dims{} : shape));
 }
 
-ValueId parameter(GradBuilder& g, size_t i, const Dims& shape) {
+ValueId broadcast_parameter(GradBuilder& g, size_t i, const Dims& shape) {
   const ValueId v = exact(g, g.in(i));
   return g.reshape(v, tensor::element_count(g.dims(v)) == 1 ? Dims{} : shape);
 }
@@ -28,7 +28,7 @@ ValueId parameter(GradBuilder& g, size_t i, const Dims& shape) {
 /// Rounds v to even and adds the zero point (operand `zero`); the cast to its type clamps, and NaN gives the
 /// zero point.
 ValueId quantized(GradBuilder& g, ValueId v, size_t zero) {
-  const ValueId z = parameter(g, zero, {});
+  const ValueId z = broadcast_parameter(g, zero, {});
   const ValueId whole = g.op("where", {g.op("is_nan", {v}), z, g.add(g.op("round", {v}), z)});
   return g.op("cast_like", {whole, g.in(zero)});
 }
@@ -77,8 +77,8 @@ std::vector<ValueId> expand_qlinear_matmul(ir::Graph& graph, const ir::Node& giv
   // Parameters of a belong to its rows, those of b to its columns.
   const Dims rows{a.size() > 1 ? a[a.size() - 2] : 1, 1}, columns{b.back()};
   ValueId v = g.op("matmul", {centred(g, g.in(0), 2, rows), centred(g, g.in(3), 5, columns)});
-  v = g.mul(g.mul(v, parameter(g, 1, rows)), parameter(g, 4, columns));
-  return {quantized(g, g.div(v, parameter(g, 6, {})), 7)};
+  v = g.mul(g.mul(v, broadcast_parameter(g, 1, rows)), broadcast_parameter(g, 4, columns));
+  return {quantized(g, g.div(v, broadcast_parameter(g, 6, {})), 7)};
 }
 
 std::vector<ValueId> expand_conv_integer(ir::Graph& graph, const ir::Node& given) {
@@ -95,9 +95,9 @@ std::vector<ValueId> expand_qlinear_conv(ir::Graph& graph, const ir::Node& given
   const ValueId w = centred(g, g.in(3), 5, of_channels(g, g.in(3)));
   const Dims channels{g.dims(w)[0], 1};
   ValueId sum = convolved(g, centred(g, g.in(0), 2), w);
-  if (g.has(8)) sum = g.add(sum, parameter(g, 8, channels));
-  const ValueId scale = g.mul(parameter(g, 1, {}), parameter(g, 4, channels));
-  const ValueId v = g.mul(sum, g.div(scale, parameter(g, 6, {})));
+  if (g.has(8)) sum = g.add(sum, broadcast_parameter(g, 8, channels));
+  const ValueId scale = g.mul(broadcast_parameter(g, 1, {}), broadcast_parameter(g, 4, channels));
+  const ValueId v = g.mul(sum, g.div(scale, broadcast_parameter(g, 6, {})));
   return {g.reshape(quantized(g, v, 7), result_of(g, g.in(3)))};
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "backend/cpu/attention/wave.h"
 #include "backend/cpu/simd/simd_level.h"
 #include "base/error.h"
 
@@ -17,26 +18,19 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-std::vector<float> wave(int64_t n, double phase) {
-  std::vector<float> v(static_cast<size_t>(n));
-  for (size_t i = 0; i < v.size(); ++i)
-    v[i] = static_cast<float>(std::sin(static_cast<double>(i * i % 7919) + phase));
-  return v;
-}
-
-struct Shape {
+struct EncoderShape {
   int64_t batch, queries, keys, heads, kv_heads, head_dim, value_dim;
 };
 
 enum class MaskKind { none, padding, full };
 
 // Operands of one case: q, k, v interleaved in one [batch, seq, q+k+v] buffer where lengths agree.
-struct Problem {
-  Shape s;
+struct EncoderProblem {
+  EncoderShape s;
   std::vector<float> q, k, v, mask, out;
   Attention args;
 
-  Problem(const Shape& shape, MaskKind kind, bool causal) : s(shape) {
+  EncoderProblem(const EncoderShape& shape, MaskKind kind, bool causal) : s(shape) {
     q = wave(s.batch * s.queries * s.heads * s.head_dim + 1, 1);
     k = wave(s.batch * s.keys * s.kv_heads * s.head_dim + 1, 2);
     v = wave(s.batch * s.keys * s.kv_heads * s.value_dim + 1, 3);
@@ -121,29 +115,30 @@ class AttentionAtLevel : public testing::TestWithParam<SimdLevel> {
 };
 
 TEST_P(AttentionAtLevel, ShapesMasksCausality) {
-  const Shape shapes[] = {{1, 1, 1, 1, 1, 1, 1},      {2, 5, 5, 3, 3, 8, 8},     {1, 64, 64, 2, 2, 32, 32},
-                          {1, 17, 130, 4, 2, 16, 20}, {2, 70, 70, 2, 1, 33, 65}, {1, 1, 300, 4, 4, 64, 64},
-                          {1, 129, 257, 1, 1, 7, 3},  {1, 3, 3, 1, 1, 256, 256}};
-  for (const Shape& s : shapes) {
+  const EncoderShape shapes[] = {{1, 1, 1, 1, 1, 1, 1},     {2, 5, 5, 3, 3, 8, 8},
+                                 {1, 64, 64, 2, 2, 32, 32}, {1, 17, 130, 4, 2, 16, 20},
+                                 {2, 70, 70, 2, 1, 33, 65}, {1, 1, 300, 4, 4, 64, 64},
+                                 {1, 129, 257, 1, 1, 7, 3}, {1, 3, 3, 1, 1, 256, 256}};
+  for (const EncoderShape& s : shapes) {
     for (MaskKind kind : {MaskKind::none, MaskKind::padding, MaskKind::full}) {
-      for (bool causal : {false, true}) Problem(s, kind, causal).check(pool_);
+      for (bool causal : {false, true}) EncoderProblem(s, kind, causal).check(pool_);
     }
   }
 }
 
 TEST_P(AttentionAtLevel, ExcludedQueriesGiveZero) {
-  Problem p({1, 20, 140, 1, 1, 8, 8}, MaskKind::padding, false);
+  EncoderProblem p({1, 20, 140, 1, 1, 8, 8}, MaskKind::padding, false);
   std::fill(p.mask.begin(), p.mask.end(), -kInf);
   p.check(pool_);
   for (size_t i = 0; i + 1 < p.out.size(); ++i) ASSERT_EQ(p.out[i], 0.0f);
-  Problem none({1, 3, 0, 1, 1, 8, 8}, MaskKind::none, false);
+  EncoderProblem none({1, 3, 0, 1, 1, 8, 8}, MaskKind::none, false);
   attention(none.args, pool_);
   for (size_t i = 0; i + 1 < none.out.size(); ++i) ASSERT_EQ(none.out[i], 0.0f);
 }
 
 TEST_P(AttentionAtLevel, LateMaximumRescales) {
   // The largest scores come in the last step of keys, so earlier sums must be rescaled.
-  Problem p({1, 9, 300, 1, 1, 4, 4}, MaskKind::full, false);
+  EncoderProblem p({1, 9, 300, 1, 1, 4, 4}, MaskKind::full, false);
   for (size_t i = 0; i < p.mask.size(); ++i) p.mask[i] = i % 300 > 280 ? 60.0f : -20.0f;
   p.check(pool_);
 }
@@ -153,8 +148,8 @@ INSTANTIATE_TEST_SUITE_P(Levels, AttentionAtLevel, testing::ValuesIn(simd_levels
 
 TEST(Attention, SameBitsForThreadsAndBatch) {
   base::ThreadPool one(1), four(4);
-  Problem a({3, 100, 100, 2, 2, 32, 32}, MaskKind::padding, false),
-      b = Problem(a.s, MaskKind::padding, false);
+  EncoderProblem a({3, 100, 100, 2, 2, 32, 32}, MaskKind::padding, false),
+      b = EncoderProblem(a.s, MaskKind::padding, false);
   attention(a.args, one);
   attention(b.args, four);
   EXPECT_EQ(0, std::memcmp(a.out.data(), b.out.data(), a.out.size() * 4));

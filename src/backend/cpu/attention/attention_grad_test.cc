@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "backend/cpu/attention/wave.h"
 #include "backend/cpu/simd/simd_level.h"
 #include "base/error.h"
 #include "base/rng.h"
@@ -15,27 +16,20 @@
 namespace trireme::cpu {
 namespace {
 
-struct Shape {
+struct GradShape {
   int64_t batch, queries, keys, heads, kv_heads, head_dim, value_dim;
   bool causal, masked;
   int64_t left = -1;
   float softcap = 0;
 };
 
-std::vector<float> wave(int64_t n, double phase) {
-  std::vector<float> v(static_cast<size_t>(n));
-  for (size_t i = 0; i < v.size(); ++i)
-    v[i] = static_cast<float>(std::sin(static_cast<double>(i * i % 7919) + phase));
-  return v;
-}
-
 /// Operands, results and the forward pass of one case. Rows of q, k, v are wider than their heads.
-struct Problem {
-  Shape s;
+struct GradProblem {
+  GradShape s;
   std::vector<float> q, k, v, mask, y, lse, dy, dq, dk, dv, ds;
   AttentionGrad args;
 
-  explicit Problem(const Shape& shape) : s(shape) {
+  explicit GradProblem(const GradShape& shape) : s(shape) {
     const int64_t qw = s.heads * s.head_dim + 3, kw = s.kv_heads * s.head_dim + 1,
                   vw = s.kv_heads * s.value_dim + 2;
     q = wave(s.batch * s.queries * qw, 1);
@@ -95,8 +89,8 @@ struct Want {
   std::vector<double> dq, dk, dv, ds;
 };
 
-Want naive(const Problem& p) {
-  const Shape& s = p.s;
+Want naive(const GradProblem& p) {
+  const GradShape& s = p.s;
   const Attention& f = p.args.forward;
   Want w{std::vector<double>(p.q.size()), std::vector<double>(p.k.size()), std::vector<double>(p.v.size()),
          std::vector<double>(p.ds.size())};
@@ -157,21 +151,21 @@ void expect_close(const std::vector<float>& got, const std::vector<double>& want
   }
 }
 
-const std::vector<Shape> kShapes{{1, 1, 1, 1, 1, 1, 1, false, false},
-                                 {2, 70, 70, 4, 2, 16, 16, true, false},
-                                 {1, 65, 150, 2, 2, 33, 20, false, true},
-                                 {1, 130, 130, 2, 1, 80, 80, true, true},
-                                 {1, 40, 17, 3, 3, 64, 7, true, false},
-                                 {1, 9, 5, 1, 1, 256, 256, false, false},
-                                 {4, 49, 49, 3, 3, 32, 32, false, true},
-                                 {1, 200, 200, 2, 2, 24, 40, true, false, 20},
-                                 {1, 77, 90, 2, 2, 32, 16, false, true, 70, 1.5f}};
+const std::vector<GradShape> kShapes{{1, 1, 1, 1, 1, 1, 1, false, false},
+                                     {2, 70, 70, 4, 2, 16, 16, true, false},
+                                     {1, 65, 150, 2, 2, 33, 20, false, true},
+                                     {1, 130, 130, 2, 1, 80, 80, true, true},
+                                     {1, 40, 17, 3, 3, 64, 7, true, false},
+                                     {1, 9, 5, 1, 1, 256, 256, false, false},
+                                     {4, 49, 49, 3, 3, 32, 32, false, true},
+                                     {1, 200, 200, 2, 2, 24, 40, true, false, 20},
+                                     {1, 77, 90, 2, 2, 32, 16, false, true, 70, 1.5f}};
 
-void expect_naive(const Shape& s) {
+void expect_naive(const GradShape& s) {
   SCOPED_TRACE(base::concat(s.batch, " x ", s.queries, " queries, ", s.keys, " keys, ", s.heads, " over ",
                             s.kv_heads, " heads of ", s.head_dim, " and ", s.value_dim, ", causal ", s.causal,
                             ", masked ", s.masked, ", left ", s.left, ", cap ", s.softcap));
-  Problem p(s);
+  GradProblem p(s);
   p.run(2);
   const Want want = naive(p);
   expect_close(p.dq, want.dq, s.heads * s.head_dim, s.heads * s.head_dim + 3);
@@ -184,7 +178,7 @@ TEST(AttentionGrad, MatchesNaiveLoopsAtEveryLevel) {
   for (const SimdLevel& level : simd_levels()) {
     simd_force(level);
     SCOPED_TRACE(level.name);
-    for (const Shape& s : kShapes) expect_naive(s);
+    for (const GradShape& s : kShapes) expect_naive(s);
   }
   simd_unforce();
 }
@@ -196,7 +190,8 @@ TEST(AttentionGrad, MatchesNaiveLoopsOverRandomShapes) {
   };
   for (int i = 0; i < 60; ++i) {
     const int64_t kv_heads = up_to(3), queries = up_to(150);
-    Shape s{up_to(2), queries, up_to(150), kv_heads * up_to(3), kv_heads, up_to(70), up_to(70), false, false};
+    GradShape s{up_to(2),  queries, up_to(150), kv_heads * up_to(3), kv_heads, up_to(70),
+                up_to(70), false,   false};
     s.causal = up_to(2) == 1;
     s.masked = up_to(2) == 1;
     if (up_to(3) == 1) s.left = up_to(queries) - 1;
@@ -206,11 +201,11 @@ TEST(AttentionGrad, MatchesNaiveLoopsOverRandomShapes) {
 }
 
 TEST(AttentionGrad, SameBitsForEveryTeam) {
-  for (const Shape& s : kShapes) {
-    Problem one(s);
+  for (const GradShape& s : kShapes) {
+    GradProblem one(s);
     one.run(1);
     for (const int threads : {2, 3, 4}) {
-      Problem p(s);
+      GradProblem p(s);
       p.run(threads);
       EXPECT_EQ(p.dq, one.dq) << threads << " threads";
       EXPECT_EQ(p.dk, one.dk);

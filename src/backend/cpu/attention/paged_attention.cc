@@ -10,6 +10,7 @@
 
 #include "backend/cpu/elementwise/cast_types.h"
 #include "backend/cpu/simd/simd_targets.h"
+#include "backend/cpu/device/round_up.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/paged_attention.cc"
 #include "hwy/foreach_target.h"
@@ -419,8 +420,6 @@ int64_t most_parts(const PagedAttention& g) {
 /// Number of query vectors that have a state for each part of their keys.
 int64_t state_vectors(const PagedAttention& g) { return std::min(kMostSplit, g.rows * g.heads); }
 
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 }  // namespace
 
 struct PagedLoop::Job : PagedJob {
@@ -430,10 +429,10 @@ struct PagedLoop::Job : PagedJob {
 PagedLoop::PagedLoop(const PagedAttention& args, int threads) : g_(args), group_(args.heads / args.kv_heads) {
   first_ = static_cast<int64_t*>(g_.workspace);
   first_vector_ = first_ + g_.sequences + 1;
-  auto* parts_left = static_cast<std::byte*>(g_.workspace) + aligned(2 * (g_.sequences + 1) * 8);
+  auto* parts_left = static_cast<std::byte*>(g_.workspace) + align64(2 * (g_.sequences + 1) * 8);
   parts_left_ = reinterpret_cast<Pending*>(parts_left);
   states_ = reinterpret_cast<float*>(parts_left +
-                                     aligned(state_vectors(g_) * static_cast<int64_t>(sizeof(Pending))));
+                                     align64(state_vectors(g_) * static_cast<int64_t>(sizeof(Pending))));
   layout(false);
   const int64_t vectors = first_vector_[g_.sequences];
   if (tasks() < 4 * threads && vectors <= kMostSplit && threads > 1) layout(true);
@@ -525,7 +524,7 @@ const char* paged_fault(const PagedAttention& g, int64_t* value) {
 
 int64_t paged_attention_workspace_bytes(const PagedAttention& g) {
   const int64_t vectors = state_vectors(g);
-  return aligned(2 * (g.sequences + 1) * 8) + aligned(vectors * static_cast<int64_t>(sizeof(Pending))) +
+  return align64(2 * (g.sequences + 1) * 8) + align64(vectors * static_cast<int64_t>(sizeof(Pending))) +
          vectors * most_parts(g) * (g.dim + 2) * 4;
 }
 

@@ -1,13 +1,12 @@
 // Products of groups of rows with matrices in blocks; one loop of the team runs the tasks of all groups.
 #include "backend/cpu/blocks/block_groups.h"
+#include "backend/cpu/device/round_up.h"
 
 #include <algorithm>
 #include <new>
 
 namespace trireme::cpu {
 namespace {
-
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// One group: its operands, its loop, and the index of its first task.
 struct Part {
@@ -40,7 +39,7 @@ struct Part {
 int64_t block_groups_workspace(const PackedBlocks& weights, int64_t groups, int64_t rows) {
   // The converted rows are four arrays, each of which may need alignment to a cache line.
   constexpr int64_t kArrays = 4 * 64;
-  return aligned(groups * static_cast<int64_t>(sizeof(Part))) + block_product_workspace(weights, rows) +
+  return align64(groups * static_cast<int64_t>(sizeof(Part))) + block_product_workspace(weights, rows) +
          groups * kArrays + 64;
 }
 
@@ -48,10 +47,10 @@ void block_groups(const BlockGroups& call, void* workspace, base::ThreadPool& po
   if (call.groups.empty()) return;
   const auto from = reinterpret_cast<uintptr_t>(workspace);
   auto* memory =
-      static_cast<std::byte*>(workspace) + (aligned(static_cast<int64_t>(from)) - static_cast<int64_t>(from));
+      static_cast<std::byte*>(workspace) + (align64(static_cast<int64_t>(from)) - static_cast<int64_t>(from));
   auto* parts = reinterpret_cast<Part*>(memory);
   const auto count = static_cast<int64_t>(call.groups.size());
-  memory += aligned(count * static_cast<int64_t>(sizeof(Part)));
+  memory += align64(count * static_cast<int64_t>(sizeof(Part)));
   int64_t tasks = 0;
   for (int64_t i = 0; i < count; ++i) {
     const RowGroup& g = call.groups[static_cast<size_t>(i)];

@@ -6,11 +6,10 @@
 
 #include "backend/cpu/elementwise/fused_program.h"
 #include "backend/cpu/norm/norm_rows.h"
+#include "backend/cpu/device/round_up.h"
 
 namespace trireme::cpu {
 namespace {
-
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 void pause() {
 #if defined(__x86_64__)
@@ -42,14 +41,14 @@ const FusedProgram& silu_gate() {
 BlockLoop::FormAt::FormAt(const PackedBlocks& w, int64_t m, int64_t from) {
   const int64_t part = w.layout().part;
   codes = from;
-  scales = codes + aligned(m * w.k);
-  starts = scales + aligned(m * (w.k / kUnit) * 4);
-  sums = starts + aligned(m * (w.k / part) * 4);
-  end = sums + aligned(m * (w.k / part) * 4);
+  scales = codes + align64(m * w.k);
+  starts = scales + align64(m * (w.k / kUnit) * 4);
+  sums = starts + align64(m * (w.k / part) * 4);
+  end = sums + align64(m * (w.k / part) * 4);
 }
 
 int64_t block_product_workspace(std::span<const PackedBlocks> weights, int64_t m, bool has_norm) {
-  int64_t end = has_norm ? aligned(m * weights[0].k * 4) : 0;
+  int64_t end = has_norm ? align64(m * weights[0].k * 4) : 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const bool is_new = std::none_of(weights.begin(), weights.begin() + static_cast<int64_t>(i),
                                      [&](const PackedBlocks& w) { return w.format == weights[i].format; });
@@ -65,7 +64,7 @@ BlockLoop::BlockLoop(const BlockProducts& call, void* workspace)
       piece_rows_(std::max<int64_t>(1, 8192 / std::max<int64_t>(1, k_))),
       pieces_((call.m + piece_rows_ - 1) / piece_rows_) {
   const BlockKernels& kernels = block_kernels(call.isa);
-  int64_t groups = 0, bytes = 0, end = call.norm != nullptr ? aligned(call.m * k_ * 4) : 0;
+  int64_t groups = 0, bytes = 0, end = call.norm != nullptr ? align64(call.m * k_ * 4) : 0;
   for (const BlockResult& to : call.results) {
     groups += to.w.groups();
     bytes += to.w.groups() * to.w.group_bytes();

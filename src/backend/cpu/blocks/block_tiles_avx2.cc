@@ -6,7 +6,7 @@
 #if defined(__x86_64__)
 
 TRIREME_TARGET_AVX2_BEGIN
-namespace trireme::cpu {
+namespace trireme::cpu::avx2 {
 namespace {
 
 // First the vocabulary of vector types, then the templates that use it.
@@ -18,12 +18,12 @@ namespace {
 constexpr BlockKernels kTable = make_block_kernels();
 
 }  // namespace
-}  // namespace trireme::cpu
+}  // namespace trireme::cpu::avx2
 TRIREME_TARGET_END
 
 namespace trireme::cpu {
 
-const BlockKernels& block_kernels_avx2() { return kTable; }
+const BlockKernels& block_kernels_avx2() { return avx2::kTable; }
 
 }  // namespace trireme::cpu
 

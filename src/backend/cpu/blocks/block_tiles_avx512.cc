@@ -10,7 +10,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
 TRIREME_TARGET_AVX512_BEGIN
-namespace trireme::cpu {
+namespace trireme::cpu::avx512 {
 namespace {
 
 // First the vocabulary of vector types, then the templates that use it.
@@ -22,12 +22,12 @@ namespace {
 constexpr BlockKernels kTable = make_block_kernels();
 
 }  // namespace
-}  // namespace trireme::cpu
+}  // namespace trireme::cpu::avx512
 TRIREME_TARGET_END
 
 namespace trireme::cpu {
 
-const BlockKernels& block_kernels_avx512() { return kTable; }
+const BlockKernels& block_kernels_avx512() { return avx512::kTable; }
 
 }  // namespace trireme::cpu
 

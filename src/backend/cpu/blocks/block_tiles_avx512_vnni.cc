@@ -12,7 +12,7 @@
 #define TRIREME_VNNI 1
 
 TRIREME_TARGET_VNNI_BEGIN
-namespace trireme::cpu {
+namespace trireme::cpu::avx512_vnni {
 namespace {
 
 // First the vocabulary of vector types, then the templates that use it.
@@ -24,12 +24,14 @@ namespace {
 constexpr BlockKernels kTable = make_block_kernels();
 
 }  // namespace
-}  // namespace trireme::cpu
+}  // namespace trireme::cpu::avx512_vnni
 TRIREME_TARGET_END
+
+#undef TRIREME_VNNI
 
 namespace trireme::cpu {
 
-const BlockKernels& block_kernels_avx512_vnni() { return kTable; }
+const BlockKernels& block_kernels_avx512_vnni() { return avx512_vnni::kTable; }
 
 }  // namespace trireme::cpu
 

@@ -4,7 +4,7 @@
 #include "backend/cpu/tiles/dense_simd.h"
 #include "tensor/half.h"
 
-namespace trireme::cpu {
+namespace trireme::cpu::portable {
 namespace {
 
 // First the vocabulary of vector types, then the templates that use it.
@@ -16,8 +16,11 @@ namespace {
 constexpr BlockKernels kTable = make_block_kernels();
 
 }  // namespace
+}  // namespace trireme::cpu::portable
 
-const BlockKernels& block_kernels_portable() { return kTable; }
+namespace trireme::cpu {
+
+const BlockKernels& block_kernels_portable() { return portable::kTable; }
 
 const BlockKernels& block_kernels(Isa isa) {
 #if defined(__x86_64__)

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "backend/cpu/dense/gemm_tn.h"
+#include "backend/cpu/device/round_up.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
@@ -16,14 +17,8 @@ constexpr int64_t kBlockRows = 256, kBlockResults = 64 * 1024, kPackedBytes = 51
 constexpr int64_t kMostPixels = 192;
 constexpr int64_t kTasks = 32, kLeastPixels = 768;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
-
 /// How a layer is cut into tasks.
-struct Cut {
+struct TaskCut {
   int64_t pixels, og, cg, taps;
   int64_t panel, tap_panels, panels;  // panels of one tap, of one group
   int64_t block_panels, n_blocks, m_blocks, pieces;
@@ -32,12 +27,12 @@ struct Cut {
   int64_t piece_begin(int64_t i) const { return pixels * i / pieces; }
 };
 
-Cut cut(const ConvShape& s, int64_t panel) {
-  Cut c{.pixels = s.n * s.out_h() * s.out_w(),
-        .og = s.oc / s.groups,
-        .cg = s.c / s.groups,
-        .taps = s.kh * s.kw,
-        .panel = panel};
+TaskCut cut_tasks(const ConvShape& s, int64_t panel) {
+  TaskCut c{.pixels = s.n * s.out_h() * s.out_w(),
+            .og = s.oc / s.groups,
+            .cg = s.c / s.groups,
+            .taps = s.kh * s.kw,
+            .panel = panel};
   c.tap_panels = divide_up(c.cg, panel);
   c.panels = c.taps * c.tap_panels;
   c.block_rows = divide_up(std::min(c.og, kBlockRows), kTnRows) * kTnRows;
@@ -53,13 +48,13 @@ Cut cut(const ConvShape& s, int64_t panel) {
 }
 
 /// Results of 1 x 1 kernels in one piece are dw itself.
-bool writes_dw(const Cut& c) { return c.taps == 1 && c.pieces == 1; }
+bool writes_dw(const TaskCut& c) { return c.taps == 1 && c.pieces == 1; }
 
-int64_t lane_floats(const Cut& c) { return c.chunk * (c.block_rows + c.block_panels * c.panel); }
+int64_t lane_floats(const TaskCut& c) { return c.chunk * (c.block_rows + c.block_panels * c.panel); }
 
 class Columns {
  public:
-  Columns(const ConvGradWArgs& a, const Cut& cut, float* parts)
+  Columns(const ConvGradWArgs& a, const TaskCut& cut, float* parts)
       : a_(a), s_(a.shape), c_(cut), kernels_(dense_kernels(a.isa)), parts_(parts) {}
 
   void task(int64_t index, float* memory) const {
@@ -168,7 +163,7 @@ class Columns {
 
   const ConvGradWArgs& a_;
   const ConvShape& s_;
-  const Cut& c_;
+  const TaskCut& c_;
   const DenseKernels& kernels_;
   float* parts_;  // [pieces, groups, taps, og, cg]
 };
@@ -182,7 +177,7 @@ bool conv_grad_w_columns_fits(const ConvShape& s, ImageLayout layout) {
 size_t conv_grad_w_columns_bytes(const ConvShape& s, int threads) {
   int64_t floats = 0;
   for (const Isa isa : usable_isas()) {
-    const Cut c = cut(s, dense_kernels(isa).panel);
+    const TaskCut c = cut_tasks(s, dense_kernels(isa).panel);
     const int64_t parts = writes_dw(c) ? 0 : c.pieces * s.oc * c.cg * c.taps;
     floats = std::max(floats, parts + threads * lane_floats(c));
   }
@@ -191,7 +186,7 @@ size_t conv_grad_w_columns_bytes(const ConvShape& s, int threads) {
 
 void conv_grad_w_columns(const ConvGradWArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
-  const Cut c = cut(s, dense_kernels(args.isa).panel);
+  const TaskCut c = cut_tasks(s, dense_kernels(args.isa).panel);
   float* lanes = reinterpret_cast<float*>(align64(workspace));
   float* parts = lanes + pool.size() * lane_floats(c);
   const Columns columns(args, c, parts);

@@ -9,6 +9,7 @@
 #include "backend/cpu/simd/simd_level.h"
 
 #include "backend/cpu/simd/simd_targets.h"
+#include "backend/cpu/device/round_up.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/conv_grad_w_lines.cc"
 #include "hwy/foreach_target.h"
@@ -66,7 +67,6 @@ constexpr int64_t kBlockChannels = 128;
 constexpr int64_t kMostColumns = 4096;
 constexpr int64_t kSlack = 16;  // floats that a vector may reach beyond a run
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 /// Lines of one output line and what is cut out of them.
@@ -212,10 +212,6 @@ class Lines {
   float* parts_;  // [pieces, columns, oc]
   void (*copy_runs_)(const RunCopy&);
 };
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
 
 }  // namespace
 

@@ -4,25 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include "backend/cpu/simd/simd_level.h"
 #include "backend/cpu/conv/winograd_grad_w.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
+#include "backend/cpu/dense/random_floats.h"
 
 namespace trireme::cpu {
 namespace {
 
-std::vector<float> random_floats(int64_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-  std::vector<float> out(static_cast<size_t>(count));
-  for (float& x : out) x = uniform(generator);
-  return out;
-}
-
-std::vector<double> reference(const ConvShape& s, const std::vector<float>& x, const std::vector<float>& dy) {
+std::vector<double> reference_grad_w(const ConvShape& s, const std::vector<float>& x,
+                                     const std::vector<float>& dy) {
   const int64_t cg = s.c / s.groups, og = s.oc / s.groups;
   std::vector<double> dw(static_cast<size_t>(s.oc * cg * s.kh * s.kw));
   for (int64_t n = 0; n < s.n; ++n) {
@@ -42,7 +35,7 @@ std::vector<double> reference(const ConvShape& s, const std::vector<float>& x, c
   return dw;
 }
 
-ConvShape shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
+ConvShape grad_w_shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
   ConvShape s{.n = 2, .h = hw, .w = hw + 1, .c = c, .oc = oc, .kh = k, .kw = k};
   s.stride_h = s.stride_w = stride;
   s.pad_top = s.pad_left = s.pad_bottom = s.pad_right = k / 2;
@@ -59,11 +52,12 @@ void force(Isa isa) {
 }
 
 TEST(ConvGradW, EveryLevelAgreesWithDoubleLoops) {
-  for (const ConvShape& s : {shape(9, 3, 20, 5, 2), shape(7, 16, 24, 3, 1), shape(8, 40, 35, 3, 1),
-                             shape(6, 5, 300, 1, 1), shape(9, 48, 17, 3, 2)}) {
+  for (const ConvShape& s :
+       {grad_w_shape(9, 3, 20, 5, 2), grad_w_shape(7, 16, 24, 3, 1), grad_w_shape(8, 40, 35, 3, 1),
+        grad_w_shape(6, 5, 300, 1, 1), grad_w_shape(9, 48, 17, 3, 2)}) {
     const std::vector<float> x = random_floats(s.n * s.h * s.w * s.c, 1);
     const std::vector<float> dy = random_floats(s.n * s.out_h() * s.out_w() * s.oc, 2);
-    const std::vector<double> want = reference(s, x, dy);
+    const std::vector<double> want = reference_grad_w(s, x, dy);
     for (const Isa isa : usable_isas()) {
       force(isa);
       base::ThreadPool pool(3);

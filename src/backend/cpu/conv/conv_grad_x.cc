@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/cpu/conv/conv_source.h"
+#include "backend/cpu/device/round_up.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
@@ -13,12 +14,6 @@ namespace {
 // Rows of a phase's product computed before they are interleaved: enough for a team, few enough for the
 // cache.
 constexpr int64_t kPhaseRows = 8192;
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
 
 /// One axis of a phase: input positions first, first + stride, ... (count of them) read taps rest, rest +
 /// stride, ...

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cpu/conv/conv_source.h"
+#include "backend/cpu/device/round_up.h"
 
 namespace trireme::cpu {
 namespace {
@@ -13,12 +14,6 @@ namespace {
 constexpr int kMostTaps = 11;                  // of a side
 constexpr int kMostParts = 2 * kMostTaps + 1;  // an axis falls into at most one part for each end of a tap
 constexpr int64_t kLeastChannels = 32;
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
 
 /// Outputs [begin, end) of an axis, whose taps [first, last) lie inside the image.
 struct Part {

@@ -8,19 +8,11 @@
 #include "backend/cpu/conv/conv_inside.h"
 #include "backend/cpu/conv/conv_planes.h"
 #include "backend/cpu/conv/conv_source.h"
+#include "backend/cpu/device/round_up.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
 namespace {
-
-constexpr size_t kAlignment = 64;
-
-size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
-
-char* align_up(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kAlignment - 1) &
-                                 ~uintptr_t{kAlignment - 1});
-}
 
 int64_t group_depth(const ConvShape& s) { return s.c / s.groups * s.kh * s.kw; }
 
@@ -29,7 +21,7 @@ bool copies_input(const ConvShape& s, ImageLayout layout) {
 }
 
 /// One line of the padded channels-last copy: out[wp, c] from image line `line` (may lie outside).
-void copy_line(const ConvArgs& a, int64_t image, int64_t line, float* out) {
+void copy_float_line(const ConvArgs& a, int64_t image, int64_t line, float* out) {
   const ConvShape& s = a.shape;
   const int64_t wp = s.w + s.pad_left + s.pad_right;
   if (line < 0 || line >= s.h) {
@@ -58,12 +50,13 @@ void copy_line(const ConvArgs& a, int64_t image, int64_t line, float* out) {
   }
 }
 
-void copy_padded(const ConvArgs& a, float* out, base::ThreadPool& pool) {
+void copy_padded_floats(const ConvArgs& a, float* out, base::ThreadPool& pool) {
   const ConvShape& s = a.shape;
   const int64_t hp = s.h + s.pad_top + s.pad_bottom;
   const int64_t line_floats = (s.w + s.pad_left + s.pad_right) * s.c;
   pool.for_range(s.n * hp, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) copy_line(a, i / hp, i % hp - s.pad_top, out + i * line_floats);
+    for (int64_t i = begin; i < end; ++i)
+      copy_float_line(a, i / hp, i % hp - s.pad_top, out + i * line_floats);
   });
 }
 
@@ -74,7 +67,7 @@ bool conv_packs_planes(const ConvShape& shape, ImageLayout x_layout) {
 }
 
 size_t packed_conv_bytes(const ConvShape& shape, Isa isa) {
-  const size_t group = align_up(packed_b_bytes(group_depth(shape), shape.oc / shape.groups, isa));
+  const size_t group = align64(packed_b_bytes(group_depth(shape), shape.oc / shape.groups, isa));
   return group * static_cast<size_t>(shape.groups) + kAlignment;
 }
 
@@ -84,8 +77,8 @@ PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory,
   const int64_t cg = shape.c / shape.groups;
   const int64_t og = shape.oc / shape.groups;
   const int64_t taps = shape.kh * shape.kw;
-  char* out = align_up(memory);
-  const size_t group_bytes = align_up(packed_b_bytes(depth, og, isa));
+  char* out = align64(memory);
+  const size_t group_bytes = align64(packed_b_bytes(depth, og, isa));
   const bool planes = conv_reads_planes(shape, x_layout);
   std::vector<float> rows(static_cast<size_t>(og * depth));  // [og, taps, cg]: the channels-last order
   PackedConv packed = {nullptr, static_cast<int64_t>(group_bytes / sizeof(float)), isa, planes};
@@ -121,7 +114,7 @@ size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int 
   const int64_t front = copies ? conv_padded_elements(shape) : shape.c / shape.groups;
   if (!copies && conv_skips_padding(shape)) return conv2d_inside_workspace_bytes(shape, threads);
   const size_t planes = conv_reads_planes(shape, x_layout) ? conv_planes_workspace_bytes(shape, threads) : 0;
-  return std::max(planes, lanes + align_up(static_cast<size_t>(front * element)) + 2 * kAlignment);
+  return std::max(planes, lanes + align64(static_cast<size_t>(front * element)) + 2 * kAlignment);
 }
 
 void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool) {
@@ -131,11 +124,11 @@ void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool) 
   if (args.weights.by_planes) return conv2d_planes(args, workspace, pool);
   const bool copies = copies_input(s, args.x_layout);
   if (!copies && conv_skips_padding(s)) return conv2d_inside(args, workspace, pool);
-  float* front = reinterpret_cast<float*>(align_up(workspace));  // padded image, or one pixel of zeros
+  float* front = reinterpret_cast<float*>(align64(workspace));  // padded image, or one pixel of zeros
   const int64_t front_floats = copies ? conv_padded_elements(s) : s.c / s.groups;
-  char* lanes = align_up(reinterpret_cast<char*>(front + front_floats));
+  char* lanes = align64(reinterpret_cast<char*>(front + front_floats));
   if (copies) {
-    copy_padded(args, front, pool);
+    copy_padded_floats(args, front, pool);
   } else {
     std::memset(front, 0, static_cast<size_t>(front_floats) * sizeof(float));
   }

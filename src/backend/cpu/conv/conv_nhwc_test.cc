@@ -5,26 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/pool_nhwc.h"
+#include "backend/cpu/dense/random_floats.h"
 
 namespace trireme::cpu {
 namespace {
 
-std::vector<float> random_floats(int64_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-  std::vector<float> out(static_cast<size_t>(count));
-  for (float& x : out) x = uniform(generator);
-  return out;
-}
-
 /// relu(conv(x) + bias) + residual in double; weights [oc, c / groups, kh, kw], x and result nhwc.
-std::vector<double> reference(const ConvShape& s, const std::vector<float>& x, const std::vector<float>& w,
-                              const std::vector<float>& bias, const std::vector<float>& residual) {
+std::vector<double> reference_conv(const ConvShape& s, const std::vector<float>& x,
+                                   const std::vector<float>& w, const std::vector<float>& bias,
+                                   const std::vector<float>& residual) {
   const int64_t oh = s.out_h(), ow = s.out_w(), cg = s.c / s.groups, og = s.oc / s.groups;
   std::vector<double> y(static_cast<size_t>(s.n * oh * ow * s.oc));
   for (size_t i = 0; i < y.size(); ++i) {
@@ -48,7 +41,7 @@ std::vector<double> reference(const ConvShape& s, const std::vector<float>& x, c
 }
 
 /// Two images of hw x (hw + 3), "same" padding.
-ConvShape shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
+ConvShape nhwc_shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
   ConvShape s;
   s.n = 2;
   s.h = hw;
@@ -62,11 +55,12 @@ ConvShape shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
 }
 
 std::vector<ConvShape> conv_shapes() {
-  std::vector<ConvShape> all = {shape(9, 3, 32, 3, 2),   shape(13, 3, 37, 7, 2),  shape(7, 20, 70, 1, 1),
-                                shape(8, 24, 150, 1, 2), shape(6, 17, 200, 3, 1), shape(7, 64, 40, 3, 1),
-                                shape(5, 4, 9, 5, 1),    shape(37, 3, 40, 3, 2),  shape(33, 1, 16, 5, 1),
-                                shape(3, 512, 33, 3, 1), shape(6, 1024, 20, 1, 1)};
-  ConvShape odd = shape(11, 18, 27, 3, 1);
+  std::vector<ConvShape> all = {
+      nhwc_shape(9, 3, 32, 3, 2),   nhwc_shape(13, 3, 37, 7, 2),  nhwc_shape(7, 20, 70, 1, 1),
+      nhwc_shape(8, 24, 150, 1, 2), nhwc_shape(6, 17, 200, 3, 1), nhwc_shape(7, 64, 40, 3, 1),
+      nhwc_shape(5, 4, 9, 5, 1),    nhwc_shape(37, 3, 40, 3, 2),  nhwc_shape(33, 1, 16, 5, 1),
+      nhwc_shape(3, 512, 33, 3, 1), nhwc_shape(6, 1024, 20, 1, 1)};
+  ConvShape odd = nhwc_shape(11, 18, 27, 3, 1);
   odd.kw = 2;
   odd.dilation_h = 2;
   odd.dilation_w = 3;
@@ -102,7 +96,7 @@ TEST(ConvNhwc, AgreesWithDoubleLoops) {
     const std::vector<float> w = random_floats(s.oc * s.c / s.groups * s.kh * s.kw, 2);
     const std::vector<float> bias = random_floats(s.oc, 3);
     const std::vector<float> residual = random_floats(s.n * s.out_h() * s.out_w() * s.oc, 4);
-    const std::vector<double> want = reference(s, x, w, bias, residual);
+    const std::vector<double> want = reference_conv(s, x, w, bias, residual);
     for (const Isa isa : usable_isas()) {
       std::vector<char> packed(packed_conv_bytes(s, isa));
       ConvArgs args = {s,       nullptr, ImageLayout::nhwc, pack_conv(s, w.data(), packed.data(), isa),
@@ -140,7 +134,7 @@ TEST(DepthwiseNhwc, AgreesWithDoubleLoops) {
     for (const int stride : {1, 2}) {
       for (const int64_t c : {1, 5, 16, 37, 64}) {
         for (const int dilation : {1, 2}) {
-          ConvShape s = shape(9, c, c, k, stride);
+          ConvShape s = nhwc_shape(9, c, c, k, stride);
           s.groups = c;
           s.dilation_h = s.dilation_w = dilation;
           if (k == 2) s.pad_left = s.pad_bottom = 0;
@@ -149,7 +143,7 @@ TEST(DepthwiseNhwc, AgreesWithDoubleLoops) {
           const std::vector<float> bias = random_floats(c, 3);
           if (s.out_h() <= 0) continue;
           const std::vector<float> residual = random_floats(s.n * s.out_h() * s.out_w() * c, 4);
-          const std::vector<double> want = reference(s, x, w, bias, residual);
+          const std::vector<double> want = reference_conv(s, x, w, bias, residual);
           std::vector<float> packed(w.size());
           pack_depthwise(s, w.data(), packed.data());
           for (const Isa isa : usable_isas()) {
@@ -171,7 +165,7 @@ TEST(DepthwiseNhwc, AgreesWithDoubleLoops) {
 TEST(PoolNhwc, WindowsAgreeWithDoubleLoops) {
   for (const int64_t c : {1, 19, 32, 150}) {
     for (const bool count_padding : {false, true}) {
-      ConvShape s = shape(8, c, c, 3, 2);
+      ConvShape s = nhwc_shape(8, c, c, 3, 2);
       const std::vector<float> x = random_floats(s.n * s.h * s.w * c, 1);
       for (const Isa isa : usable_isas()) {
         PoolArgs args = {s, s.out_h(), s.out_w(), x.data(), nullptr, count_padding, isa};

@@ -12,6 +12,7 @@
 #include "hwy/cache_control.h"
 
 #include "backend/cpu/simd/simd_targets.h"
+#include "backend/cpu/device/round_up.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/conv_pack.cc"
 #include "hwy/foreach_target.h"
@@ -86,14 +87,6 @@ constexpr int64_t kMaxRun = 256;
 // lines first.
 constexpr size_t kPastCacheBytes = 16 << 20;
 constexpr int64_t kChunk = 64;  // depth channels of one task
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Depth channels [begin, end) of one panel.
 struct Piece {

@@ -17,7 +17,7 @@ constexpr int kSpan = (kMaxTileRows - 1) * 2 + kMaxTaps + 1;
 constexpr float kZeros[kSpan] = {};
 
 /// Workspace of one lane: pointers and lengths of the (c, kh) runs, and padded copies of each.
-struct Lane {
+struct PlaneLane {
   const float* rows[kMaxChannels * kMaxTaps * kRowSlots];
   int32_t lengths[kMaxChannels * kMaxTaps];
   float copies[kMaxChannels * kMaxTaps * kSpan];
@@ -35,7 +35,7 @@ class PlaneRunner {
   }
 
   /// Output line `line` of image `image`.
-  void run_line(int64_t image, int64_t line, Lane& lane) const {
+  void run_line(int64_t image, int64_t line, PlaneLane& lane) const {
     const ConvShape& s = args_.shape;
     std::fill(lane.lengths, lane.lengths + s.c * s.kh, s.kw);
     for (int64_t t = 0; t < tiles_; ++t) {
@@ -46,7 +46,7 @@ class PlaneRunner {
   }
 
  private:
-  void point(int64_t image, int64_t line, int64_t begin, int64_t end, Lane& lane) const {
+  void point(int64_t image, int64_t line, int64_t begin, int64_t end, PlaneLane& lane) const {
     const ConvShape& s = args_.shape;
     const int64_t first = begin * s.stride_w - s.pad_left;
     const int64_t span = (end - begin - 1) * s.stride_w + s.kw;
@@ -72,7 +72,7 @@ class PlaneRunner {
     }
   }
 
-  void multiply(int64_t pixel, int rows, const Lane& lane) const {
+  void multiply(int64_t pixel, int rows, const PlaneLane& lane) const {
     const ConvShape& s = args_.shape;
     const Epilogue& e = args_.epilogue;
     GemmTile tile;
@@ -114,7 +114,7 @@ bool conv_reads_planes(const ConvShape& s, ImageLayout layout) {
 }
 
 size_t conv_planes_workspace_bytes(const ConvShape&, int threads) {
-  return static_cast<size_t>(threads) * sizeof(Lane) + alignof(Lane);
+  return static_cast<size_t>(threads) * sizeof(PlaneLane) + alignof(PlaneLane);
 }
 
 void conv2d_planes(const ConvArgs& args, void* workspace, base::ThreadPool& pool) {
@@ -122,9 +122,9 @@ void conv2d_planes(const ConvArgs& args, void* workspace, base::ThreadPool& pool
   const int64_t lines = s.n * s.out_h();
   if (lines <= 0 || s.oc == 0) return;
   const PlaneRunner runner(args);
-  const uintptr_t aligned =
-      (reinterpret_cast<uintptr_t>(workspace) + alignof(Lane) - 1) / alignof(Lane) * alignof(Lane);
-  Lane* lanes = reinterpret_cast<Lane*>(aligned);
+  const uintptr_t aligned = (reinterpret_cast<uintptr_t>(workspace) + alignof(PlaneLane) - 1) /
+                            alignof(PlaneLane) * alignof(PlaneLane);
+  PlaneLane* lanes = reinterpret_cast<PlaneLane*>(aligned);
   constexpr int64_t kGrain = 4;
   run_lanes(pool, (lines + kGrain - 1) / kGrain, [&](int64_t task, int lane) {
     for (int64_t i = task * kGrain; i < std::min(lines, (task + 1) * kGrain); ++i)

@@ -7,19 +7,11 @@
 
 #include "backend/cpu/conv/conv_source.h"
 #include "backend/cpu/quant/qgemm_driver.h"
+#include "backend/cpu/device/round_up.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
 namespace {
-
-constexpr size_t kAlignment = 64;
-
-size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
-
-char* align_up(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kAlignment - 1) &
-                                 ~uintptr_t{kAlignment - 1});
-}
 
 int64_t taps(const ConvShape& s) { return s.kh * s.kw; }
 
@@ -40,7 +32,7 @@ int64_t packed_run(const ConvShape& s) { return merges(s) ? s.kw * filled(s).c :
 int64_t front_bytes(const ConvShape& s) { return merges(s) ? conv_padded_elements(filled(s)) : s.c; }
 
 size_t group_bytes(const ConvShape& s, Isa isa) {
-  return align_up(packed_quant_bytes(packed_taps(s), packed_run(s), s.oc / s.groups, isa));
+  return align64(packed_quant_bytes(packed_taps(s), packed_run(s), s.oc / s.groups, isa));
 }
 
 /// True where one pointer per kernel row serves a tile: pixels of one group, read at a constant stride.
@@ -137,7 +129,7 @@ void run_lines(const QuantConvArgs& a, const char* front, base::ThreadPool& pool
 }
 
 /// One line of the padded copy: zero points outside the image, zero bytes in the filling channels.
-void copy_line(const QuantConvArgs& a, int64_t image, int64_t ih, uint8_t* out) {
+void copy_byte_line(const QuantConvArgs& a, int64_t image, int64_t ih, uint8_t* out) {
   const ConvShape& s = a.shape;
   const int64_t c4 = filled(s).c;
   const uint8_t zero = static_cast<uint8_t>(a.input.zero & 0xff);
@@ -172,13 +164,13 @@ void copy_line(const QuantConvArgs& a, int64_t image, int64_t ih, uint8_t* out) 
   fill(s.pad_right);
 }
 
-void copy_padded(const QuantConvArgs& a, char* out, base::ThreadPool& pool) {
+void copy_padded_bytes(const QuantConvArgs& a, char* out, base::ThreadPool& pool) {
   const ConvShape& s = a.shape;
   const int64_t hp = s.h + s.pad_top + s.pad_bottom;
   const int64_t line = (s.w + s.pad_left + s.pad_right) * filled(s).c;
   pool.for_range(s.n * hp, 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      copy_line(a, i / hp, i % hp - s.pad_top, reinterpret_cast<uint8_t*>(out) + i * line);
+      copy_byte_line(a, i / hp, i % hp - s.pad_top, reinterpret_cast<uint8_t*>(out) + i * line);
     }
   });
 }
@@ -206,7 +198,7 @@ PackedQuantMatrix pack_quant_conv(const ConvShape& s, QuantConvWeights weights, 
       }
     }
   }
-  char* out = align_up(memory) + static_cast<size_t>(group) * group_bytes(s, isa);
+  char* out = align64(memory) + static_cast<size_t>(group) * group_bytes(s, isa);
   QuantMatrixB b = {rows.data(), weights.is_signed, packed_taps(s), packed_run(s), og, taps(s) * c4, true};
   b.fillers = taps(s) * (c4 - cg);
   return pack_quant_b(b, out, isa);
@@ -219,16 +211,16 @@ size_t quant_conv2d_workspace_bytes(const ConvShape& s, int threads, Isa isa) {
   const GemmPlan plan = plan_quant(source, m, s.oc / s.groups, isa, threads);
   const int64_t front = front_bytes(s);
   const auto lanes = static_cast<size_t>(s.groups > 1 ? std::max(plan.lanes, threads) : plan.lanes);
-  return align_up(static_cast<size_t>(front)) + lanes * plan.lane_bytes + 2 * kAlignment;
+  return align64(static_cast<size_t>(front)) + lanes * plan.lane_bytes + 2 * kAlignment;
 }
 
 void quant_conv2d_nhwc(const QuantConvArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
   base::check(merges(s) || args.x_layout == ImageLayout::nhwc, "only first layers read 8-bit planes");
-  char* front = align_up(workspace);  // padded image, or one pixel of zero points
-  char* lanes = align_up(front + front_bytes(s));
+  char* front = align64(workspace);  // padded image, or one pixel of zero points
+  char* lanes = align64(front + front_bytes(s));
   if (merges(s)) {
-    copy_padded(args, front, pool);
+    copy_padded_bytes(args, front, pool);
     if (walks_lines(args)) return run_lines(args, front, pool);
   } else {
     std::memset(front, args.input.zero & 0xff, static_cast<size_t>(front_bytes(s)));

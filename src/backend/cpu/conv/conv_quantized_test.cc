@@ -13,8 +13,8 @@ namespace trireme::cpu {
 namespace {
 
 /// One random quantised convolution and its exact result.
-struct Problem {
-  Problem(const ConvShape& shape, QuantInput in, bool weights_signed, int32_t weight_zero)
+struct QuantizedProblem {
+  QuantizedProblem(const ConvShape& shape, QuantInput in, bool weights_signed, int32_t weight_zero)
       : s(shape), input(in), w_signed(weights_signed) {
     std::mt19937 generator(3);
     x.resize(static_cast<size_t>(s.n * s.h * s.w * s.c));
@@ -81,7 +81,7 @@ struct Problem {
   std::vector<float> scale;
 };
 
-ConvShape shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
+ConvShape quantized_shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
   ConvShape s;
   s.n = 2;
   s.h = hw;
@@ -95,25 +95,26 @@ ConvShape shape(int64_t hw, int64_t c, int64_t oc, int k, int stride) {
 }
 
 TEST(ConvQuantized, MatchesIntegerLoops) {
-  std::vector<ConvShape> shapes = {shape(9, 3, 32, 3, 2),  shape(7, 20, 70, 1, 1), shape(8, 24, 150, 1, 2),
-                                   shape(6, 17, 40, 3, 1), shape(7, 64, 40, 3, 1), shape(5, 4, 9, 5, 1),
-                                   shape(35, 3, 40, 3, 2), shape(20, 1, 18, 7, 1)};
-  ConvShape grouped = shape(8, 24, 18, 3, 1);
+  std::vector<ConvShape> shapes = {quantized_shape(9, 3, 32, 3, 2),   quantized_shape(7, 20, 70, 1, 1),
+                                   quantized_shape(8, 24, 150, 1, 2), quantized_shape(6, 17, 40, 3, 1),
+                                   quantized_shape(7, 64, 40, 3, 1),  quantized_shape(5, 4, 9, 5, 1),
+                                   quantized_shape(35, 3, 40, 3, 2),  quantized_shape(20, 1, 18, 7, 1)};
+  ConvShape grouped = quantized_shape(8, 24, 18, 3, 1);
   grouped.groups = 3;
   grouped.dilation_w = 2;
   shapes.push_back(grouped);
   for (const auto& [groups, stride] : {std::pair{5, 2}, {20, 1}, {2, 1}}) {  // 16, 4 and 40 channels each
-    ConvShape g = shape(11, 80, 80, 3, stride);
+    ConvShape g = quantized_shape(11, 80, 80, 3, stride);
     g.groups = groups;
     shapes.push_back(g);
   }
-  ConvShape narrow = shape(6, 18, 36, 1, 1);  // 3 channels a group: their bytes are gathered
+  ConvShape narrow = quantized_shape(6, 18, 36, 1, 1);  // 3 channels a group: their bytes are gathered
   narrow.groups = 6;
   shapes.push_back(narrow);
   for (const ConvShape& s : shapes) {
     for (const int kind : {0, 1, 2}) {
-      const Problem p(s, kind == 1 ? QuantInput{true, -5} : QuantInput{false, 128}, kind != 2,
-                      kind == 2 ? 121 : 0);
+      const QuantizedProblem p(s, kind == 1 ? QuantInput{true, -5} : QuantInput{false, 128}, kind != 2,
+                               kind == 2 ? 121 : 0);
       for (const Isa isa : usable_isas()) {
         std::vector<char> memory(packed_quant_conv_bytes(s, isa));
         std::vector<PackedQuantMatrix> groups;
@@ -150,7 +151,7 @@ TEST(ConvQuantized, MatchesIntegerLoops) {
 }
 
 /// Runs `p` at every level, with byte dot products where they fit, and compares with the integer loops.
-void check_depthwise(const Problem& p, QuantEpilogue e) {
+void check_depthwise(const QuantizedProblem& p, QuantEpilogue e) {
   const QuantDepthwiseWeights w = {p.s, p.w.data(), p.w_signed, p.zero.data(), p.bias.data()};
   std::vector<float> weights(p.w.size());
   std::vector<int32_t> sums(p.bias.size());
@@ -180,11 +181,11 @@ TEST(DepthwiseQuantized, MatchesIntegerLoops) {
     for (const int stride : {1, 2}) {
       for (const int64_t c : {5, 16, 27, 32, 43, 50, 64, 144}) {
         for (const int64_t hw : {9, 4}) {
-          ConvShape s = shape(hw, c, c, k, stride);
+          ConvShape s = quantized_shape(hw, c, c, k, stride);
           s.groups = c;
           const bool is_signed = c % 2 == 1 || hw == 4;
           const int32_t weight_zero = c == 43 ? 2 : 0;
-          const Problem p(s, {is_signed, is_signed ? -9 : 131}, true, weight_zero);
+          const QuantizedProblem p(s, {is_signed, is_signed ? -9 : 131}, true, weight_zero);
           check_depthwise(p, {QuantOutput::s8, nullptr, nullptr, nullptr, -20, -128, 100});
           check_depthwise(p, {QuantOutput::u8, nullptr, nullptr, nullptr, 100, 3, 255});
         }
@@ -195,15 +196,16 @@ TEST(DepthwiseQuantized, MatchesIntegerLoops) {
 
 TEST(DepthwiseQuantized, PaddingOnOneSideAndUnsignedWeights) {
   for (const int stride : {1, 2}) {
-    ConvShape s = shape(6, 80, 80, 3, stride);
+    ConvShape s = quantized_shape(6, 80, 80, 3, stride);
     s.groups = 80;
     s.pad_top = s.pad_left = 0;
     s.pad_bottom = s.pad_right = 2;
-    check_depthwise(Problem(s, {false, 7}, false, 128),
+    check_depthwise(QuantizedProblem(s, {false, 7}, false, 128),
                     {QuantOutput::u8, nullptr, nullptr, nullptr, 9, 9, 200});
     s.w = 1;
     s.pad_left = 2;
-    check_depthwise(Problem(s, {true, 7}, true, 0), {QuantOutput::u8, nullptr, nullptr, nullptr, 9, 0, 255});
+    check_depthwise(QuantizedProblem(s, {true, 7}, true, 0),
+                    {QuantOutput::u8, nullptr, nullptr, nullptr, 9, 0, 255});
   }
 }
 

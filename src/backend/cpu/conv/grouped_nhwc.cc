@@ -11,6 +11,7 @@
 #include "base/error.h"
 
 #include "backend/cpu/simd/simd_targets.h"
+#include "backend/cpu/device/round_up.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/grouped_nhwc.cc"
 #include "hwy/foreach_target.h"
@@ -232,17 +233,9 @@ HWY_EXPORT(grouped_lanes);
 namespace {
 
 // The lines of a task should stay in most of a first-level cache beside the weights of a kernel row.
-constexpr int64_t kLineBytes = 32 * 1024;
+constexpr int64_t kAlignment = 32 * 1024;
 constexpr int64_t kMostLanes = 16;
 constexpr int64_t kMostEmpty = 8;  // lanes of weights for each output
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
 
 int lanes_now() {
   simd_ready();
@@ -311,7 +304,7 @@ Bands bands_of(const ConvShape& s, const Blocks& b, int threads) {
   g.pixels = (s.out_w() - 1) * s.stride_w + int64_t{s.kw - 1} * s.dilation_w + 1;
   const int64_t reach = int64_t{s.kh - 1} * s.dilation_h + 1;
   const int64_t line = g.pixels * b.window * static_cast<int64_t>(sizeof(float));
-  g.rows = std::clamp<int64_t>((kLineBytes / line - reach) / s.stride_h + 1, 1, s.out_h());
+  g.rows = std::clamp<int64_t>((kAlignment / line - reach) / s.stride_h + 1, 1, s.out_h());
   // A team wants several tasks a member; a task should outweigh the microsecond that handing it out costs.
   if (threads > 1) {
     const int64_t row_flop = s.flop() / std::max<int64_t>(1, s.n * s.out_h() * b.count);

@@ -9,6 +9,7 @@
 #include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/dense/gemm_driver.h"
 #include "backend/cpu/device/lane_loop.h"
+#include "backend/cpu/device/round_up.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
@@ -16,16 +17,8 @@ namespace {
 
 // What a band holds of the middle, before and behind the depthwise convolution: much of a 1 MiB second-level
 // cache.
-constexpr int64_t kBandBytes = 640 * 1024;
+constexpr int64_t kMiddleBytes = 640 * 1024;
 constexpr int64_t kFloat = sizeof(float);
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-size_t align64(int64_t bytes) { return (static_cast<size_t>(bytes) + 63) & ~size_t{63}; }
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
 
 RowSource rows_of(const float* a, int64_t depth) {
   RowSource source;
@@ -37,7 +30,7 @@ RowSource rows_of(const float* a, int64_t depth) {
 
 /// How a chain is cut: into bands of `band` lines of each image, or, with `slices`, along the channels of the
 /// middle.
-struct Cut {
+struct ChainCut {
   int64_t bands = 1, band = 1;
   int64_t lines = 0;  ///< of the middle before the depthwise convolution, at most, in a band
   int64_t slices = 0, slice = 0;
@@ -48,10 +41,10 @@ int64_t lines_for(const ConvShape& s, int64_t count) {
   return std::min<int64_t>(s.h, (count - 1) * s.stride_h + s.kh);
 }
 
-Cut cut_of(const SeparableShape& shape, int threads, const DenseKernels& kernels) {
+ChainCut cut_of(const SeparableShape& shape, int threads, const DenseKernels& kernels) {
   const ConvShape& s = shape.depthwise;
   const int64_t oh = std::max<int64_t>(1, s.out_h());
-  Cut cut;
+  ChainCut cut;
   // Lines that a member computes though its neighbour does too.
   const int64_t shared = shape.expands ? std::max(0, s.kh - s.stride_h) : 0;
   const int64_t panels = divide_up(s.c, kernels.panel);
@@ -64,7 +57,7 @@ Cut cut_of(const SeparableShape& shape, int threads, const DenseKernels& kernels
   }
   const int64_t in_line = shape.expands ? s.w * s.c * kFloat : 0, out_line = s.out_w() * s.c * kFloat;
   const int64_t fixed = in_line * std::max(0, s.kh - s.stride_h), each = in_line * s.stride_h + out_line;
-  int64_t most = std::clamp<int64_t>((kBandBytes - fixed) / std::max<int64_t>(1, each), 1, oh);
+  int64_t most = std::clamp<int64_t>((kMiddleBytes - fixed) / std::max<int64_t>(1, each), 1, oh);
   // A team wants several bands a member, so that one that is late can be helped, but none of few register
   // tiles.
   if (threads > 1) {
@@ -79,7 +72,7 @@ Cut cut_of(const SeparableShape& shape, int threads, const DenseKernels& kernels
 
 /// The memory of one member: what it computed last, the middle before and behind the depthwise convolution,
 /// and the products' own.
-struct Lane {
+struct ChainLane {
   size_t before = 0, behind = 0, product = 0;
   size_t bytes() const { return sizeof(Kept) + before + behind + product; }
 
@@ -94,9 +87,9 @@ size_t product_bytes(int64_t m, int64_t n, int64_t depth, const DenseKernels& ke
   return plan_gemm(m, n, rows_of(nullptr, depth), kernels, {.threads = 1}).lane_bytes;
 }
 
-Lane lane_of(const SeparableShape& shape, const Cut& cut, const DenseKernels& kernels) {
+ChainLane lane_of(const SeparableShape& shape, const ChainCut& cut, const DenseKernels& kernels) {
   const ConvShape& s = shape.depthwise;
-  Lane lane;
+  ChainLane lane;
   if (cut.slices > 0) {
     lane.product = product_bytes(s.n * s.h * s.w, cut.slice, shape.in, kernels);
     return lane;
@@ -111,7 +104,7 @@ Lane lane_of(const SeparableShape& shape, const Cut& cut, const DenseKernels& ke
 
 class Separable {
  public:
-  Separable(const SeparableArgs& args, const Cut& cut, const Lane& lane)
+  Separable(const SeparableArgs& args, const ChainCut& cut, const ChainLane& lane)
       : a_(args),
         s_(args.shape.depthwise),
         cut_(cut),
@@ -126,10 +119,10 @@ class Separable {
   void lines(int64_t task, char* lane) const {
     const int64_t image = task / cut_.bands, b = task % cut_.bands;
     const int64_t first = oh_ * b / cut_.bands, last = oh_ * (b + 1) / cut_.bands;
-    Lane::Kept& kept = *reinterpret_cast<Lane::Kept*>(lane);
-    float* before = reinterpret_cast<float*>(lane + sizeof(Lane::Kept));
-    float* behind = reinterpret_cast<float*>(lane + sizeof(Lane::Kept) + lane_.before);
-    char* memory = lane + sizeof(Lane::Kept) + lane_.before + lane_.behind;
+    ChainLane::Kept& kept = *reinterpret_cast<ChainLane::Kept*>(lane);
+    float* before = reinterpret_cast<float*>(lane + sizeof(ChainLane::Kept));
+    float* behind = reinterpret_cast<float*>(lane + sizeof(ChainLane::Kept) + lane_.before);
+    char* memory = lane + sizeof(ChainLane::Kept) + lane_.before + lane_.behind;
     const int64_t line = s_.w * s_.c;
     const int64_t top = first * s_.stride_h - s_.pad_top;
     const int64_t from = std::max<int64_t>(0, top);
@@ -226,8 +219,8 @@ class Separable {
 
   const SeparableArgs& a_;
   const ConvShape& s_;
-  const Cut& cut_;
-  const Lane& lane_;
+  const ChainCut& cut_;
+  const ChainLane& lane_;
   const DenseKernels& kernels_;
   int64_t oh_, ow_;
   bool clamps_;
@@ -246,14 +239,15 @@ struct Whole {
 };
 
 Whole whole_of(const ConvShape& s) {
-  return {align64(s.n * s.h * s.w * s.c * kFloat), align64(s.n * s.out_h() * s.out_w() * s.c * kFloat)};
+  const auto bytes = [&](int64_t pixels) { return align64(static_cast<size_t>(pixels * s.c * kFloat)); };
+  return {bytes(s.n * s.h * s.w), bytes(s.n * s.out_h() * s.out_w())};
 }
 
-void run_by_channels(const SeparableArgs& a, const Cut& cut, char* memory, base::ThreadPool& pool) {
+void run_by_channels(const SeparableArgs& a, const ChainCut& cut, char* memory, base::ThreadPool& pool) {
   const ConvShape& s = a.shape.depthwise;
   const DenseKernels& kernels = dense_kernels(a.project.isa);
   const Whole whole = whole_of(s);
-  const Lane lane = lane_of(a.shape, cut, kernels);
+  const ChainLane lane = lane_of(a.shape, cut, kernels);
   const Separable chain(a, cut, lane);
   float* before = reinterpret_cast<float*>(memory);
   float* behind = reinterpret_cast<float*>(memory + whole.before);
@@ -278,8 +272,8 @@ size_t separable_workspace_bytes(const SeparableShape& shape, int threads) {
   size_t most = 0;
   for (const Isa isa : usable_isas()) {
     const DenseKernels& kernels = dense_kernels(isa);
-    const Cut cut = cut_of(shape, threads, kernels);
-    const Lane lane = lane_of(shape, cut, kernels);
+    const ChainCut cut = cut_of(shape, threads, kernels);
+    const ChainLane lane = lane_of(shape, cut, kernels);
     size_t bytes = static_cast<size_t>(std::max(1, threads)) * lane.bytes();
     if (cut.slices > 0) {
       const GemmPlan plan = plan_projection(shape, threads, kernels);
@@ -298,12 +292,12 @@ void separable_nhwc(const SeparableArgs& args, void* workspace, base::ThreadPool
               "not a depthwise convolution for the chain");
   if (s.n == 0 || s.out_h() <= 0 || s.out_w() <= 0 || args.shape.out == 0) return;
   const DenseKernels& kernels = dense_kernels(args.project.isa);
-  const Cut cut = cut_of(args.shape, pool.size(), kernels);
+  const ChainCut cut = cut_of(args.shape, pool.size(), kernels);
   char* memory = align64(workspace);
   if (cut.slices > 0) return run_by_channels(args, cut, memory, pool);
-  const Lane lane = lane_of(args.shape, cut, kernels);
+  const ChainLane lane = lane_of(args.shape, cut, kernels);
   const Separable chain(args, cut, lane);
-  for (int m = 0; m < pool.size(); ++m) new (memory + static_cast<size_t>(m) * lane.bytes()) Lane::Kept;
+  for (int m = 0; m < pool.size(); ++m) new (memory + static_cast<size_t>(m) * lane.bytes()) ChainLane::Kept;
   run_lanes(pool, s.n * cut.bands, [&](int64_t task, int member) {
     chain.lines(task, memory + static_cast<size_t>(member) * lane.bytes());
   });

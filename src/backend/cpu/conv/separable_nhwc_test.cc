@@ -5,22 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
+
+#include "backend/cpu/dense/random_floats.h"
 
 namespace trireme::cpu {
 namespace {
 
 using Floats = std::vector<float>;
-
-Floats random_floats(int64_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-  Floats out(static_cast<size_t>(count));
-  for (float& x : out) x = uniform(generator);
-  return out;
-}
 
 /// n images of h x (h + w_more), "same" padding; in -> c -> out channels, in 0: nothing expands.
 struct Chain {

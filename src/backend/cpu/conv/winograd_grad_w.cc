@@ -13,6 +13,7 @@
 #include "base/error.h"
 
 #include "backend/cpu/simd/simd_targets.h"
+#include "backend/cpu/device/round_up.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/winograd_grad_w.cc"
 #include "hwy/foreach_target.h"
@@ -167,7 +168,6 @@ constexpr int64_t kAhead = 2 * 4;  // pixels
 // Windows that are summed in one chain, and the most chains.
 constexpr int64_t kChainWindows = 64, kMostChains = 64;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 
 /// How a layer is cut: pieces of tiles that a task takes in groups, each with sums of its own; or, if there

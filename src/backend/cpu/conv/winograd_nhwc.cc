@@ -14,6 +14,7 @@
 #include "base/error.h"
 
 #include "backend/cpu/simd/simd_targets.h"
+#include "backend/cpu/device/round_up.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/winograd_nhwc.cc"
 #include "hwy/foreach_target.h"
@@ -213,14 +214,6 @@ namespace {
 constexpr int64_t kBlockBytes = 640 * 1024;
 // Below this many rows, two register tiles of the widest vectors, a product spends its time fetching weights.
 constexpr int64_t kLeastTiles = 26;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
 
 /// How a layer is cut: blocks of tiles x parts of the output channels.
 struct Grid {

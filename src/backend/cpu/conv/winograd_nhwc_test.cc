@@ -55,7 +55,7 @@ std::vector<double> sums(const Data& d) {
 }
 
 /// Image h x w, channels c -> oc, paddings top, left, bottom, right.
-ConvShape shape(int64_t h, int64_t w, int64_t c, int64_t oc, std::vector<int> pads) {
+ConvShape winograd_shape(int64_t h, int64_t w, int64_t c, int64_t oc, std::vector<int> pads) {
   ConvShape s;
   s.n = 2;
   s.h = h, s.w = w, s.c = c, s.oc = oc;
@@ -64,11 +64,11 @@ ConvShape shape(int64_t h, int64_t w, int64_t c, int64_t oc, std::vector<int> pa
   return s;
 }
 
-std::vector<ConvShape> shapes() {
-  return {shape(9, 13, 5, 7, {1, 1, 1, 1}),    shape(8, 8, 16, 32, {1, 1, 1, 1}),
-          shape(3, 3, 17, 33, {0, 0, 0, 0}),   shape(2, 1, 3, 2, {1, 1, 1, 1}),
-          shape(1, 5, 20, 70, {1, 2, 2, 0}),   shape(30, 27, 37, 130, {0, 1, 1, 0}),
-          shape(11, 6, 64, 100, {0, 0, 1, 2}), shape(5, 4, 1, 1, {2, 2, 2, 2})};
+std::vector<ConvShape> winograd_shapes() {
+  return {winograd_shape(9, 13, 5, 7, {1, 1, 1, 1}),    winograd_shape(8, 8, 16, 32, {1, 1, 1, 1}),
+          winograd_shape(3, 3, 17, 33, {0, 0, 0, 0}),   winograd_shape(2, 1, 3, 2, {1, 1, 1, 1}),
+          winograd_shape(1, 5, 20, 70, {1, 2, 2, 0}),   winograd_shape(30, 27, 37, 130, {0, 1, 1, 0}),
+          winograd_shape(11, 6, 64, 100, {0, 0, 1, 2}), winograd_shape(5, 4, 1, 1, {2, 2, 2, 2})};
 }
 
 std::vector<float> run(const Data& d, WinogradTile tile, const Epilogue& e, int threads, Isa isa) {
@@ -88,7 +88,7 @@ double bound(const std::vector<double>& want, WinogradTile tile) {
 }
 
 TEST(WinogradNhwc, AgreesWithDoubleLoopsAtEveryLevel) {
-  for (const ConvShape& s : shapes()) {
+  for (const ConvShape& s : winograd_shapes()) {
     const Data d = data_for(s);
     const std::vector<double> want = sums(d);
     const Epilogue e = {d.bias.data(), d.residual.data(), Activation::relu};
@@ -112,7 +112,7 @@ TEST(WinogradNhwc, AgreesWithDoubleLoopsAtEveryLevel) {
 }
 
 TEST(WinogradNhwc, EpiloguesInEitherOrder) {
-  const Data d = data_for(shape(9, 10, 19, 150, {1, 1, 1, 1}));
+  const Data d = data_for(winograd_shape(9, 10, 19, 150, {1, 1, 1, 1}));
   const std::vector<double> want = sums(d);
   const double most = bound(want, WinogradTile::four);
   const auto act = [](Activation a, double v) {
@@ -136,7 +136,7 @@ TEST(WinogradNhwc, EpiloguesInEitherOrder) {
 }
 
 TEST(WinogradNhwc, AnImageDoesNotDependOnItsBatchMates) {
-  const Data d = data_for(shape(23, 21, 33, 48, {1, 1, 1, 1}));
+  const Data d = data_for(winograd_shape(23, 21, 33, 48, {1, 1, 1, 1}));
   for (const WinogradTile tile : {WinogradTile::two, WinogradTile::four}) {
     const std::vector<float> both = run(d, tile, {}, 3, best_isa());
     Data one = d;
@@ -150,7 +150,7 @@ TEST(WinogradNhwc, AnImageDoesNotDependOnItsBatchMates) {
 
 TEST(WinogradNhwc, RoundingOfTheChosenTileStaysSmall) {
   for (const int64_t c : {16, 64, 128, 129, 256, 512}) {
-    ConvShape s = shape(14, 14, c, 32, {1, 1, 1, 1});
+    ConvShape s = winograd_shape(14, 14, c, 32, {1, 1, 1, 1});
     const Data d = data_for(s);
     const std::vector<double> want = sums(d);
     double largest = 0;

@@ -7,12 +7,11 @@
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
 #include "backend/cpu/conv_forms/winograd_groups.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
+#include "backend/cpu/device/round_up.h"
 
 namespace trireme::cpu {
 
 namespace {
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Multiply-adds of a channel pair in the tiles of all phases of a dilated image.
 int64_t winograd_products(const ConvShape& s) {

@@ -20,31 +20,25 @@
 #include "backend/cpu/conv_forms/winograd_groups.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 #include "backend/cpu/simd/simd_level.h"
+#include "backend/cpu/dense/random_floats.h"
+#include "backend/cpu/conv_forms/shape_text.h"
 
 namespace trireme::cpu {
 namespace {
 
-std::vector<float> random_floats(int64_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-  std::vector<float> out(static_cast<size_t>(count));
-  for (float& x : out) x = uniform(generator);
-  return out;
-}
-
-struct Problem {
+struct FloatProblem {
   ConvShape s;
   std::vector<float> x, w, bias, residual;
   int64_t outputs() const { return s.n * s.out_h() * s.out_w() * s.oc; }
 };
 
-Problem problem(const ConvShape& s) {
+FloatProblem float_problem(const ConvShape& s) {
   return {s, random_floats(s.n * s.h * s.w * s.c, 1), random_floats(s.oc * s.c / s.groups * s.kh * s.kw, 2),
           random_floats(s.oc, 3), random_floats(s.n * s.out_h() * s.out_w() * s.oc, 4)};
 }
 
 /// bias + the taps inside the image, in double; weights [oc, c / groups, kh, kw], x and result nhwc.
-std::vector<double> sums(const Problem& p) {
+std::vector<double> exact_sums(const FloatProblem& p) {
   const ConvShape& s = p.s;
   const int64_t oh = s.out_h(), ow = s.out_w(), cg = s.c / s.groups, og = s.oc / s.groups;
   std::vector<double> y(static_cast<size_t>(p.outputs()));
@@ -67,11 +61,12 @@ std::vector<double> sums(const Problem& p) {
   return y;
 }
 
-using Form = std::function<std::vector<float>(const Problem&, const Epilogue&, int threads)>;
+using Form = std::function<std::vector<float>(const FloatProblem&, const Epilogue&, int threads)>;
 
 /// Outputs of a form that asks for `packed` and `space` bytes.
 template <class Run>
-std::vector<float> outputs_of(const Problem& p, size_t packed, size_t space, int threads, const Run& run) {
+std::vector<float> outputs_of(const FloatProblem& p, size_t packed, size_t space, int threads,
+                              const Run& run) {
   std::vector<char> weights(packed), workspace(space, char{-1});
   std::vector<float> y(static_cast<size_t>(p.outputs()), NAN);
   base::ThreadPool pool(threads);
@@ -79,7 +74,7 @@ std::vector<float> outputs_of(const Problem& p, size_t packed, size_t space, int
   return y;
 }
 
-std::vector<float> implicit(const Problem& p, const Epilogue& e, int threads) {
+std::vector<float> implicit(const FloatProblem& p, const Epilogue& e, int threads) {
   const size_t space = conv2d_workspace_bytes(p.s, ImageLayout::nhwc, threads);
   return outputs_of(p, packed_conv_bytes(p.s), space, threads,
                     [&](void* packed, void* memory, float* y, auto& pool) {
@@ -88,7 +83,7 @@ std::vector<float> implicit(const Problem& p, const Epilogue& e, int threads) {
                     });
 }
 
-std::vector<float> grouped(const Problem& p, const Epilogue& e, int threads) {
+std::vector<float> grouped(const FloatProblem& p, const Epilogue& e, int threads) {
   const size_t space = grouped_workspace_bytes(p.s, threads);
   return outputs_of(
       p, packed_grouped_bytes(p.s), space, threads, [&](void* packed, void* memory, float* y, auto& pool) {
@@ -96,13 +91,13 @@ std::vector<float> grouped(const Problem& p, const Epilogue& e, int threads) {
       });
 }
 
-std::vector<float> narrow(const Problem& p, const Epilogue& e, int threads) {
+std::vector<float> narrow(const FloatProblem& p, const Epilogue& e, int threads) {
   return outputs_of(p, packed_narrow_bytes(p.s), 0, threads, [&](void* packed, void*, float* y, auto& pool) {
     narrow_nhwc({p.s, p.x.data(), pack_narrow(p.s, p.w.data(), packed), y, e}, pool);
   });
 }
 
-std::vector<float> depthwise(const Problem& p, const Epilogue& e, int threads) {
+std::vector<float> depthwise(const FloatProblem& p, const Epilogue& e, int threads) {
   return outputs_of(p, p.w.size() * sizeof(float), 0, threads,
                     [&](void* packed, void*, float* y, auto& pool) {
                       pack_depthwise(p.s, p.w.data(), static_cast<float*>(packed));
@@ -110,7 +105,7 @@ std::vector<float> depthwise(const Problem& p, const Epilogue& e, int threads) {
                     });
 }
 
-std::vector<float> depthwise_lines(const Problem& p, const Epilogue& e, int threads) {
+std::vector<float> depthwise_lines(const FloatProblem& p, const Epilogue& e, int threads) {
   const size_t space = depthwise_lines_workspace_bytes(p.s, threads);
   return outputs_of(p, packed_depthwise_lines_bytes(p.s), space, threads,
                     [&](void* packed, void* memory, float* y, auto& pool) {
@@ -119,7 +114,7 @@ std::vector<float> depthwise_lines(const Problem& p, const Epilogue& e, int thre
                     });
 }
 
-std::vector<float> winograd(const Problem& p, const Epilogue& e, int threads) {
+std::vector<float> winograd(const FloatProblem& p, const Epilogue& e, int threads) {
   const WinogradTile tile = winograd_tile(p.s);
   const size_t space = winograd_workspace_bytes(p.s, tile, threads);
   return outputs_of(p, packed_winograd_bytes(p.s, tile), space, threads,
@@ -129,7 +124,7 @@ std::vector<float> winograd(const Problem& p, const Epilogue& e, int threads) {
                     });
 }
 
-std::vector<float> winograd_groups(const Problem& p, const Epilogue& e, int threads) {
+std::vector<float> winograd_groups(const FloatProblem& p, const Epilogue& e, int threads) {
   const size_t space = winograd_groups_workspace_bytes(p.s, threads);
   return outputs_of(p, packed_winograd_groups_bytes(p.s), space, threads,
                     [&](void* packed, void* memory, float* y, auto& pool) {
@@ -155,18 +150,10 @@ std::vector<Named> forms_of(const ConvShape& s) {
   return forms;
 }
 
-std::string text(const ConvShape& s) {
-  const auto pair = [](int64_t a, int64_t b) { return std::to_string(a) + "x" + std::to_string(b) + " "; };
-  return pair(s.h, s.w) + pair(s.c, s.oc) + "groups " + std::to_string(s.groups) + " kernel " +
-         pair(s.kh, s.kw) + "stride " + pair(s.stride_h, s.stride_w) + "dilation " +
-         pair(s.dilation_h, s.dilation_w) + "pads " + pair(s.pad_top, s.pad_left) +
-         pair(s.pad_bottom, s.pad_right);
-}
-
 /// Every form of the shape at the level that runs now: right, and the same bits for a team.
-void check(const ConvShape& s, const Epilogue& how) {
-  const Problem p = problem(s);
-  const std::vector<double> want = sums(p);
+void check_forms(const ConvShape& s, const Epilogue& how) {
+  const FloatProblem p = float_problem(s);
+  const std::vector<double> want = exact_sums(p);
   Epilogue e = how;
   e.bias = p.bias.data();
   e.residual = p.residual.data();
@@ -177,13 +164,13 @@ void check(const ConvShape& s, const Epilogue& how) {
     for (size_t i = 0; i < y.size(); ++i) {
       const double added = e.act_before_residual ? std::max(want[i], 0.0) + p.residual[i]
                                                  : std::max(want[i] + p.residual[i], 0.0);
-      ASSERT_NEAR(y[i], added, most) << form.name << " output " << i << " of " << text(s);
+      ASSERT_NEAR(y[i], added, most) << form.name << " output " << i << " of " << text_of(s);
     }
-    ASSERT_EQ(y, form.run(p, e, 3)) << form.name << ": a team changes bits of " << text(s);
+    ASSERT_EQ(y, form.run(p, e, 3)) << form.name << ": a team changes bits of " << text_of(s);
   }
 }
 
-ConvShape random_shape(std::mt19937& generator) {
+ConvShape random_form_shape(std::mt19937& generator) {
   const auto pick = [&](std::initializer_list<int> from) {
     return *(from.begin() + generator() % from.size());
   };
@@ -212,13 +199,13 @@ ConvShape random_shape(std::mt19937& generator) {
 TEST(ConvForms, RandomShapesAgreeWithDoubleLoops) {
   std::mt19937 generator(11);
   for (int i = 0; i < 450; ++i) {
-    const ConvShape s = random_shape(generator);
+    const ConvShape s = random_form_shape(generator);
     Epilogue e;
     e.act = Activation::relu;
     e.act_before_residual = i % 2 != 0;
     for (const SimdLevel& level : simd_levels()) {
       simd_force(level);
-      ASSERT_NO_FATAL_FAILURE(check(s, e)) << level.name;
+      ASSERT_NO_FATAL_FAILURE(check_forms(s, e)) << level.name;
     }
     simd_unforce();
   }
@@ -257,7 +244,7 @@ TEST(ConvForms, NamedShapesAgreeWithDoubleLoopsAtEveryLevel) {
       simd_force(level);
       Epilogue e;
       e.act = Activation::relu;
-      ASSERT_NO_FATAL_FAILURE(check(s, e)) << level.name;
+      ASSERT_NO_FATAL_FAILURE(check_forms(s, e)) << level.name;
     }
     simd_unforce();
   }
@@ -265,8 +252,8 @@ TEST(ConvForms, NamedShapesAgreeWithDoubleLoopsAtEveryLevel) {
 
 TEST(ConvForms, CurvedActivationsInEitherOrder) {
   for (const ConvShape& s : named_shapes()) {
-    const Problem p = problem(s);
-    const std::vector<double> want = sums(p);
+    const FloatProblem p = float_problem(s);
+    const std::vector<double> want = exact_sums(p);
     for (const bool first : {false, true}) {
       Epilogue e = {p.bias.data(), p.residual.data(), Activation::silu};
       e.act_before_residual = first;
@@ -275,7 +262,7 @@ TEST(ConvForms, CurvedActivationsInEitherOrder) {
         const std::vector<float> y = form.run(p, e, 2);
         for (size_t i = 0; i < y.size(); ++i) {
           const double v = first ? silu(want[i]) + p.residual[i] : silu(want[i] + p.residual[i]);
-          ASSERT_NEAR(y[i], v, 1e-3) << form.name << " " << text(s);
+          ASSERT_NEAR(y[i], v, 1e-3) << form.name << " " << text_of(s);
         }
       }
     }
@@ -284,15 +271,15 @@ TEST(ConvForms, CurvedActivationsInEitherOrder) {
 
 TEST(ConvForms, AnImageDoesNotDependOnItsBatchMates) {
   for (const ConvShape& s : named_shapes()) {
-    const Problem both = problem(s);
-    Problem second = both;
+    const FloatProblem both = float_problem(s);
+    FloatProblem second = both;
     second.s.n = 1;
     second.x.assign(both.x.begin() + static_cast<int64_t>(both.x.size() / 2), both.x.end());
     second.residual.resize(both.residual.size() / 2);
     for (const Named& form : forms_of(s)) {
       const std::vector<float> all = form.run(both, {}, 3), one = form.run(second, {}, 1);
       EXPECT_TRUE(std::equal(one.begin(), one.end(), all.begin() + static_cast<int64_t>(one.size())))
-          << form.name << " " << text(s);
+          << form.name << " " << text_of(s);
     }
   }
 }
@@ -302,7 +289,7 @@ TEST(ConvForms, PaddingIsLeftOutOfDilatedConvolutions) {
   const ConvShape s = same(8, 32, 5, 1, 12);
   ASSERT_TRUE(conv_skips_padding(s));
   EXPECT_FALSE(conv_skips_padding(same(28, 32, 5, 1, 2)));
-  Problem p = problem(s);
+  FloatProblem p = float_problem(s);
   for (size_t i = 0; i < p.w.size(); ++i) {
     if (i % 9 != 4) p.w[i] = std::numeric_limits<float>::infinity();  // all but the middle tap
   }
@@ -312,13 +299,13 @@ TEST(ConvForms, PaddingIsLeftOutOfDilatedConvolutions) {
 TEST(ConvForms, PackedWeightsStayWithinTheirFactor) {
   std::mt19937 generator(5);
   for (int i = 0; i < 200; ++i) {
-    const ConvShape s = random_shape(generator);
+    const ConvShape s = random_form_shape(generator);
     const size_t bytes = static_cast<size_t>(s.oc * s.c / s.groups * s.kh * s.kw) * sizeof(float);
     if (grouped_fits(s)) {
-      EXPECT_LE(packed_grouped_bytes(s), 8 * bytes + 64) << text(s);
+      EXPECT_LE(packed_grouped_bytes(s), 8 * bytes + 64) << text_of(s);
     }
     if (narrow_fits(s)) {
-      EXPECT_LE(packed_narrow_bytes(s), 2 * bytes + 64) << text(s);
+      EXPECT_LE(packed_narrow_bytes(s), 2 * bytes + 64) << text_of(s);
     }
   }
 }
@@ -326,7 +313,7 @@ TEST(ConvForms, PackedWeightsStayWithinTheirFactor) {
 TEST(ConvForms, TheChoiceLooksAtOneImage) {
   std::mt19937 generator(6);
   for (int i = 0; i < 200; ++i) {
-    ConvShape s = random_shape(generator);
+    ConvShape s = random_form_shape(generator);
     s.n = 1;
     const ConvForm one = conv_form(s, ImageLayout::nhwc);
     s.n = 64;

@@ -12,6 +12,7 @@
 #include "base/error.h"
 
 #include "backend/cpu/simd/simd_targets.h"
+#include "backend/cpu/device/round_up.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv_forms/depthwise_lines.cc"
 #include "hwy/foreach_target.h"
@@ -150,12 +151,6 @@ constexpr int kMostRows = 64;              // of a kernel
 constexpr int64_t kMostVectors = 4;        // of a block: lines of the image are read in runs of 256 bytes
 constexpr int64_t kRingBytes = 32 * 1024;  // most of a first-level cache, beside the weights
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-float* align64(void* p) {
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
-
 int lanes_now() {
   simd_ready();
   return HWY_DYNAMIC_DISPATCH(depthwise_lanes)();
@@ -291,7 +286,7 @@ size_t packed_depthwise_lines_bytes(const ConvShape& s) {
 
 PackedDepthwiseLines pack_depthwise_lines(const ConvShape& s, const float* weights, void* memory) {
   const int64_t lanes = lanes_now(), taps = int64_t{s.kh} * s.kw;
-  float* to = align64(memory);
+  float* to = reinterpret_cast<float*>(align64(memory));
   const PackedDepthwiseLines packed = {to, static_cast<int>(lanes)};
   for (int64_t first = 0; first < s.c; first += lanes) {
     for (int64_t t = 0; t < taps; ++t) {
@@ -311,7 +306,7 @@ void depthwise_lines_nhwc(const DepthwiseLinesArgs& args, void* workspace, base:
   base::check(args.weights.lanes == lanes_now(), "depthwise weights were packed for another level");
   if (s.n == 0 || s.c == 0 || s.out_h() <= 0 || s.out_w() <= 0) return;
   const DepthwiseLines layer(args, pool.size());
-  char* memory = reinterpret_cast<char*>(align64(workspace));
+  char* memory = align64(workspace);
   run_lanes(pool, layer.tasks(), [&](int64_t i, int lane) {
     layer.task(i, reinterpret_cast<float*>(memory + static_cast<size_t>(lane) * layer.ring().bytes()));
   });

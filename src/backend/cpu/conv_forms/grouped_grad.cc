@@ -12,6 +12,7 @@
 #include "backend/cpu/simd/simd_level.h"
 
 #include "backend/cpu/simd/simd_targets.h"
+#include "backend/cpu/device/round_up.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv_forms/grouped_grad.cc"
 #include "hwy/foreach_target.h"
@@ -160,14 +161,6 @@ constexpr int64_t kDyMargin = 2;           // pixels of zeros beside a line of d
 constexpr int64_t kBandBytes = 48 * 1024;  // lines of x and dy that a task walks: a first-level cache
 constexpr int64_t kMostOutputs = 96;       // of a group: more fill the tiles of products
 constexpr int64_t kMostEmpty = 8;          // lanes for each output
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
 
 int64_t lanes_now() {
   simd_ready();

@@ -11,17 +11,11 @@
 
 #include "backend/cpu/conv/depthwise_grad.h"
 #include "backend/cpu/simd/simd_level.h"
+#include "backend/cpu/dense/random_floats.h"
+#include "backend/cpu/conv_forms/shape_text.h"
 
 namespace trireme::cpu {
 namespace {
-
-std::vector<float> random_floats(int64_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-  std::vector<float> out(static_cast<size_t>(count));
-  for (float& x : out) x = uniform(generator);
-  return out;
-}
 
 struct Wanted {
   std::vector<double> dx, dw;
@@ -52,14 +46,6 @@ Wanted wanted(const ConvShape& s, const std::vector<float>& x, const std::vector
   return out;
 }
 
-std::string text(const ConvShape& s) {
-  const auto pair = [](int64_t a, int64_t b) { return std::to_string(a) + "x" + std::to_string(b) + " "; };
-  return pair(s.h, s.w) + pair(s.c, s.oc) + "groups " + std::to_string(s.groups) + " kernel " +
-         pair(s.kh, s.kw) + "stride " + pair(s.stride_h, s.stride_w) + "dilation " +
-         pair(s.dilation_h, s.dilation_w) + "pads " + pair(s.pad_top, s.pad_left) +
-         pair(s.pad_bottom, s.pad_right);
-}
-
 void expect_near(const std::vector<float>& got, const std::vector<double>& want, const std::string& what) {
   double largest = 1;
   for (const double v : want) largest = std::max(largest, std::abs(v));
@@ -68,7 +54,7 @@ void expect_near(const std::vector<float>& got, const std::vector<double>& want,
 }
 
 /// How many of the four forms took the shape.
-int check(const ConvShape& s) {
+int check_gradients(const ConvShape& s) {
   const std::vector<float> x = random_floats(s.n * s.h * s.w * s.c, 1);
   const std::vector<float> w = random_floats(s.oc * s.c / s.groups * s.kh * s.kw, 2);
   const std::vector<float> dy = random_floats(s.n * s.out_h() * s.out_w() * s.oc, 3);
@@ -81,9 +67,9 @@ int check(const ConvShape& s) {
       std::vector<char> space(bytes(s, threads), char{-1});
       std::vector<float> dx(x.size(), NAN);
       run({s, dy.data(), w.data(), dx.data()}, space.data(), pool);
-      expect_near(dx, want.dx, name + text(s));
+      expect_near(dx, want.dx, name + text_of(s));
       if (threads == 1) alone = dx;
-      ASSERT_EQ(alone, dx) << "a team changes bits of " << text(s);
+      ASSERT_EQ(alone, dx) << "a team changes bits of " << text_of(s);
     }
     ++took;
   };
@@ -94,9 +80,9 @@ int check(const ConvShape& s) {
       std::vector<char> space(bytes(s, threads), char{-1});
       std::vector<float> dw(w.size(), NAN);
       run({s, x.data(), ImageLayout::nhwc, dy.data(), dw.data()}, space.data(), pool);
-      expect_near(dw, want.dw, name + text(s));
+      expect_near(dw, want.dw, name + text_of(s));
       if (threads == 1) alone = dw;
-      ASSERT_EQ(alone, dw) << "a team changes bits of " << text(s);
+      ASSERT_EQ(alone, dw) << "a team changes bits of " << text_of(s);
     }
     ++took;
   };
@@ -109,7 +95,7 @@ int check(const ConvShape& s) {
   return took;
 }
 
-ConvShape random_shape(std::mt19937& generator) {
+ConvShape random_grad_shape(std::mt19937& generator) {
   const auto pick = [&](std::initializer_list<int> from) {
     return *(from.begin() + generator() % from.size());
   };
@@ -136,10 +122,10 @@ TEST(GroupedGrad, RandomShapesAgreeWithDoubleLoopsAtEveryLevel) {
   std::mt19937 generator(19);
   int took = 0;
   for (int i = 0; i < 300; ++i) {
-    const ConvShape s = random_shape(generator);
+    const ConvShape s = random_grad_shape(generator);
     for (const SimdLevel& level : simd_levels()) {
       simd_force(level);
-      took += check(s);
+      took += check_gradients(s);
       if (HasFatalFailure()) FAIL() << level.name;
     }
     simd_unforce();
@@ -161,8 +147,8 @@ TEST(GroupedGrad, TakesTheLayersOfNetworks) {
     s.groups = l.groups;
     s.stride_h = s.stride_w = l.stride;
     s.pad_top = s.pad_left = s.pad_bottom = s.pad_right = l.kernel / 2;
-    EXPECT_TRUE(grouped_grad_x_pays(s)) << text(s);
-    EXPECT_TRUE(grouped_grad_w_pays(s)) << text(s);
+    EXPECT_TRUE(grouped_grad_x_pays(s)) << text_of(s);
+    EXPECT_TRUE(grouped_grad_w_pays(s)) << text_of(s);
   }
 }
 

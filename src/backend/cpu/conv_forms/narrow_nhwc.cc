@@ -9,6 +9,7 @@
 #include "base/error.h"
 
 #include "backend/cpu/simd/simd_targets.h"
+#include "backend/cpu/device/round_up.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv_forms/narrow_nhwc.cc"
 #include "hwy/foreach_target.h"
@@ -129,12 +130,6 @@ HWY_EXPORT(narrow_line);
 
 namespace {
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-float* align64(void* p) {
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
-
 /// Residual and activation of `count` finished sums at y.
 void finish(const Epilogue& e, const float* residual, float* y, int64_t count) {
   if (residual != nullptr && !e.act_before_residual) {
@@ -166,7 +161,7 @@ size_t packed_narrow_bytes(const ConvShape& s) {
 
 const float* pack_narrow(const ConvShape& s, const float* weights, void* memory) {
   const int64_t taps = int64_t{s.kh} * s.kw;
-  float* out = align64(memory);
+  float* out = reinterpret_cast<float*>(align64(memory));
   for (int64_t o = 0; o < s.oc; ++o) {
     for (int64_t c = 0; c < s.c; ++c) {
       for (int64_t t = 0; t < taps; ++t) out[(o * taps + t) * s.c + c] = weights[(o * s.c + c) * taps + t];

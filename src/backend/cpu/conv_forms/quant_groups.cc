@@ -6,6 +6,7 @@
 
 #include "backend/cpu/device/lane_loop.h"
 #include "backend/cpu/tiles/qgemm_kernels.h"
+#include "backend/cpu/device/round_up.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
@@ -13,14 +14,6 @@ namespace {
 
 constexpr int64_t kMostOutputs = 24;       // of a group: more fill the tiles of a product for each group
 constexpr int64_t kLineBytes = 24 * 1024;  // of a task: beside the weights in a first-level cache
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
-
-char* align64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
-}
 
 size_t block_bytes(const ConvShape& s, const QuantGroupBlocks& b, Isa isa) {
   return align64(packed_quant_bytes(s.kh, s.kw * b.window, b.outputs, isa));

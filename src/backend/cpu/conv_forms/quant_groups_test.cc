@@ -11,7 +11,7 @@
 namespace trireme::cpu {
 namespace {
 
-ConvShape random_shape(std::mt19937& generator) {
+ConvShape random_quant_shape(std::mt19937& generator) {
   const auto pick = [&](std::initializer_list<int> from) {
     return *(from.begin() + generator() % from.size());
   };
@@ -34,7 +34,7 @@ ConvShape random_shape(std::mt19937& generator) {
 }
 
 /// A quantized convolution: bytes as they lie in memory, zero points, scales.
-struct Problem {
+struct QuantProblem {
   ConvShape s;
   bool in_signed, w_signed, out_signed;
   int32_t zero;  // of the input
@@ -46,8 +46,9 @@ struct Problem {
   int64_t outputs() const { return s.n * s.out_h() * s.out_w() * s.oc; }
 };
 
-Problem problem(const ConvShape& s, int trial, std::mt19937& generator) {
-  Problem p{.s = s, .in_signed = trial % 2 != 0, .w_signed = trial % 3 != 0, .out_signed = trial % 5 == 0};
+QuantProblem quant_problem(const ConvShape& s, int trial, std::mt19937& generator) {
+  QuantProblem p{
+      .s = s, .in_signed = trial % 2 != 0, .w_signed = trial % 3 != 0, .out_signed = trial % 5 == 0};
   p.zero = p.in_signed ? -5 : 131;
   p.x.resize(static_cast<size_t>(s.n * s.h * s.w * s.c));
   p.w.resize(static_cast<size_t>(s.oc * s.c / s.groups * s.kh * s.kw));
@@ -64,13 +65,13 @@ Problem problem(const ConvShape& s, int trial, std::mt19937& generator) {
   return p;
 }
 
-int64_t value(const std::vector<uint8_t>& bytes, int64_t i, bool is_signed) {
+int64_t value_at(const std::vector<uint8_t>& bytes, int64_t i, bool is_signed) {
   const uint8_t byte = bytes[static_cast<size_t>(i)];
   return is_signed ? static_cast<int8_t>(byte) : byte;
 }
 
 /// The byte of output i: the exact sum, scaled, rounded to even and clamped.
-uint8_t want(const Problem& p, int64_t i) {
+uint8_t wanted_byte(const QuantProblem& p, int64_t i) {
   const ConvShape& s = p.s;
   const int64_t ow = s.out_w(), oh = s.out_h(), cg = s.c / s.groups, og = s.oc / s.groups;
   const int64_t o = i % s.oc, q = i / s.oc % ow, line = i / s.oc / ow % oh, n = i / s.oc / ow / oh;
@@ -82,8 +83,8 @@ uint8_t want(const Problem& p, int64_t i) {
       if (ih < 0 || ih >= s.h || iw < 0 || iw >= s.w) continue;
       for (int64_t c = 0; c < cg; ++c) {
         const int64_t pixel = ((n * s.h + ih) * s.w + iw) * s.c + o / og * cg + c;
-        sum += (value(p.x, pixel, p.in_signed) - p.zero) *
-               (value(p.w, ((o * cg + c) * s.kh + a) * s.kw + b, p.w_signed) - (p.w_signed ? 0 : 128));
+        sum += (value_at(p.x, pixel, p.in_signed) - p.zero) *
+               (value_at(p.w, ((o * cg + c) * s.kh + a) * s.kw + b, p.w_signed) - (p.w_signed ? 0 : 128));
       }
     }
   }
@@ -93,7 +94,7 @@ uint8_t want(const Problem& p, int64_t i) {
 }
 
 /// Offsets of all blocks: none needs the sums of its rows.
-std::vector<int32_t> offsets_of(const Problem& p, const std::vector<PackedQuantMatrix>& blocks) {
+std::vector<int32_t> offsets_of(const QuantProblem& p, const std::vector<PackedQuantMatrix>& blocks) {
   std::vector<int32_t> offsets(p.bias.size()), factors(p.bias.size());
   const size_t each = offsets.size() / blocks.size();
   for (size_t b = 0; b < blocks.size(); ++b) {
@@ -107,8 +108,8 @@ std::vector<int32_t> offsets_of(const Problem& p, const std::vector<PackedQuantM
 TEST(QuantGroups, RandomShapesMatchIntegerLoops) {
   std::mt19937 generator(13);
   for (int trial = 0; trial < 120; ++trial) {
-    const ConvShape s = random_shape(generator);
-    const Problem p = problem(s, trial, generator);
+    const ConvShape s = random_quant_shape(generator);
+    const QuantProblem p = quant_problem(s, trial, generator);
     for (const Isa isa : usable_isas()) {
       EXPECT_EQ(quant_groups_fits(s, isa), isa >= Isa::avx512_vnni);
       if (!quant_groups_fits(s, isa)) continue;
@@ -126,7 +127,7 @@ TEST(QuantGroups, RandomShapesMatchIntegerLoops) {
             {s, p.x.data(), ImageLayout::nhwc, {p.in_signed, p.zero}, blocks.data(), y.data(), e},
             workspace.data(), pool);
         for (size_t i = 0; i < n; ++i) {
-          ASSERT_EQ(y[i], want(p, static_cast<int64_t>(i)))
+          ASSERT_EQ(y[i], wanted_byte(p, static_cast<int64_t>(i)))
               << "trial " << trial << ": " << s.c << " to " << s.oc << " in " << s.groups
               << " groups, kernel " << s.kh << " x " << s.kw << ", output " << i;
         }

@@ -8,6 +8,7 @@
 
 #include "backend/cpu/tiles/dense_bf16.h"
 #include "backend/cpu/dense/gemm_blocks_plan.h"
+#include "backend/cpu/device/round_up.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
@@ -15,8 +16,6 @@ namespace {
 
 // Sums of a task that needs several passes over depth wait in the third-level cache.
 constexpr int64_t kTaskFloats = 1024 * 1024;
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
 /// The product as its plan sees it: k in pairs.
 BlockProduct in_pairs(const Bf16Product& p) {
@@ -52,14 +51,14 @@ Layout lay_out(const Bf16Product& p, const DenseKernels& tiles, int threads) {
 }
 
 /// One task and the memory of its lane.
-struct Task {
+struct Bf16Task {
   int64_t first_tile, last_tile, first_panel, last_panel;
   float *b, *a, *sums, *bias, *row_sums, *column_sums;  // the last two null if not asked for
 };
 
-class Worker {
+class Bf16Worker {
  public:
-  Worker(const Bf16Product& p, const Layout& l)
+  Bf16Worker(const Bf16Product& p, const Layout& l)
       : p_(p),
         l_(l),
         g_(l.grid),
@@ -69,7 +68,7 @@ class Worker {
         tall_(p.m - height_ * g_.tiles) {}
 
   void run(int64_t index, char* lane) const {
-    const Task t = task(index, lane);
+    const Bf16Task t = task(index, lane);
     const int64_t column = t.first_panel * v_.tiles.panel;
     if (p_.bias != nullptr) v_.widen(p_.bias + column, columns_of(t), t.bias);
     const int64_t pairs = (p_.k + 1) / 2;
@@ -108,18 +107,18 @@ class Worker {
   }
 
   int64_t tile_begin(int64_t tile) const { return tile * height_ + std::min(tile, tall_); }
-  int64_t columns_of(const Task& t) const {
+  int64_t columns_of(const Bf16Task& t) const {
     return std::min(p_.n, t.last_panel * v_.tiles.panel) - t.first_panel * v_.tiles.panel;
   }
   int panel_width(int64_t column) const {
     return p_.n - column > v_.tiles.width ? v_.tiles.panel : v_.tiles.width;
   }
 
-  Task task(int64_t index, char* lane) const {
+  Bf16Task task(int64_t index, char* lane) const {
     const int64_t nb = index % g_.n_blocks, mb = index / g_.n_blocks;
     const auto at = [&](size_t bytes) { return reinterpret_cast<float*>(lane + bytes); };
-    Task t{g_.tiles * mb / g_.m_blocks, g_.tiles * (mb + 1) / g_.m_blocks, nb * g_.block_panels,
-           std::min(g_.panels, (nb + 1) * g_.block_panels)};
+    Bf16Task t{g_.tiles * mb / g_.m_blocks, g_.tiles * (mb + 1) / g_.m_blocks, nb * g_.block_panels,
+               std::min(g_.panels, (nb + 1) * g_.block_panels)};
     t.b = at(0);
     t.a = at(l_.a_at);
     t.sums = at(l_.sums_at);
@@ -161,7 +160,7 @@ class Worker {
     }
   }
 
-  void pack_columns(const Task& t, int64_t k0, int64_t depth) const {
+  void pack_columns(const Bf16Task& t, int64_t k0, int64_t depth) const {
     float* out = t.b;
     int64_t panel = t.first_panel;
     if (!p_.b.transposed) {
@@ -205,7 +204,7 @@ class Worker {
 
   static uint32_t* lanes(float* packed) { return reinterpret_cast<uint32_t*>(packed); }
 
-  void pack_rows(const Task& t, BlockTiles group, int64_t k0, int64_t depth) const {
+  void pack_rows(const Bf16Task& t, BlockTiles group, int64_t k0, int64_t depth) const {
     const int64_t each = packed_tile(depth);
     if (p_.a.transposed) {
       pack_row_pairs(group, k0, depth, t.a);
@@ -265,7 +264,7 @@ class Worker {
     for (int64_t j = 0; j < valid; ++j) sums[j] = accumulate ? sums[j] + total[j] : total[j];
   }
 
-  void multiply(const Task& t, BlockTiles group, GemmTile& call, bool last_pass) const {
+  void multiply(const Bf16Task& t, BlockTiles group, GemmTile& call, bool last_pass) const {
     call.ldc = l_.one_pass ? v_.tiles.panel : l_.task_columns;
     for (int64_t panel = t.first_panel; panel < t.last_panel; ++panel) {
       const int64_t column = panel * v_.tiles.panel, inside = column - t.first_panel * v_.tiles.panel;
@@ -330,7 +329,7 @@ int64_t packed_bf16_floats(int64_t k, int64_t n) {
 void pack_bf16_columns(const Bf16Operand& b, int64_t k, int64_t n, float* packed) {
   const Bf16Product product{.m = 1, .k = k, .n = n, .b = b};
   const Layout layout = lay_out(product, bf16_kernels()->tiles, 1);
-  const Worker worker(product, layout);
+  const Bf16Worker worker(product, layout);
   for (int64_t panel = 0; panel < layout.grid.panels; ++panel) worker.pack_whole(panel, packed);
 }
 
@@ -344,7 +343,7 @@ void gemm_bf16(const Bf16Product& p, void* workspace, base::ThreadPool& pool) {
   base::check(p.packed_b == nullptr || p.column_sums == nullptr, "column sums of packed columns");
   if (p.m == 0 || p.n == 0 || p.k == 0) return;
   const Layout layout = lay_out(p, bf16_kernels()->tiles, pool.size());
-  const Worker worker(p, layout);
+  const Bf16Worker worker(p, layout);
   char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   const int64_t tasks = layout.grid.m_blocks * layout.grid.n_blocks;
   std::atomic<int64_t> next{0};

@@ -8,17 +8,15 @@
 #include <cstring>
 
 #include "backend/cpu/dense/gemm_blocks_plan.h"
+#include "backend/cpu/device/round_up.h"
 
 namespace trireme::cpu {
 namespace {
 
 // A block of b [depth, columns] streams from the third-level cache, a panel of it at a time through the
 // first; the tiles of a group [tiles, depth, 16] wait for it in half of a 1 MiB second-level cache.
-constexpr int64_t kBlockBytes = 2 * 1024 * 1024;
+constexpr int64_t kColumnsBytes = 2 * 1024 * 1024;
 constexpr int64_t kMaxDepth = 512;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
 /// Cycles of one task, roughly: 14 rows take 14 cycles per k and panel; packing a tile and a panel are
 /// copies.
@@ -37,7 +35,7 @@ BlockGrid plan_blocks(const BlockProduct& p, const DenseKernels& kernels, BlockL
   g.panels = divide_up(p.n, kernels.panel);
   g.depth = divide_up(p.k, divide_up(p.k, kMaxDepth));
   const int64_t panel_bytes = g.depth * kernels.panel * static_cast<int64_t>(sizeof(float));
-  const int64_t most = std::clamp<int64_t>(kBlockBytes / panel_bytes, 1, g.panels);
+  const int64_t most = std::clamp<int64_t>(kColumnsBytes / panel_bytes, 1, g.panels);
   const int64_t batches = p.outer * p.inner;
   const int64_t least = divide_up(g.panels, most), enough = 8 * threads;
   const int64_t columns = std::min(most, g.panels) * kernels.panel;
@@ -78,16 +76,16 @@ BlockGrid plan_blocks(const BlockProduct& p, const DenseKernels& kernels, BlockL
 namespace {
 
 /// One task: tiles x panels of one batch.
-struct Task {
+struct BlockTask {
   const float *a, *b;
   float* c;
   int64_t first_tile, last_tile, first_panel, last_panel;
   bool sums_rows, sums_columns;
 };
 
-class Worker {
+class BlockWorker {
  public:
-  Worker(const BlockProduct& p, const BlockGrid& g)
+  BlockWorker(const BlockProduct& p, const BlockGrid& g)
       : p_(p), g_(g), kernels_(dense_kernels(p.isa)), height_(p.m / g.tiles), tall_(p.m - height_ * g.tiles) {
     clamps_ = clamp_bounds(p.epilogue, prototype_.lo, prototype_.hi);
     prototype_.ldc = p.ldc;
@@ -97,7 +95,7 @@ class Worker {
   }
 
   void run(int64_t index, char* lane) const {
-    const Task t = task(index);
+    const BlockTask t = task(index);
     float* b = reinterpret_cast<float*>(lane);
     float* a = reinterpret_cast<float*>(lane + g_.b_bytes);
     for (int64_t k0 = 0; k0 < p_.k; k0 += g_.depth) {
@@ -118,7 +116,7 @@ class Worker {
  private:
   int64_t tile_begin(int64_t tile) const { return tile * height_ + std::min(tile, tall_); }
 
-  Task task(int64_t index) const {
+  BlockTask task(int64_t index) const {
     const int64_t nb = index % g_.n_blocks, mb = index / g_.n_blocks % g_.m_blocks;
     const int64_t batch = index / g_.n_blocks / g_.m_blocks;
     const int64_t outer = batch / p_.inner, inner = batch % p_.inner;
@@ -139,7 +137,7 @@ class Worker {
   }
 
   /// b[k0 .. k0 + depth, panels of the task] -> [panel][k][width], zeros beyond the last column.
-  void pack_columns(const Task& t, int64_t k0, int64_t depth, float* out) const {
+  void pack_columns(const BlockTask& t, int64_t k0, int64_t depth, float* out) const {
     int64_t panel = t.first_panel;
     if (!p_.b.transposed) panel += pack_whole_panels(t, k0, depth, out);
     float* to = out + (panel - t.first_panel) * packed_panel(depth, kernels_.panel);
@@ -166,7 +164,7 @@ class Worker {
 
   /// Whole panels of columns that lie side by side, row by row, so that every page is opened once. Returns
   /// how many panels it packed.
-  int64_t pack_whole_panels(const Task& t, int64_t k0, int64_t depth, float* out) const {
+  int64_t pack_whole_panels(const BlockTask& t, int64_t k0, int64_t depth, float* out) const {
     const int64_t width = kernels_.panel, column = t.first_panel * width;
     const int64_t panels = std::min(t.last_panel - t.first_panel, (p_.n - column) / width);
     const float* from = t.b + k0 * p_.b.ld + column;
@@ -203,7 +201,7 @@ class Worker {
   }
 
   /// a[rows of the tiles, k0 .. k0 + depth] -> [tile][k][kRowSlots].
-  void pack_rows(const Task& t, BlockTiles tiles, int64_t k0, int64_t depth, float* out) const {
+  void pack_rows(const BlockTask& t, BlockTiles tiles, int64_t k0, int64_t depth, float* out) const {
     const int64_t each = packed_tile(depth);
     if (p_.a.transposed) {
       const float* from = t.a + k0 * p_.a.ld;
@@ -245,7 +243,7 @@ class Worker {
   }
 
   /// A panel of b stays in the first-level cache while the tiles of the group pass by.
-  void multiply(const Task& t, BlockTiles tiles, const float* a, const float* b, GemmTile& call) const {
+  void multiply(const BlockTask& t, BlockTiles tiles, const float* a, const float* b, GemmTile& call) const {
     for (int64_t panel = t.first_panel; panel < t.last_panel; ++panel) {
       const int64_t column = panel * kernels_.panel;
       const int width = panel_width(column);
@@ -258,7 +256,7 @@ class Worker {
     }
   }
 
-  void run_tile(const Task& t, int64_t tile, int64_t column, int width, GemmTile& call) const {
+  void run_tile(const BlockTask& t, int64_t tile, int64_t column, int width, GemmTile& call) const {
     const int64_t row = tile_begin(tile);
     const int rows = static_cast<int>(tile_begin(tile + 1) - row);
     const Epilogue& e = p_.epilogue;
@@ -352,7 +350,7 @@ void multiply_deep(const BlockProduct& p, const DeepPlan& plan, char* memory, ba
   pool.run(std::min<int64_t>(plan.blocks, pool.size()), [&](int64_t lane) {
     for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.blocks;) {
       const BlockProduct one = depth_block(p, plan, i, parts);
-      Worker(one, plan.grid).run(0, lanes + static_cast<size_t>(lane) * plan.grid.lane_bytes);
+      BlockWorker(one, plan.grid).run(0, lanes + static_cast<size_t>(lane) * plan.grid.lane_bytes);
     }
   });
   pool.for_range(p.m, 8, [&](int64_t begin, int64_t end) { add_blocks(p, plan, parts, {begin, end}); });
@@ -375,7 +373,7 @@ void gemm_blocks(const BlockProduct& p, void* workspace, base::ThreadPool& pool)
   const DeepPlan deep = plan_deep(p, pool.size());
   if (deep.blocks > 0) return multiply_deep(p, deep, lanes, pool);
   const BlockGrid g = plan_blocks(p, dense_kernels(p.isa), {.threads = pool.size()});
-  const Worker worker(p, g);
+  const BlockWorker worker(p, g);
   const int64_t tasks = p.outer * p.inner * g.m_blocks * g.n_blocks;
   std::atomic<int64_t> next{0};
   // A lane owns one piece of workspace and takes tasks until none is left.

@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <vector>
+
+#include "backend/cpu/dense/random_floats.h"
 
 namespace trireme::cpu {
 namespace {
@@ -14,21 +15,13 @@ struct Shape {
   int64_t outer, inner, m, k, n;
 };
 
-std::vector<float> random_floats(int64_t n, unsigned seed) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  std::vector<float> out(static_cast<size_t>(n));
-  for (float& x : out) x = uniform(generator);
-  return out;
-}
-
 /// A product with its own memory; leading dimensions are wider than the rows.
-struct Problem {
+struct BlocksProblem {
   Shape s;
   std::vector<float> a, b, bias, residual;
   BlockProduct p;
 
-  Problem(const Shape& shape, bool ta, bool tb) : s(shape) {
+  BlocksProblem(const Shape& shape, bool ta, bool tb) : s(shape) {
     const int64_t a_rows = ta ? s.k : s.m, a_ld = (ta ? s.m : s.k) + 3;
     const int64_t b_rows = tb ? s.n : s.k, b_ld = (tb ? s.k : s.n) + 1;
     a = random_floats(s.outer * s.inner * a_rows * a_ld, 1);
@@ -73,7 +66,7 @@ const std::vector<Shape> kShapes{{1, 1, 1, 1, 1},      {1, 1, 15, 7, 33},  {1, 1
 TEST(GemmBlocks, EveryOrientationAtEveryLevel) {
   for (const Shape& s : kShapes) {
     for (const int form : {0, 1, 2, 3}) {
-      Problem problem(s, form & 1, form & 2);
+      BlocksProblem problem(s, form & 1, form & 2);
       for (const Isa isa : usable_isas()) {
         const std::vector<float> c = problem.run(2, isa);
         for (int64_t batch = 0; batch < s.outer * s.inner; ++batch) {
@@ -94,7 +87,7 @@ TEST(GemmBlocks, EveryOrientationAtEveryLevel) {
 
 TEST(GemmBlocks, SameBitsForEveryTeam) {
   for (const int form : {0, 1, 2, 3}) {
-    Problem problem({1, 1, 150, 1030, 333}, form & 1, form & 2);
+    BlocksProblem problem({1, 1, 150, 1030, 333}, form & 1, form & 2);
     std::vector<float> rows(150), columns(333);
     problem.p.row_sums = rows.data();
     problem.p.column_sums = columns.data();
@@ -121,7 +114,7 @@ TEST(GemmBlocks, SameBitsForEveryTeam) {
 TEST(GemmBlocks, DepthIsSharedWhereResultsAreFewAndKeepsTheBits) {
   for (const int form : {0, 1, 2, 3}) {
     for (const Activation act : {Activation::none, Activation::relu, Activation::clip, Activation::silu}) {
-      Problem problem({1, 1, 30, 5000, 70}, form & 1, form & 2);
+      BlocksProblem problem({1, 1, 30, 5000, 70}, form & 1, form & 2);
       problem.p.epilogue.bias = problem.bias.data();
       problem.p.epilogue.act = act;
       const std::vector<float> one = problem.run(1, best_isa());
@@ -136,7 +129,7 @@ TEST(GemmBlocks, DepthIsSharedWhereResultsAreFewAndKeepsTheBits) {
 TEST(GemmBlocks, BiasActivationAndResidual) {
   for (const bool before : {false, true}) {
     for (const Activation act : {Activation::none, Activation::relu, Activation::silu}) {
-      Problem problem({1, 1, 31, 600, 70}, false, true);
+      BlocksProblem problem({1, 1, 31, 600, 70}, false, true);
       Epilogue& e = problem.p.epilogue;
       e.bias = problem.bias.data();
       e.residual = problem.residual.data();

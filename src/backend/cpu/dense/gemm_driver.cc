@@ -6,17 +6,14 @@
 
 #include "backend/cpu/dense/gemm_rows.h"
 #include "backend/cpu/device/lane_loop.h"
+#include "backend/cpu/device/round_up.h"
 
 namespace trireme::cpu {
 namespace {
 
 // The activation block of a task should stay in half of a 1 MiB second-level cache beside the streaming
 // weights.
-constexpr int64_t kBlockBytes = 384 * 1024;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
+constexpr int64_t kRowsBytes = 384 * 1024;
 
 /// What an operand's element costs besides its multiply-adds, in multiply-adds of one core for each unit of
 /// depth. Rows that a member keeps lie in its own cache; rows that several gather come from the cache of
@@ -58,7 +55,7 @@ void choose_grid(GemmPlan& plan, int64_t max_block_tiles, int64_t m, int64_t n, 
 }
 
 int64_t most_block_tiles(int64_t chunk) {
-  return std::clamp<int64_t>(kBlockBytes / (chunk * kRowSlots * static_cast<int64_t>(sizeof(float))), 1, 64);
+  return std::clamp<int64_t>(kRowsBytes / (chunk * kRowSlots * static_cast<int64_t>(sizeof(float))), 1, 64);
 }
 
 /// One pass of one task: these tiles x these panels over depth [k0, k1).
@@ -322,12 +319,12 @@ GemmPlan plan_gemm(int64_t m, int64_t n, const RowSource& source, const DenseKer
   const int64_t most = most_block_tiles(plan.chunk);
   // Weights of a whole row of panels that fit half of the second-level cache allow the order that writes c in
   // sequence.
-  choose_grid(plan, plan.panels * kernels.panel * plan.chunk * 4 <= kBlockBytes ? plan.tiles : most, m, n,
+  choose_grid(plan, plan.panels * kernels.panel * plan.chunk * 4 <= kRowsBytes ? plan.tiles : most, m, n,
               threads);
   // A few tiles go inside all the same: weights that come from memory then come while all of them multiply.
   constexpr int64_t kFewTiles = 4;
   plan.tiles_outside =
-      plan.block_tiles > kFewTiles && plan.block_panels * kernels.panel * plan.chunk * 4 <= kBlockBytes;
+      plan.block_tiles > kFewTiles && plan.block_panels * kernels.panel * plan.chunk * 4 <= kRowsBytes;
   plan.lanes = static_cast<int>(std::clamp<int64_t>(plan.m_blocks * plan.n_blocks, 1, threads));
   // The larger of both gathering modes and of every grid, so that the size does not hang on the cost model.
   const size_t block = static_cast<size_t>(std::min(most, plan.tiles));

@@ -6,19 +6,11 @@
 
 #include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/dense/gemm_driver.h"
+#include "backend/cpu/device/round_up.h"
 #include "base/error.h"
 
 namespace trireme::cpu {
 namespace {
-
-constexpr size_t kAlignment = 64;
-
-char* align_up(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kAlignment - 1) &
-                                 ~uintptr_t{kAlignment - 1});
-}
-
-size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
 
 RowSource matrix_rows(const float* a, int64_t lda, int64_t k) {
   RowSource source;
@@ -77,7 +69,7 @@ void run_batched_piece(const BatchedPiece& p, char* memory) {
   job.c = g.c + p.outer * g.c_outer + p.inner * g.c_inner + p.row_begin * g.ldc;
   job.ldc = g.ldc;
   const GemmPlan plan = plan_gemm(job.m, g.n, job.source, p.kernels, {.threads = 1});
-  run_gemm_alone(job, plan, memory + align_up(packed_b_bytes(g.k, g.n, p.isa)));
+  run_gemm_alone(job, plan, memory + align64(packed_b_bytes(g.k, g.n, p.isa)));
   if (g.alpha == 1.0f) return;
   // Scaling the product, not an operand: the same rounding whether or not the caller folds alpha into
   // softmax.
@@ -95,7 +87,7 @@ size_t packed_b_bytes(int64_t k, int64_t n, Isa isa) {
 
 PackedMatrix pack_b(const MatrixB& b, void* memory, Isa isa) {
   const DenseKernels& kernels = dense_kernels(isa);
-  float* out = reinterpret_cast<float*>(align_up(memory));
+  float* out = reinterpret_cast<float*>(align64(memory));
   const PackedMatrix packed = {out, b.k, b.n, isa};
   for (int64_t n0 = 0; n0 < b.n; n0 += kernels.panel) {
     const int valid = static_cast<int>(std::min<int64_t>(kernels.panel, b.n - n0));
@@ -137,7 +129,7 @@ size_t gemm_batched_workspace_bytes(int64_t k, int64_t n, int threads) {
   size_t packed = 0;
   for (const Isa isa : usable_isas()) packed = std::max(packed, packed_b_bytes(k, n, isa));
   // A lane works alone on at most kMaxRows rows.
-  return static_cast<size_t>(threads) * align_up(align_up(packed) + gemm_workspace_bytes(256, k, n, 1)) +
+  return static_cast<size_t>(threads) * align64(align64(packed) + gemm_workspace_bytes(256, k, n, 1)) +
          kAlignment;
 }
 
@@ -151,8 +143,8 @@ void gemm_batched(const BatchedGemmArgs& g, void* workspace, base::ThreadPool& p
   const int64_t tasks = batches * pieces;
   const int64_t lanes = std::min<int64_t>(tasks, pool.size());
   const size_t lane_bytes =
-      align_up(align_up(packed_b_bytes(g.k, g.n, isa)) + gemm_workspace_bytes(kMaxRows, g.k, g.n, 1));
-  char* memory = align_up(workspace);
+      align64(align64(packed_b_bytes(g.k, g.n, isa)) + gemm_workspace_bytes(kMaxRows, g.k, g.n, 1));
+  char* memory = align64(workspace);
   const DenseKernels& kernels = dense_kernels(isa);
   std::atomic<int64_t> next{0};
   pool.run(lanes, [&](int64_t lane) {

@@ -6,19 +6,12 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
+
+#include "backend/cpu/dense/random_floats.h"
 
 namespace trireme::cpu {
 namespace {
-
-std::vector<float> random_floats(int64_t count, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
-  std::vector<float> out(static_cast<size_t>(count));
-  for (float& x : out) x = uniform(generator);
-  return out;
-}
 
 double activate(double x, const Epilogue& e) {
   switch (e.act) {

@@ -19,7 +19,7 @@ namespace {
 
 using tensor::DType;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct FloatLayout {
   int exponent, mantissa, bias;
@@ -121,7 +121,7 @@ TEST_P(CastAtLevel, HalvesRoundToNearestEven) {
                            : nearest_code(std::abs(static_cast<double>(x[i])), layout, infinity - 1);
       ASSERT_EQ(y[i], want | sign) << x[i];
       ASSERT_EQ(z[i], want | sign) << x[i];
-      ASSERT_EQ(back[i], (sign ? -1 : 1) * (want == infinity ? kInf : value_of(want, layout)));
+      ASSERT_EQ(back[i], (sign ? -1 : 1) * (want == infinity ? kInfinity : value_of(want, layout)));
     }
   }
 }
@@ -153,7 +153,8 @@ double clamped(double x) {
 TEST_P(CastAtLevel, WholeNumbersAreTruncatedAndClamped) {
   std::vector<float> x = interesting();
   for (const float limit : {127.0f, 128.0f, 255.0f, 256.0f, 32768.0f, 65535.0f, 0x1p31f, 0x1p63f}) {
-    for (const float v : {limit, std::nextafterf(limit, 0.0f), std::nextafterf(limit, kInf), limit - 0.5f}) {
+    for (const float v :
+         {limit, std::nextafterf(limit, 0.0f), std::nextafterf(limit, kInfinity), limit - 0.5f}) {
       x.insert(x.end(), {v, -v});
     }
   }

@@ -227,7 +227,7 @@ void copy_transposed(const Plan& p, base::ThreadPool& pool) {
   });
 }
 
-struct Wide {
+struct WidePixel {
   uint64_t half[2];
 };
 
@@ -306,7 +306,7 @@ void copy_elements(const Plan& p, base::ThreadPool& pool) {
                     : p.bytes == 2 ? copy_lines<uint16_t>
                     : p.bytes == 4 ? copy_lines<uint32_t>
                     : p.bytes == 8 ? copy_lines<uint64_t>
-                                   : copy_lines<Wide>;
+                                   : copy_lines<WidePixel>;
   for_lines(p, line.n * p.bytes * 2, pool, [&](const Lines& g) { copy(g, line); });
 }
 

@@ -170,7 +170,7 @@ void transpose(TransposeTile t, int64_t rows, int64_t cols) {
 #endif
 }
 
-struct Wide {
+struct WideElement {
   uint64_t half[2];
 };
 
@@ -183,8 +183,9 @@ void transpose_tile(const TransposeTile& t, int64_t rows, int64_t cols, int elem
     case 4: return transpose<uint32_t>(t, rows, cols);
     case 8: return transpose<uint64_t>(t, rows, cols);
     default:
-      return edge<Wide>({static_cast<const Wide*>(t.x), t.x_stride, static_cast<Wide*>(t.y), t.y_stride},
-                        rows, cols);
+      return edge<WideElement>(
+          {static_cast<const WideElement*>(t.x), t.x_stride, static_cast<WideElement*>(t.y), t.y_stride},
+          rows, cols);
   }
 }
 

@@ -13,7 +13,7 @@
 namespace trireme::cpu {
 namespace {
 
-std::vector<float> wave(int64_t n, double phase) {
+std::vector<float> norm_values(int64_t n, double phase) {
   std::vector<float> v(static_cast<size_t>(n));
   for (size_t i = 0; i < v.size(); ++i) {
     v[i] = static_cast<float>(std::sin(static_cast<double>(i * i % 1009) + phase) * 2 + 0.5);
@@ -46,8 +46,8 @@ TEST_P(NormAtLevel, LayerAndRms) {
       const bool with_scale = option & 1, with_bias = option & 2, with_residual = option & 4,
                  rms = option & 8;
       const int64_t rows = 3;
-      const std::vector<float> x = wave(rows * cols, 1), r = wave(rows * cols, 2), s = wave(cols, 3),
-                               b = wave(cols, 4);
+      const std::vector<float> x = norm_values(rows * cols, 1), r = norm_values(rows * cols, 2),
+                               s = norm_values(cols, 3), b = norm_values(cols, 4);
       std::vector<float> y(x.size() + 1, -77.0f), sum(x.size()), mean(3), inverse(3);
       LayerNorm g{x.data(), y.data(), rows, cols};
       g.scale = with_scale ? s.data() : nullptr;
@@ -88,8 +88,8 @@ TEST_P(NormAtLevel, GroupInstanceAndAffine) {
   for (int64_t inner : {1, 7, 16, 49, 3000}) {
     for (int64_t groups : {1, 2, 6}) {
       const int64_t batch = 2, channels = 6;
-      const std::vector<float> x = wave(batch * channels * inner, 1), s = wave(channels, 2),
-                               b = wave(channels, 3);
+      const std::vector<float> x = norm_values(batch * channels * inner, 1), s = norm_values(channels, 2),
+                               b = norm_values(channels, 3);
       std::vector<float> y(x.size()), z(x.size());
       group_norm({x.data(), y.data(), batch, channels, inner, groups, s.data(), b.data()}, pool_);
       channel_affine({x.data(), z.data(), s.data(), b.data(), batch, channels, inner}, pool_);
@@ -113,7 +113,7 @@ TEST_P(NormAtLevel, GroupInstanceAndAffine) {
 TEST_P(NormAtLevel, L2AndMeanPool) {
   for (int64_t cols : {1, 5, 16, 63, 64, 130}) {
     const int64_t rows = 6;
-    std::vector<float> x = wave(rows * cols, 1);
+    std::vector<float> x = norm_values(rows * cols, 1);
     std::vector<float> y(x.size());
     l2_normalize_rows({x.data(), y.data(), rows, cols}, pool_);
     for (int64_t r = 0; r < rows; ++r) {
@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Levels, NormAtLevel, testing::ValuesIn(simd_levels()),
 
 TEST(Norm, FoldedBatchNormAndThreadCounts) {
   base::ThreadPool one(1), four(4);
-  const std::vector<float> gamma = wave(5, 1), beta = wave(5, 2), mean = wave(5, 3),
+  const std::vector<float> gamma = norm_values(5, 1), beta = norm_values(5, 2), mean = norm_values(5, 3),
                            variance = {1, 2, 0.5f, 3, 4};
   std::vector<float> scale(5), bias(5);
   fold_batch_norm({gamma.data(), beta.data(), mean.data(), variance.data()}, 5, scale.data(), bias.data());
@@ -154,7 +154,7 @@ TEST(Norm, FoldedBatchNormAndThreadCounts) {
     const double want = (1.7 - mean[c]) / std::sqrt(variance[c] + 1e-5) * gamma[c] + beta[c];
     EXPECT_NEAR(1.7 * scale[c] + bias[c], want, 1e-5);
   }
-  const std::vector<float> x = wave(257 * 770, 5), s = wave(770, 6);
+  const std::vector<float> x = norm_values(257 * 770, 5), s = norm_values(770, 6);
   std::vector<float> a(x.size()), b(x.size());
   LayerNorm g{x.data(), a.data(), 257, 770, s.data(), s.data()};
   layer_norm(g, one);

@@ -18,14 +18,14 @@ constexpr ReduceOp kOps[] = {ReduceOp::sum,     ReduceOp::mean,       ReduceOp::
                              ReduceOp::prod,    ReduceOp::l1,         ReduceOp::l2,  ReduceOp::sum_square,
                              ReduceOp::log_sum, ReduceOp::log_sum_exp};
 
-std::vector<float> wave(int64_t n) {
+std::vector<float> reduce_values(int64_t n) {
   std::vector<float> v(static_cast<size_t>(n));
   for (size_t i = 0; i < v.size(); ++i)
     v[i] = static_cast<float>(1.02 + std::sin(static_cast<double>(i * i % 10007)));
   return v;
 }
 
-double oracle(ReduceOp op, const std::vector<double>& x) {
+double reduced(ReduceOp op, const std::vector<double>& x) {
   double sum = 0, max = -HUGE_VAL, min = HUGE_VAL, prod = 1, l1 = 0, square = 0, exps = 0;
   for (double v : x) {
     sum += v, l1 += std::abs(v), square += v * v, prod *= v;
@@ -64,13 +64,13 @@ TEST_P(ReduceAtLevel, EveryOperationAndLayout) {
   for (int64_t outer : {0, 1, 3}) {
     for (int64_t axis : {0, 1, 2, 17, 64, 300}) {
       for (int64_t inner : {1, 3, 16, 64, 83}) {
-        const std::vector<float> x = wave(outer * axis * inner);
+        const std::vector<float> x = reduce_values(outer * axis * inner);
         for (ReduceOp op : kOps) {
           std::vector<float> y(static_cast<size_t>(outer * inner + 1), -77.0f);
           reduce(op, {x.data(), y.data(), outer, axis, inner}, pool_);
           for (int64_t o = 0; o < outer; ++o) {
             for (int64_t i = 0; i < inner; ++i) {
-              const double want = oracle(op, line_of(x, axis, inner, o, i));
+              const double want = reduced(op, line_of(x, axis, inner, o, i));
               const float got = y[static_cast<size_t>(o * inner + i)];
               if (std::isnan(want)) {
                 ASSERT_TRUE(std::isnan(got));
@@ -93,7 +93,7 @@ TEST_P(ReduceAtLevel, EveryOperationAndLayout) {
 TEST_P(ReduceAtLevel, ArgExtremes) {
   for (int64_t axis : {1, 2, 16, 33, 200}) {
     for (int64_t inner : {1, 5, 16, 35}) {
-      std::vector<float> x = wave(2 * axis * inner);
+      std::vector<float> x = reduce_values(2 * axis * inner);
       for (float& v : x) v = std::round(v * 4);  // makes ties
       for (int option = 0; option < 4; ++option) {
         const bool min = option & 1, last = option & 2;
@@ -119,7 +119,7 @@ TEST_P(ReduceAtLevel, ArgExtremes) {
 
 TEST_P(ReduceAtLevel, NanIsTheExtreme) {
   for (int64_t inner : {1, 2}) {
-    std::vector<float> x = wave(50 * inner);
+    std::vector<float> x = reduce_values(50 * inner);
     x[static_cast<size_t>(20 * inner)] = NAN;
     x[static_cast<size_t>(40 * inner)] = NAN;
     std::vector<float> y(static_cast<size_t>(inner));
@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Levels, ReduceAtLevel, testing::ValuesIn(simd_levels())
 TEST(Reduce, LongAxisIsAccurateAndTheSameForEveryThreadCountAndNeighbour) {
   base::ThreadPool one(1), four(4);
   const int64_t n = 1000003;
-  const std::vector<float> x = wave(n * 2);
+  const std::vector<float> x = reduce_values(n * 2);
   for (ReduceOp op : kOps) {
     if (op == ReduceOp::prod) continue;  // would underflow
     float a[2], b[2], alone = 0;
@@ -150,7 +150,7 @@ TEST(Reduce, LongAxisIsAccurateAndTheSameForEveryThreadCountAndNeighbour) {
     reduce(op, {x.data() + n, &alone, 1, n, 1}, four);
     EXPECT_EQ(0, std::memcmp(a, b, sizeof a));
     EXPECT_EQ(a[1], alone);
-    const double want = oracle(op, line_of(x, n, 1, 0, 0));
+    const double want = reduced(op, line_of(x, n, 1, 0, 0));
     EXPECT_NEAR(a[0], want, 3e-7 * std::abs(want));
     std::vector<float> c(200), d(200);
     reduce(op, {x.data(), c.data(), 2, 9999, 100}, one);

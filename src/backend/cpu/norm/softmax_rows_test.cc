@@ -16,7 +16,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-std::vector<float> wave(int64_t n, double phase) {
+std::vector<float> softmax_values(int64_t n, double phase) {
   std::vector<float> v(static_cast<size_t>(n));
   for (size_t i = 0; i < v.size(); ++i)
     v[i] = static_cast<float>(std::sin(static_cast<double>(i * i) + phase) * 6);
@@ -24,7 +24,7 @@ std::vector<float> wave(int64_t n, double phase) {
 }
 
 // Softmax of n values that are `stride` apart.
-std::vector<double> oracle(const std::vector<double>& x, bool log) {
+std::vector<double> softmax_of(const std::vector<double>& x, bool log) {
   double max = -HUGE_VAL, sum = 0;
   for (double v : x) max = std::max(max, v);
   for (double v : x) sum += std::exp(v - max);
@@ -45,7 +45,7 @@ TEST_P(SoftmaxAtLevel, Axis) {
     for (int64_t outer : {0, 1, 3}) {
       for (int64_t axis : {1, 2, 17, 64, 100, 1000}) {
         for (int64_t inner : {1, 2, 16, 19, 65}) {
-          const std::vector<float> x = wave(outer * axis * inner, 1);
+          const std::vector<float> x = softmax_values(outer * axis * inner, 1);
           std::vector<float> y(x.size() + 1, -77.0f);
           softmax_axis({x.data(), y.data(), outer, axis, inner, log}, pool_);
           for (int64_t o = 0; o < outer; ++o) {
@@ -53,7 +53,7 @@ TEST_P(SoftmaxAtLevel, Axis) {
               std::vector<double> line;
               const auto at = [&](int64_t a) { return static_cast<size_t>((o * axis + a) * inner + i); };
               for (int64_t a = 0; a < axis; ++a) line.push_back(x[at(a)]);
-              const std::vector<double> want = oracle(line, log);
+              const std::vector<double> want = softmax_of(line, log);
               for (int64_t a = 0; a < axis; ++a) {
                 const double w = want[static_cast<size_t>(a)];
                 ASSERT_NEAR(y[at(a)], w, 2e-6 * std::abs(w) + (log ? 3e-7 : 1e-12))
@@ -73,9 +73,9 @@ TEST_P(SoftmaxAtLevel, ScaleAndSharedMask) {
   for (int64_t cols : {1, 7, 16, 33, 128, 300}) {
     for (bool log : {false, true}) {
       const int64_t rows = batch * heads * query;
-      const std::vector<float> x = wave(rows * cols, 2);
+      const std::vector<float> x = softmax_values(rows * cols, 2);
       // Mask [batch, 1, query, cols], every third element excluded.
-      std::vector<float> mask = wave(batch * query * cols, 3);
+      std::vector<float> mask = softmax_values(batch * query * cols, 3);
       for (size_t i = 0; i < mask.size(); ++i) {
         if (i % 3 == 1) mask[i] = -kInf;
       }
@@ -89,7 +89,7 @@ TEST_P(SoftmaxAtLevel, ScaleAndSharedMask) {
           line.push_back(0.25 * x[static_cast<size_t>(row * cols + c)] +
                          mask[static_cast<size_t>(mask_row * cols + c)]);
         }
-        const std::vector<double> want = oracle(line, log);
+        const std::vector<double> want = softmax_of(line, log);
         for (int64_t c = 0; c < cols; ++c) {
           const double w = want[static_cast<size_t>(c)], got = y[static_cast<size_t>(row * cols + c)];
           if (std::isnan(w)) {  // all are excluded
@@ -109,14 +109,14 @@ TEST_P(SoftmaxAtLevel, Gradient) {
   for (bool log : {false, true}) {
     for (int64_t cols : {1, 5, 16, 70, 257}) {
       const int64_t rows = 4;
-      const std::vector<float> x = wave(rows * cols, 4), dy = wave(rows * cols, 5);
+      const std::vector<float> x = softmax_values(rows * cols, 4), dy = softmax_values(rows * cols, 5);
       std::vector<float> y(x.size()), dx(x.size());
       softmax_rows({x.data(), y.data(), rows, cols, 0.5f, {}, log}, pool_);
       softmax_rows_grad({y.data(), dy.data(), dx.data(), rows, cols, 0.5f, log}, pool_);
       for (int64_t r = 0; r < rows; ++r) {
         std::vector<double> line;
         for (int64_t c = 0; c < cols; ++c) line.push_back(0.5 * x[static_cast<size_t>(r * cols + c)]);
-        const std::vector<double> p = oracle(line, false);
+        const std::vector<double> p = softmax_of(line, false);
         double dot = 0, sum = 0;
         for (int64_t c = 0; c < cols; ++c) {
           dot += p[static_cast<size_t>(c)] * dy[static_cast<size_t>(r * cols + c)];
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Levels, SoftmaxAtLevel, testing::ValuesIn(simd_levels()
 
 TEST(Softmax, SameBitsForEveryThreadCountAndAlone) {
   base::ThreadPool one(1), four(4);
-  const std::vector<float> x = wave(97 * 531, 6);
+  const std::vector<float> x = softmax_values(97 * 531, 6);
   std::vector<float> a(x.size()), b(x.size()), alone(531);
   softmax_rows({x.data(), a.data(), 97, 531}, one);
   softmax_rows({x.data(), b.data(), 97, 531}, four);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backend/cpu/tiles/qgemm_kernels.h"
+#include "backend/cpu/device/round_up.h"
 
 namespace trireme::cpu {
 namespace {
@@ -12,8 +13,6 @@ constexpr int64_t kColumns = 64;          // columns of a tile of four vectors; 
 constexpr int64_t kBand = kByteRows / 2;  // rows of a tile of four vectors; narrower tiles take two bands
 constexpr int64_t kRowBytes = 20 * 1024;  // activations of a block, which share the L1 cache with weights
 constexpr int64_t kMostBands = 16;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// A grid of tasks: blocks of bands x blocks of columns.
 struct Grid {
@@ -46,9 +45,9 @@ Grid choose_grid(int64_t m, int64_t n, int64_t k_bytes, int threads) {
   return best;
 }
 
-class Runner {
+class ByteRunner {
  public:
-  explicit Runner(const QuantGemmArgs& args)
+  explicit ByteRunner(const QuantGemmArgs& args)
       : args_(args), kernels_(quant_kernels(args.b.isa)), groups_(divide_up(args.b.run, kernels_.group)) {
     const QuantEpilogue& e = args.epilogue;
     prototype_.lda = args.lda;
@@ -101,7 +100,7 @@ bool fits_byte_tiles(const QuantGemmArgs& args) {
 }
 
 void run_byte_tiles(const QuantGemmArgs& args, base::ThreadPool& pool) {
-  const Runner runner(args);
+  const ByteRunner runner(args);
   const int64_t n = args.b.n;
   const Grid grid = choose_grid(args.m, n, args.b.run, pool.size());
   const int64_t stripes = divide_up(n, kColumns);

@@ -6,11 +6,10 @@
 
 #include "backend/cpu/dense/gemm_rows.h"
 #include "backend/cpu/device/lane_loop.h"
+#include "backend/cpu/device/round_up.h"
 
 namespace trireme::cpu {
 namespace {
-
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
 
 int64_t groups_of(int64_t run, int group) { return (run + group - 1) / group; }
 
@@ -31,9 +30,9 @@ void stage_run(const uint8_t* in, int64_t run, const QuantJob& job, int group, i
   }
 }
 
-class Runner {
+class JobRunner {
  public:
-  Runner(const QuantJob& job, const GemmPlan& plan)
+  JobRunner(const QuantJob& job, const GemmPlan& plan)
       : job_(job),
         plan_(plan),
         kernels_(quant_kernels(job.b.isa)),
@@ -258,7 +257,7 @@ GemmPlan plan_quant_groups(const QuantJob& job, int threads) {
 
 void run_quant(const QuantJob& job, const GemmPlan& plan, void* workspace, base::ThreadPool& pool) {
   if (job.m == 0 || job.b.n == 0) return;
-  const Runner runner(job, plan);
+  const JobRunner runner(job, plan);
   char* lanes = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(workspace) + 63) & ~uintptr_t{63});
   const int64_t tasks = plan.m_blocks * plan.n_blocks;
   run_lanes(pool, tasks, [&](int64_t i, int lane) {

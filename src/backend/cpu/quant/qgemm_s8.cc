@@ -6,13 +6,10 @@
 
 #include "backend/cpu/quant/qgemm_bytes.h"
 #include "backend/cpu/quant/qgemm_driver.h"
+#include "backend/cpu/device/round_up.h"
 
 namespace trireme::cpu {
 namespace {
-
-constexpr size_t kAlignment = 64;
-
-size_t align_up(size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
 
 /// Number of groups of k in the packed form of one column.
 int64_t packed_groups(int64_t taps, int64_t run, int group) { return taps * ((run + group - 1) / group); }
@@ -88,8 +85,8 @@ PackedQuantMatrix pack_quant_b(const QuantMatrixB& b, void* memory, Isa isa) {
   const QuantKernels& kernels = quant_kernels(isa);
   const int64_t groups = packed_groups(b.taps, b.run, kernels.group);
   const uintptr_t address = reinterpret_cast<uintptr_t>(memory);
-  int32_t* sums = reinterpret_cast<int32_t*>(align_up(address));
-  int32_t* out = reinterpret_cast<int32_t*>(align_up(reinterpret_cast<uintptr_t>(sums + b.n)));
+  int32_t* sums = reinterpret_cast<int32_t*>(align64(address));
+  int32_t* out = reinterpret_cast<int32_t*>(align64(reinterpret_cast<uintptr_t>(sums + b.n)));
   const PackedQuantMatrix packed = {out,          sums, b.taps, b.run, b.n, b.taps * b.run - b.fillers,
                                     !b.is_signed, isa};
   for (int64_t n0 = 0; n0 < b.n; n0 += kernels.panel) {

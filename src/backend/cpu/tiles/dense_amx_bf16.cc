@@ -15,7 +15,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
 TRIREME_TARGET_AMX_BEGIN
-namespace trireme::cpu {
+namespace trireme::cpu::amx_bf16 {
 namespace {
 
 // Vocabulary.
@@ -115,7 +115,7 @@ void fill_matrix_tiles(DenseKernels& table) {
 }
 
 }  // namespace
-}  // namespace trireme::cpu
+}  // namespace trireme::cpu::amx_bf16
 TRIREME_TARGET_END
 
 namespace trireme::cpu {
@@ -130,9 +130,9 @@ bool has_bf16_tiles() {
 
 void take_matrix_tiles(Bf16Kernels& kernels) {
   if (!has_bf16_tiles()) return;
-  fill_matrix_tiles<1, 1>(kernels.tiles);
-  fill_matrix_tiles<2, 1>(kernels.tiles);
-  kernels.turn = turn_chunks;
+  amx_bf16::fill_matrix_tiles<1, 1>(kernels.tiles);
+  amx_bf16::fill_matrix_tiles<2, 1>(kernels.tiles);
+  kernels.turn = amx_bf16::turn_chunks;
 }
 
 }  // namespace trireme::cpu

@@ -7,7 +7,7 @@
 #if defined(__x86_64__)
 
 TRIREME_TARGET_AVX2_BEGIN
-namespace trireme::cpu {
+namespace trireme::cpu::avx2 {
 namespace {
 
 // The order matters: vocabulary of vector types, templates, table.
@@ -25,13 +25,13 @@ constexpr DenseKernels kTable = make_dense_kernels(Isa::avx2);
 constexpr QuantKernels kQuantTable = make_quant_kernels<false>();
 
 }  // namespace
-}  // namespace trireme::cpu
+}  // namespace trireme::cpu::avx2
 TRIREME_TARGET_END
 
 namespace trireme::cpu {
 
-const DenseKernels& dense_kernels_avx2() { return kTable; }
-const QuantKernels& quant_kernels_avx2() { return kQuantTable; }
+const DenseKernels& dense_kernels_avx2() { return avx2::kTable; }
+const QuantKernels& quant_kernels_avx2() { return avx2::kQuantTable; }
 
 }  // namespace trireme::cpu
 

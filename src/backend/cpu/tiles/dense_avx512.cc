@@ -11,7 +11,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
 TRIREME_TARGET_AVX512_BEGIN
-namespace trireme::cpu {
+namespace trireme::cpu::avx512 {
 namespace {
 
 // The order matters: vocabulary of vector types, templates, table.
@@ -29,13 +29,13 @@ constexpr DenseKernels kTable = make_dense_kernels(Isa::avx512);
 constexpr QuantKernels kQuantTable = make_quant_kernels<false>();
 
 }  // namespace
-}  // namespace trireme::cpu
+}  // namespace trireme::cpu::avx512
 TRIREME_TARGET_END
 
 namespace trireme::cpu {
 
-const DenseKernels& dense_kernels_avx512() { return kTable; }
-const QuantKernels& quant_kernels_avx512() { return kQuantTable; }
+const DenseKernels& dense_kernels_avx512() { return avx512::kTable; }
+const QuantKernels& quant_kernels_avx512() { return avx512::kQuantTable; }
 
 }  // namespace trireme::cpu
 

@@ -14,7 +14,7 @@
 #define TRIREME_BF16 1
 
 TRIREME_TARGET_BF16_BEGIN
-namespace trireme::cpu {
+namespace trireme::cpu::avx512_bf16 {
 namespace {
 
 // First the vocabulary of vector types, then the templates that use it.
@@ -45,15 +45,17 @@ constexpr Bf16Kernels make_kernels() {
 constexpr Bf16Kernels kKernels = make_kernels();
 
 }  // namespace
-}  // namespace trireme::cpu
+}  // namespace trireme::cpu::avx512_bf16
 TRIREME_TARGET_END
+
+#undef TRIREME_BF16
 
 namespace trireme::cpu {
 
 const Bf16Kernels* bf16_kernels() {
   static const bool usable = best_isa() >= Isa::avx512 && __builtin_cpu_supports("avx512bf16");
   static const Bf16Kernels kernels = [] {
-    Bf16Kernels best = kKernels;
+    Bf16Kernels best = avx512_bf16::kKernels;
     take_matrix_tiles(best);
     return best;
   }();

@@ -13,7 +13,7 @@
 #define TRIREME_VNNI 1
 
 TRIREME_TARGET_VNNI_BEGIN
-namespace trireme::cpu {
+namespace trireme::cpu::avx512_vnni {
 namespace {
 
 // First the vocabulary of vector types, then the templates that use it.
@@ -36,12 +36,14 @@ constexpr QuantKernels make_vnni_kernels() {
 constexpr QuantKernels kQuantTable = make_vnni_kernels();
 
 }  // namespace
-}  // namespace trireme::cpu
+}  // namespace trireme::cpu::avx512_vnni
 TRIREME_TARGET_END
+
+#undef TRIREME_VNNI
 
 namespace trireme::cpu {
 
-const QuantKernels& quant_kernels_avx512_vnni() { return kQuantTable; }
+const QuantKernels& quant_kernels_avx512_vnni() { return avx512_vnni::kQuantTable; }
 
 }  // namespace trireme::cpu
 

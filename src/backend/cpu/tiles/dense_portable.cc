@@ -3,7 +3,7 @@
 #include "backend/cpu/tiles/dense_simd.h"
 #include "backend/cpu/tiles/qgemm_kernels.h"
 
-namespace trireme::cpu {
+namespace trireme::cpu::portable {
 namespace {
 
 // The order matters: vocabulary of vector types, templates, table.
@@ -21,9 +21,12 @@ constexpr DenseKernels kTable = make_dense_kernels(Isa::portable);
 constexpr QuantKernels kQuantTable = make_quant_kernels<false>();
 
 }  // namespace
+}  // namespace trireme::cpu::portable
 
-const DenseKernels& dense_kernels_portable() { return kTable; }
-const QuantKernels& quant_kernels_portable() { return kQuantTable; }
+namespace trireme::cpu {
+
+const DenseKernels& dense_kernels_portable() { return portable::kTable; }
+const QuantKernels& quant_kernels_portable() { return portable::kQuantTable; }
 
 const DenseKernels& dense_kernels(Isa isa) {
 #if defined(__x86_64__)

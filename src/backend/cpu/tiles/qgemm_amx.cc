@@ -16,7 +16,7 @@
 #define TRIREME_VNNI 1
 
 TRIREME_TARGET_AMX_BEGIN
-namespace trireme::cpu {
+namespace trireme::cpu::amx {
 namespace {
 
 // Vocabulary, then templates.
@@ -158,16 +158,18 @@ void fill_matrix_rows(QuantKernels& table) {
 }
 
 }  // namespace
-}  // namespace trireme::cpu
+}  // namespace trireme::cpu::amx
 TRIREME_TARGET_END
+
+#undef TRIREME_VNNI
 
 namespace trireme::cpu {
 
 const QuantKernels& quant_kernels_amx() {
   static const QuantKernels table = [] {
     QuantKernels all = quant_kernels_avx512_vnni();
-    fill_matrix_rows<1, kLeastRows>(all);
-    fill_matrix_rows<2, kLeastRows>(all);
+    amx::fill_matrix_rows<1, amx::kLeastRows>(all);
+    amx::fill_matrix_rows<2, amx::kLeastRows>(all);
     all.rows_from_bytes = 64;
     return all;
   }();

@@ -121,15 +121,11 @@ class EmulatedProduct final : public GemmPlan {
   GemmShape shape_;
 };
 
-bool has_finish(const GemmFinish& f) {
-  return f.bias || f.residual || f.act.kind != Activation::none || f.writes_aux || f.is_gradient ||
-         f.sums != SumsOf::none;
-}
-
 }  // namespace
 
 std::unique_ptr<GemmPlan> make_product(const GemmPlace&, const GemmShape& shape, const GemmOptions&) {
-  if (has_finish(shape.finish) || shape.scales == Scales::vectors) return nullptr;
+  if (has_finish(shape.finish) || shape.finish.sums != SumsOf::none || shape.scales == Scales::vectors)
+    return nullptr;
   return std::make_unique<EmulatedProduct>(shape);
 }
 

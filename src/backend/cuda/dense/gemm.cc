@@ -33,10 +33,6 @@ struct Rest {
   bool is_empty() const { return !finish && !sums && !activation; }
 };
 
-bool has_finish(const GemmFinish& f) {
-  return f.bias || f.residual || f.act.kind != Activation::none || f.writes_aux || f.is_gradient;
-}
-
 /// Whether the parts named by `rest` are needed and may be separated from the product.
 bool applies(const GemmFinish& f, Rest rest) {
   if (rest.activation) return f.writes_aux && f.sums == SumsOf::none && !f.act_before_residual;

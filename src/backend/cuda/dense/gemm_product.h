@@ -10,6 +10,11 @@ namespace trireme::cuda {
 std::unique_ptr<GemmPlan> make_product(const GemmPlace& place, const GemmShape& shape,
                                        const GemmOptions& options);
 
+/// Whether the finish has parts besides its sums.
+inline bool has_finish(const GemmFinish& f) {
+  return f.bias || f.residual || f.act.kind != Activation::none || f.writes_aux || f.is_gradient;
+}
+
 /// Leading dimensions filled in.
 GemmShape with_leading_dimensions(GemmShape shape);
 

@@ -25,22 +25,23 @@
 #endif
 
 namespace trireme::cuda {
+
+/// Saved context of a fiber, or of the scheduler, while another one runs.
+struct FiberPlace {
+  ucontext_t context;
+  jmp_buf jump;
+  bool is_begun = false;
+};
+
 namespace {
 
 constexpr size_t kStackBytes = 64 << 10;
 constexpr size_t kGuardBytes = 64;
 constexpr std::byte kPattern{0xcd};
 
-/// Saved context of a fiber, or of the scheduler, while another one runs.
-struct Place {
-  ucontext_t context;
-  jmp_buf jump;
-  bool is_begun = false;
-};
-
 /// Suspends `from` and resumes `to`; returns when `from` is resumed. Has no local variables that a jump could
 /// corrupt.
-[[gnu::noinline]] void change(Place& from, Place& to) {
+[[gnu::noinline]] void change(FiberPlace& from, FiberPlace& to) {
 #if TRIREME_JUMPS
   if (_setjmp(from.jump) != 0) return;
   if (to.is_begun) _longjmp(to.jump, 1);
@@ -68,8 +69,8 @@ struct HostBlock::Fibers {
   size_t bytes() const { return static_cast<size_t>(count) * kStackBytes; }
 
   int count;
-  std::vector<Place> places;
-  Place scheduler;
+  std::vector<FiberPlace> places;
+  FiberPlace scheduler;
   void* stacks = nullptr;
 };
 
@@ -101,7 +102,7 @@ void HostBlock::run(int threads, int64_t shared_bytes, Body body, const void* wh
   } catch (...) {
     // Fibers that are still waiting start afresh in the next block.
     for (int t = 0; t < threads_; ++t) {
-      Place& place = fibers_->places[static_cast<size_t>(t)];
+      FiberPlace& place = fibers_->places[static_cast<size_t>(t)];
       if (waits_[static_cast<size_t>(t)] != Wait::done) place.is_begun = false;
     }
     if (failure_) std::rethrow_exception(failure_);
@@ -148,7 +149,7 @@ void HostBlock::live(int thread) {
 }
 
 void HostBlock::resume(int thread) {
-  Place& place = fibers_->places[static_cast<size_t>(thread)];
+  FiberPlace& place = fibers_->places[static_cast<size_t>(thread)];
   if (!place.is_begun) {
     getcontext(&place.context);
     place.context.uc_stack.ss_sp =
