@@ -519,7 +519,7 @@ TEST(Speculation, TurnsItselfOffWhereItDoesNotPay) {
 
 TEST(TokenScheduler, KeepsToTheGoalBetweenTokens) {
   const auto ms = [](int64_t tokens) { return 1 + 0.1 * static_cast<double>(rounded_size(tokens)); };
-  struct Seen {
+  struct Timed {
     TextAnswers answers;
     int64_t longest = 0;
   };
@@ -528,7 +528,7 @@ TEST(TokenScheduler, KeepsToTheGoalBetweenTokens) {
     DecodeSession session(two_layers(), {.threads = 1, .share_prefixes = false, .max_tokens = 90});
     TokenScheduler scheduler(session, {.clock = &clock, .goals = goals});
     clock.scheduler = &scheduler;
-    Seen seen;
+    Timed seen;
     // One answers, long prompts come beside it.
     for (int turn = 0; turn < 6; ++turn) {
       GenerateRequest talker{
@@ -550,8 +550,8 @@ TEST(TokenScheduler, KeepsToTheGoalBetweenTokens) {
     }
     return seen;
   };
-  const Seen fast = run({}), smooth = run({.tpot_goal = {5 * base::kNsPerMs}}),
-             lazy = run({.ttft_goal = {1000 * base::kNsPerMs}});
+  const Timed fast = run({}), smooth = run({.tpot_goal = {5 * base::kNsPerMs}}),
+              lazy = run({.ttft_goal = {1000 * base::kNsPerMs}});
   EXPECT_EQ(fast.answers, smooth.answers);
   EXPECT_EQ(fast.answers, lazy.answers);
   EXPECT_GT(fast.longest, 64);
