@@ -25,14 +25,14 @@ namespace {
 using tensor::DType;
 using tensor::Tensor;
 
-struct Case {
+struct GoldenCase {
   std::string title, before, after;
   double tolerance = 1e-5;  ///< of the largest magnitude; "set tolerance"
   double absolute = 0;      ///< "set absolute", e.g. one step of a quantized result
   double reach = 2;         ///< inputs are uniform in [-reach, reach); "set reach"
 };
 
-void set_option(Case& c, std::istringstream& words) {
+void set_option(GoldenCase& c, std::istringstream& words) {
   std::string name;
   double value = 0;
   words >> name >> value;
@@ -41,8 +41,8 @@ void set_option(Case& c, std::istringstream& words) {
   if (name == "reach") c.reach = value;
 }
 
-std::vector<Case> read_cases(const std::filesystem::path& path) {
-  std::vector<Case> cases;
+std::vector<GoldenCase> read_cases(const std::filesystem::path& path) {
+  std::vector<GoldenCase> cases;
   bool after = false;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -129,7 +129,7 @@ std::vector<Tensor> results_of(const ir::Graph& g, const std::vector<Tensor>& in
   return session.run(inputs);
 }
 
-void expect_close(const std::vector<Tensor>& want, const std::vector<Tensor>& got, const Case& c) {
+void expect_close(const std::vector<Tensor>& want, const std::vector<Tensor>& got, const GoldenCase& c) {
   ASSERT_EQ(want.size(), got.size());
   for (size_t o = 0; o < want.size(); ++o) {
     ASSERT_EQ(want[o].type().to_string(), got[o].type().to_string());
@@ -145,7 +145,7 @@ void expect_close(const std::vector<Tensor>& want, const std::vector<Tensor>& go
 }
 
 /// Runs the graph on plain kernels, after the pass, and after all passes: all three results must agree.
-void check_numbers(const Case& c, const ir::Graph& before, const ir::Graph& after) {
+void check_numbers(const GoldenCase& c, const ir::Graph& before, const ir::Graph& after) {
   const std::vector<Tensor> inputs = random_inputs(before, c.reach);
   const std::vector<Tensor> want = results_of(before, inputs, no_passes(), "reference");
   {
@@ -156,7 +156,7 @@ void check_numbers(const Case& c, const ir::Graph& before, const ir::Graph& afte
   expect_close(want, results_of(before, inputs, {.verify = true}, {}), c);
 }
 
-std::string run_case(const Case& c, const Pass& pass) {
+std::string run_case(const GoldenCase& c, const Pass& pass) {
   ir::Graph before = ir::parse(c.before, ops::table());
   before.sort();
   ir::Graph after = before;
@@ -171,11 +171,11 @@ class GoldenPass : public testing::TestWithParam<std::string> {};
 TEST_P(GoldenPass, KeepsItsPromise) {
   const std::filesystem::path path = tests::source_dir() / "tests/passes" / (GetParam() + ".txt");
   const Pass& pass = pass_named(GetParam());
-  const std::vector<Case> cases = read_cases(path);
+  const std::vector<GoldenCase> cases = read_cases(path);
   EXPECT_GE(cases.size(), 2u) << "a pass needs a case that changes and one that must not";
   const bool updating = std::getenv("TRIREME_UPDATE_GOLDEN") != nullptr;
   std::vector<std::string> afters;
-  for (const Case& c : cases) {
+  for (const GoldenCase& c : cases) {
     SCOPED_TRACE(c.title);
     try {
       afters.push_back(run_case(c, pass));

@@ -76,7 +76,7 @@ Tensor make_input(const base::Json& spec, const std::string& name, size_t batch)
 }
 
 /// One reference case: the network with the oracle's weights, its loss graph and its batches.
-struct Case {
+struct ReferenceCase {
   base::Json reference;
   model::Model model;
   ir::Graph loss;  // model and loss; keeps the model's own outputs
@@ -95,8 +95,8 @@ ir::Graph with_loss(ir::Graph graph, const base::Json& reference) {
   return graph;
 }
 
-Case open_case(const std::string& name) {
-  Case c{.reference = read_reference(name), .model = {}, .loss = {}};
+ReferenceCase open_case(const std::string& name) {
+  ReferenceCase c{.reference = read_reference(name), .model = {}, .loss = {}};
   std::vector<std::string> options;
   for (const base::Json& o : c.reference.at("options").as_array()) options.push_back(o.as_string());
   c.model = model::zoo::build(c.reference.at("network").as_string(), options);
@@ -110,7 +110,7 @@ Case open_case(const std::string& name) {
 }
 
 /// The inputs of batch `number`, in the order of the graph's inputs.
-std::vector<Tensor> batch_of(const Case& c, size_t number) {
+std::vector<Tensor> batch_of(const ReferenceCase& c, size_t number) {
   std::vector<Tensor> feeds;
   for (ir::ValueId id : c.loss.inputs()) {
     const std::string& name = c.loss.value(id).name;
@@ -120,7 +120,7 @@ std::vector<Tensor> batch_of(const Case& c, size_t number) {
 }
 
 /// The number of labels that are not ignored.
-double valid_of(const Case& c, const std::vector<Tensor>& feeds) {
+double valid_of(const ReferenceCase& c, const std::vector<Tensor>& feeds) {
   for (size_t i = 0; i < feeds.size(); ++i) {
     if (c.loss.value(c.loss.inputs()[i]).name != "labels") continue;
     const auto labels = feeds[i].data<int64_t>();
@@ -130,7 +130,7 @@ double valid_of(const Case& c, const std::vector<Tensor>& feeds) {
   return 0;
 }
 
-engine::TrainSession open_session(const Case& c) {
+engine::TrainSession open_session(const ReferenceCase& c) {
   engine::TrainOptions options;
   options.threads = 2;
   const bool is_sgd = c.reference.at("optimizer").as_string() == "sgd";
@@ -142,7 +142,7 @@ engine::TrainSession open_session(const Case& c) {
 class Networks : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Networks, LogitsAreTheOracles) {
-  const Case c = open_case(GetParam());
+  const ReferenceCase c = open_case(GetParam());
   const auto out = model::interpret(c.loss, batch_of(c, 0));
   for (const base::JsonMember& want : c.reference.at("outputs").as_object()) {
     const auto& names = c.loss.output_names();
@@ -189,7 +189,7 @@ void expect_gradients(engine::TrainSession& session, const base::Json& gradients
 
 /// Runs three micro-batches of the same rows at half the weight: the sum of the first two equals the oracle's
 /// mean gradient, and is still in scratch memory after the third has been added.
-void expect_oracle_step(const Case& c, std::string_view except = {}) {
+void expect_oracle_step(const ReferenceCase& c, std::string_view except = {}) {
   engine::TrainSession session = open_session(c);
   const engine::Feeds feeds = batch_of(c, 0);
   const double valid = valid_of(c, feeds);
@@ -206,7 +206,7 @@ TEST_P(Networks, GradientsAreTheOracles) { expect_oracle_step(open_case(GetParam
 
 /// Imported networks must train like built ones: the same network, exported to ONNX and imported again.
 TEST_P(Networks, ImportedGradientsAreTheOracles) {
-  Case c = open_case(GetParam());
+  ReferenceCase c = open_case(GetParam());
   const auto bytes = std::make_shared<std::string>(model::onnx::export_onnx(c.model.graph));
   c.model = model::onnx::import_onnx(*bytes, bytes, "");
   c.loss = with_loss(c.model.graph, c.reference);
@@ -215,7 +215,7 @@ TEST_P(Networks, ImportedGradientsAreTheOracles) {
 }
 
 /// The largest difference of 50 losses from PyTorch's, relative to the loss (or to a floor, if it gets tiny).
-double trajectory_error(const Case& c) {
+double trajectory_error(const ReferenceCase& c) {
   engine::TrainSession session = open_session(c);
   double error = 0;
   for (size_t step = 0; step < kSteps; ++step) {
@@ -232,7 +232,7 @@ double trajectory_error(const Case& c) {
 }
 
 TEST_P(Networks, FiftyStepsAreTheOracles) {
-  const Case c = open_case(GetParam());
+  const ReferenceCase c = open_case(GetParam());
   ASSERT_EQ(c.reference.at("losses").size(), kSteps);
   // Batch norms over few values make steps in f32 diverge from f64; the reference states by how much.
   EXPECT_LT(trajectory_error(c), c.reference.get_or("losses_within", 1e-5));

@@ -16,7 +16,7 @@ namespace {
 using tensor::Tensor;
 
 /// `tolerance`: the largest difference, relative to the largest magnitude of an output.
-struct Case {
+struct ModelCase {
   const char* model;
   double tolerance;
 };
@@ -24,7 +24,7 @@ struct Case {
 // The int8 model's reference follows the fused integer kernels of one runtime exactly; other runtimes round
 // some values differently. For the same input the largest difference, at a largest magnitude of 8.1, is 0.31
 // here and in ONNX Runtime without fusion, and 0.61 in OpenVINO.
-constexpr Case kCases[] = {
+constexpr ModelCase kCases[] = {
     {"cifar10_resnet20_derived/model.onnx", 1e-4},
     {"kwt1_keyword_derived/model.onnx", 1e-4},
     {"magika_v3_3/model.onnx", 1e-4},
@@ -68,7 +68,7 @@ void expect_outputs(const std::string& path, const std::vector<Tensor>& in, cons
   }
 }
 
-class OnnxModels : public ::testing::TestWithParam<Case> {};
+class OnnxModels : public ::testing::TestWithParam<ModelCase> {};
 
 TEST_P(OnnxModels, GivesItsReferenceOutput) {
   const auto path = tests::shared_data(std::string("onnx-models/") + GetParam().model);

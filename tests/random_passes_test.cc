@@ -170,7 +170,7 @@ class Builder {
   std::vector<ValueId> images_, rows_;
 };
 
-PassOptions no_passes() {
+PassOptions no_graph_passes() {
   PassOptions options;
   for (const auto* list : {&prepare_passes(), &bucket_passes()}) {
     for (const Pass& p : *list) options.off.push_back(p.name);
@@ -178,8 +178,8 @@ PassOptions no_passes() {
   return options;
 }
 
-std::vector<Tensor> run(const ir::Graph& graph, const PassOptions& passes, const std::string& kernel,
-                        int threads) {
+std::vector<Tensor> run_graph(const ir::Graph& graph, const PassOptions& passes, const std::string& kernel,
+                              int threads) {
   const auto model = std::make_shared<const engine::PreparedModel>(graph, passes);
   engine::Session session(
       model,
@@ -207,8 +207,8 @@ TEST(RandomNetworks, PassesChangeNoResult) {
   };
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const ir::Graph graph = Builder(seed).build();
-    const std::vector<Tensor> want = run(graph, no_passes(), "reference", 1);
-    const std::vector<Tensor> got = run(graph, {.verify = true, .after = count}, {}, 2);
+    const std::vector<Tensor> want = run_graph(graph, no_graph_passes(), "reference", 1);
+    const std::vector<Tensor> got = run_graph(graph, {.verify = true, .after = count}, {}, 2);
     ASSERT_EQ(want.size(), got.size());
     for (size_t o = 0; o < want.size(); ++o) {
       ASSERT_EQ(want[o].dims(), got[o].dims()) << "seed " << seed;

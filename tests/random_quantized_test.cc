@@ -120,8 +120,8 @@ class Layer {
   float step_ = 1;
 };
 
-std::vector<double> run(const ir::Graph& graph, const Dims& dims, const PassOptions& passes,
-                        const char* kernel) {
+std::vector<double> run_quantized(const ir::Graph& graph, const Dims& dims, const PassOptions& passes,
+                                  const char* kernel) {
   const auto model = std::make_shared<const engine::PreparedModel>(graph, passes);
   engine::Session session(
       model, {.device = tests::device_under_test(), .threads = 2, .only_kernel = kernel, .passes = passes});
@@ -143,8 +143,8 @@ TEST(RandomQuantizedLayers, IntegerKernelsAgreeToOneStep) {
     const auto count = [&](const PassRecord& r, const ir::Graph&) {
       integer += r.name == "integer" ? r.changes : 0;
     };
-    const std::vector<double> want = run(graph, layer.input(), plain, "reference");
-    const std::vector<double> got = run(graph, layer.input(), {.verify = true, .after = count}, "");
+    const std::vector<double> want = run_quantized(graph, layer.input(), plain, "reference");
+    const std::vector<double> got = run_quantized(graph, layer.input(), {.verify = true, .after = count}, "");
     ASSERT_EQ(want.size(), got.size());
     for (size_t i = 0; i < want.size(); ++i) {
       ASSERT_LE(std::abs(want[i] - got[i]), 1.001 * layer.step()) << "seed " << seed << "\n"

@@ -27,9 +27,9 @@ Tensor noise(const Dims& dims, base::Rng& rng) {
 
 /// Grows a graph over x f32[n, 4, 6, 6] node by node, without nodes whose operands do not fit. About one node
 /// in eight reads across rows or depends on the number of rows.
-class Builder {
+class RowGraphBuilder {
  public:
-  explicit Builder(uint64_t seed) : rng_(seed) {
+  explicit RowGraphBuilder(uint64_t seed) : rng_(seed) {
     values_.push_back(graph_.add_input("x", {DType::f32, {tensor::Dim::symbol("n"), 4, 6, 6}}));
   }
 
@@ -310,7 +310,7 @@ std::string difference(engine::Session& batch, engine::Session& alone, const Ten
 }
 
 void try_graph(uint64_t seed, Tally& tally) {
-  ir::Graph graph = Builder(seed).build();
+  ir::Graph graph = RowGraphBuilder(seed).build();
   SCOPED_TRACE(base::concat("seed ", seed, "\n", ir::print(graph)));
   base::Rng rng(seed + 1);
   const Tensor x = noise({kRows, 4, 6, 6}, rng);

@@ -60,12 +60,6 @@ void for_each_file(size_t files, const AskStop& ask_stop, const std::function<vo
   if (error) std::rethrow_exception(error);
 }
 
-std::string names_of(const std::vector<data::Field>& fields) {
-  std::string names;
-  for (const data::Field& f : fields) names += (names.empty() ? "" : ", ") + f.name;
-  return names;
-}
-
 [[noreturn]] void fail_other(const std::string& what, const std::vector<std::string>& lines) {
   std::string text;
   for (size_t i = 0; i < std::min(lines.size(), kMostNamed); ++i) text += (i == 0 ? "" : "; ") + lines[i];
@@ -76,6 +70,12 @@ std::string names_of(const std::vector<data::Field>& fields) {
 
 }  // namespace
 
+std::string field_names(const std::vector<data::Field>& fields) {
+  std::string names;
+  for (const data::Field& f : fields) names += (names.empty() ? "" : ", ") + f.name;
+  return names;
+}
+
 void check_columns(const std::vector<data::Field>& fields, const RowModel& model,
                    const std::vector<std::string>& keep) {
   std::vector<std::string> wanted = model.columns();
@@ -83,7 +83,7 @@ void check_columns(const std::vector<data::Field>& fields, const RowModel& model
   for (const std::string& name : wanted) {
     const bool is_there =
         std::any_of(fields.begin(), fields.end(), [&](const data::Field& f) { return f.name == name; });
-    base::require(is_there, "there is no column '", name, "'; there are ", names_of(fields));
+    base::require(is_there, "there is no column '", name, "'; there are ", field_names(fields));
   }
 }
 

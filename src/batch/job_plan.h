@@ -16,6 +16,9 @@ namespace trireme::batch {
 /// the output lies among them.
 std::vector<std::string> input_paths(const JobOptions& options);
 
+/// "a, b"
+std::string field_names(const std::vector<data::Field>& fields);
+
 /// Throws invalid_argument where a column lacks that the model reads or that is to be kept.
 void check_columns(const std::vector<data::Field>& fields, const RowModel& model,
                    const std::vector<std::string>& keep);

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/report/svg_plot.h"
 #include "batch/job_history.h"
+#include "batch/job_plan.h"
 #include "batch/status.h"
 
 namespace trireme::batch {
@@ -14,12 +15,6 @@ namespace {
 std::string share_text(int64_t part, int64_t whole) {
   if (whole == 0) return "–";
   return base::format_number(100.0 * static_cast<double>(part) / static_cast<double>(whole), 1) + " %";
-}
-
-std::string names_of(const std::vector<data::Field>& fields) {
-  std::string names;
-  for (const data::Field& f : fields) names += (names.empty() ? "" : ", ") + f.name;
-  return names;
 }
 
 std::string time_by_stage(const Effort& e) {
@@ -89,7 +84,8 @@ std::string report_of(const JobOptions& options, const Manifest& manifest, const
   const double seconds = past.worker_seconds();
   line("- model: ", options.model.model);
   line("- input: ", manifest.files.size(), " files, ", past.rows, " rows in ", past.chunks, " chunks");
-  if (!manifest.partitions.empty()) line("- columns that directories name: ", names_of(manifest.partitions));
+  if (!manifest.partitions.empty())
+    line("- columns that directories name: ", field_names(manifest.partitions));
   line("- output: ", directory.output, ", ", past.bytes, " bytes");
   line("- rows that failed: ", past.errors, past.errors > 0 ? ", see errors/" : "",
        "; asked for again: ", e.retried);

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/guarded.h"
 #include "comm/nccl.h"
 
@@ -35,12 +36,6 @@ Place place_of(cuda::CudaDevice& device) {
   const char* wish = std::getenv("TRIREME_DEVICE_LINK");
   place.wants_staged = wish != nullptr && std::string_view(wish) == "staged";
   return place;
-}
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 }  // namespace
@@ -74,19 +69,20 @@ std::unique_ptr<comm::DeviceGroup> open_device_group(comm::DeviceLink link, comm
 }
 
 void wait_for_ranks(cuda::CudaStream& stream, comm::DeviceGroup& group, comm::DeviceLink link) {
-  const int64_t limit = group.deadline_ns(), since = now_ns();
+  const int64_t limit = group.deadline_ns(), since = base::SystemClock().now_ns();
   if (link != comm::DeviceLink::nccl || limit == 0) return stream.synchronize();
   constexpr int kTurns = 1000;  // before sleeping
   for (int64_t turn = 0; !stream.is_done(); ++turn) {
     const std::string trouble = turn % kTurns == kTurns - 1 ? group.trouble() : std::string();
-    if (trouble.empty() && now_ns() - since < limit) {
+    if (trouble.empty() && base::SystemClock().now_ns() - since < limit) {
       if (turn > kTurns) std::this_thread::sleep_for(std::chrono::microseconds(20));
       continue;
     }
     const auto last = group.flights().last();
     group.abort();
     base::fail(base::ErrorCode::unavailable, "rank ", group.rank(), " of a link: ",
-               trouble.empty() ? base::concat("the device waits since ", (now_ns() - since) / 1'000'000,
+               trouble.empty() ? base::concat("the device waits since ",
+                                              (base::SystemClock().now_ns() - since) / 1'000'000,
                                               " ms for the other rank")
                                : trouble,
                last ? "; last queued: " + last->describe() : std::string());
@@ -108,7 +104,7 @@ struct DeviceRanks::Watch {
     while (!stops) {
       std::this_thread::sleep_for(kPeriod);
       const int64_t since = begun_ns;
-      if (since != 0) look(now_ns() - since);
+      if (since != 0) look(base::SystemClock().now_ns() - since);
     }
   }
   void look(int64_t waited_ns) {
@@ -162,7 +158,7 @@ DeviceRanks::~DeviceRanks() {
 void DeviceRanks::begin(const std::string& program) {
   if (watch_ == nullptr) return;
   watch_->state.with([&](Watch::State& s) { s.program = program; });
-  watch_->begun_ns = now_ns();
+  watch_->begun_ns = base::SystemClock().now_ns();
 }
 
 void DeviceRanks::end() {

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "base/clock.h"
 #include "base/threads/pause_point.h"
 #include "comm/mesh.h"
 #include "runtime/device_ranks.h"
@@ -18,11 +19,7 @@ using compile::SlotKind;
 
 namespace {
 
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+int64_t now_ns() { return base::SystemClock().now_ns(); }
 
 }  // namespace
 

@@ -20,8 +20,6 @@ using compile::SlotId;
 using compile::Step;
 using ops::testing::Ranks;
 using tensor::Tensor;
-using testing::backward;
-using testing::RandomGraph;
 using Change = std::function<void(Program&)>;
 
 struct Trial {
@@ -31,8 +29,8 @@ struct Trial {
 };
 
 /// The program of one rank on an emulated device, with its memory.
-struct Bound {
-  Bound(const ir::Graph& graph, comm::Mesh& mesh, const Trial& setup)
+struct BoundOnDevice {
+  BoundOnDevice(const ir::Graph& graph, comm::Mesh& mesh, const Trial& setup)
       : device(cuda::open_emulated(mesh.world().rank(), setup.plan)), stream(device->open_stream(pool)) {
     auto made = std::make_shared<Program>(compile::compile(
         graph, {.on = tensor::DeviceKind::cuda, .device = device.get(), .overlap = setup.overlap}, packs));
@@ -81,7 +79,7 @@ bool same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   return true;
 }
 
-class OverlapOnDevice : public ::testing::Test {
+class OverlapOnDevice : public testing::Test {
  protected:
   void SetUp() override {
     if (cuda::has_toolkit()) GTEST_SKIP() << "emulated devices are in builds without the toolkit";
@@ -93,7 +91,8 @@ class OverlapOnDevice : public ::testing::Test {
     std::atomic<int> differing{0};
     Ranks(tensor::MeshShape({{"dp", 2}})).run([&](Ranks::Rank& rank) {
       const ir::Graph mine = graph(rank.mesh.world().rank());
-      Bound in_line(mine, rank.mesh, {.overlap = false, .graphs = false}), aside(mine, rank.mesh, setup);
+      BoundOnDevice in_line(mine, rank.mesh, {.overlap = false, .graphs = false}),
+          aside(mine, rank.mesh, setup);
       for (int i = 0; i < runs; ++i) {
         const std::vector<Tensor> want = in_line.run(x);
         if (!same(want, aside.run(x))) ++differing;
@@ -151,7 +150,7 @@ TEST_F(OverlapOnDevice, ResultsThatNoStepWaitsForAreThereAtTheEnd) {
 
 TEST_F(OverlapOnDevice, ProgramsThatMeetRanksAreRecorded) {
   Ranks(tensor::MeshShape({{"dp", 2}})).run([&](Ranks::Rank& rank) {
-    Bound aside(backward(3, 16), rank.mesh, {});
+    BoundOnDevice aside(backward(3, 16), rank.mesh, {});
     const Tensor x = ops::testing::random_tensor(tensor::DType::f32, {16, 16}, -0.3, 0.3, 5);
     const std::vector<Tensor> want = aside.run(x);
     std::vector<Tensor> kept;
@@ -164,7 +163,7 @@ TEST_F(OverlapOnDevice, ProgramsThatMeetRanksAreRecorded) {
 TEST_F(OverlapOnDevice, TheTraceShowsStreamsBesideEachOther) {
   std::atomic<int> overlapping{0};
   Ranks(tensor::MeshShape({{"dp", 2}})).run([&](Ranks::Rank& rank) {
-    Bound aside(backward(6, 64), rank.mesh, {});
+    BoundOnDevice aside(backward(6, 64), rank.mesh, {});
     // A late rank leaves the other's collectives waiting while that one continues to compute. The delay grows
     // with each run, in case the machine gives these threads little time.
     for (int run = 0; run < 7; ++run) {
@@ -195,7 +194,7 @@ TEST_F(OverlapOnDevice, ARankThatIsGoneIsNamedWithTheOthersUnharmed) {
   try {
     world.run([&](comm::Communicator& all) {
       comm::Mesh mesh(all, tensor::MeshShape({{"dp", 2}}));
-      Bound aside(backward(3, 16), mesh, {});
+      BoundOnDevice aside(backward(3, 16), mesh, {});
       if (all.rank() == 1) base::fail(base::ErrorCode::internal, "out of fuel");
       try {
         aside.run(ops::testing::random_tensor(tensor::DType::f32, {16, 16}, -1, 1));
@@ -221,7 +220,7 @@ TEST_F(OverlapOnDevice, AWatchdogNamesRankCollectiveAndLayer) {
                              }});
   EXPECT_THROW(world.run([&](comm::Communicator& all) {
     comm::Mesh mesh(all, tensor::MeshShape({{"dp", 2}}));
-    Bound aside(backward(3, 16), mesh, {});
+    BoundOnDevice aside(backward(3, 16), mesh, {});
     if (all.rank() == 1) {  // seems to compute forever
       is_reported.wait(false);
       return;

@@ -19,13 +19,10 @@ using compile::Step;
 using ops::testing::Ranks;
 using tensor::DType;
 using tensor::Tensor;
-using testing::backward;
-using testing::RandomGraph;
-using testing::steps_aside;
 
 /// The program of one rank, with its memory.
-struct Bound {
-  Bound(const ir::Graph& graph, comm::Mesh* mesh, bool overlap)
+struct BoundOnCpu {
+  BoundOnCpu(const ir::Graph& graph, comm::Mesh* mesh, bool overlap)
       : pool(1), device(open_device("cpu")), stream(device->open_stream(pool)) {
     program = std::make_shared<const Program>(compile::compile(graph, {.overlap = overlap}, packs));
     for (const SlotId id : program->states) {
@@ -125,7 +122,7 @@ TEST(Overlap, ProgramsKeepApartWhatRunsAtTheSameTime) {
     const Program p = compile::compile(RandomGraph(seed, 2, 0).graph, {.overlap = true}, packs);
     aside += steps_aside(p);
     expect_apart(p);
-    if (::testing::Test::HasFailure()) FAIL() << "seed " << seed << "\n" << compile::print_steps(p);
+    if (testing::Test::HasFailure()) FAIL() << "seed " << seed << "\n" << compile::print_steps(p);
   }
   EXPECT_GT(aside, 200u);
 }
@@ -136,7 +133,7 @@ TEST(Overlap, BitsAreThoseOfCollectivesInLine) {
       Ranks(tensor::MeshShape({{"dp", ranks}})).run([&](Ranks::Rank& rank) {
         const int me = rank.mesh.world().rank();
         const ir::Graph graph = RandomGraph(seed, ranks, me).graph;
-        Bound in_line(graph, &rank.mesh, false), aside(graph, &rank.mesh, true);
+        BoundOnCpu in_line(graph, &rank.mesh, false), aside(graph, &rank.mesh, true);
         base::Rng rng(seed + 100 * static_cast<uint64_t>(me));
         for (int run = 0; run < 4; ++run) {
           const Tensor x = ops::testing::random_tensor(DType::f32, {8, 8}, -1, 1, rng.below(1u << 30));
@@ -171,7 +168,7 @@ TEST(Overlap, ReductionsBeginWhenTheirGradientIsThere) {
 
 TEST(Overlap, TimesOfTheLaneAreCounted) {
   Ranks(tensor::MeshShape({{"dp", 2}})).run([&](Ranks::Rank& rank) {
-    Bound aside(backward(6, 96), &rank.mesh, true);
+    BoundOnCpu aside(backward(6, 96), &rank.mesh, true);
     Trace trace;
     aside.run({ops::testing::random_tensor(DType::f32, {96, 96}, -0.1, 0.1)}, &trace);
     const Communication& c = aside.executor->communication();
@@ -187,7 +184,7 @@ TEST(Overlap, AFailureOfTheLaneReachesTheCallerAndARankThatIsGoneIsNamed) {
   comm::LocalWorld world(2);
   const auto body = [&](comm::Communicator& all) {
     comm::Mesh mesh(all, tensor::MeshShape({{"dp", 2}}));
-    Bound aside(backward(3, 16), &mesh, true);
+    BoundOnCpu aside(backward(3, 16), &mesh, true);
     if (all.rank() == 1) base::fail(base::ErrorCode::internal, "out of fuel");
     try {
       aside.run({ops::testing::random_tensor(DType::f32, {16, 16}, -1, 1)});
@@ -209,7 +206,7 @@ TEST(Overlap, AFailureOfTheLaneReachesTheCallerAndARankThatIsGoneIsNamed) {
 std::string binding_error(const std::function<ir::Graph(int rank)>& graph_of) {
   Ranks ranks(tensor::MeshShape({{"dp", 3}}));
   try {
-    ranks.run([&](Ranks::Rank& rank) { Bound(graph_of(rank.mesh.world().rank()), &rank.mesh, true); });
+    ranks.run([&](Ranks::Rank& rank) { BoundOnCpu(graph_of(rank.mesh.world().rank()), &rank.mesh, true); });
     return "";
   } catch (const base::Error& e) {
     EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument);

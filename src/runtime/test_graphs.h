@@ -9,7 +9,7 @@
 #include "compile/program.h"
 #include "ops/table.h"
 
-namespace trireme::runtime::testing {
+namespace trireme::runtime {
 
 using tensor::DType;
 
@@ -92,4 +92,4 @@ inline ir::Graph backward(int layers, int64_t n, int64_t ranks = 2) {
   return g;
 }
 
-}  // namespace trireme::runtime::testing
+}  // namespace trireme::runtime

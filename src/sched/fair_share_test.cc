@@ -17,7 +17,7 @@ namespace {
 using base::kNsPerMs;
 using base::kNsPerSecond;
 
-constexpr int64_t kMaxRows = 8;
+constexpr int64_t kSharedRows = 8;
 /// 2 ms plus 1 ms per row: 800 rows per second in full batches.
 int64_t batch_ns(int64_t rows) { return (2 + rows) * kNsPerMs; }
 
@@ -53,7 +53,7 @@ bool make_room(std::vector<Waiting>& queue, const Waiting& waiting) {
   return true;
 }
 
-constexpr size_t kMaxQueue = 200;
+constexpr size_t kSharedQueue = 200;
 
 /// Poisson arrivals of each tenant, a queue shared as in the scheduler, and one instance.
 std::map<uint32_t, Seen> simulate(const std::vector<Tenant>& tenants, bool is_fair, int64_t seconds = 20) {
@@ -74,8 +74,8 @@ std::map<uint32_t, Seen> simulate(const std::vector<Tenant>& tenants, bool is_fa
                               .priority = tenants[t].priority,
                               .tenant = t,
                               .weight = tenants[t].weight,
-                              .cost_ns = static_cast<double>(batch_ns(kMaxRows)) / kMaxRows};
-        if (queue.size() < kMaxQueue || (is_fair && make_room(queue, waiting))) {
+                              .cost_ns = static_cast<double>(batch_ns(kSharedRows)) / kSharedRows};
+        if (queue.size() < kSharedQueue || (is_fair && make_room(queue, waiting))) {
           if (is_fair) shares.join(t, static_cast<size_t>(same));
           queue.push_back(waiting);
         }
@@ -86,7 +86,7 @@ std::map<uint32_t, Seen> simulate(const std::vector<Tenant>& tenants, bool is_fa
     int64_t wake_ns = *std::min_element(next_ns.begin(), next_ns.end());
     if (free_ns <= clock.now_ns() && !queue.empty()) {
       if (is_fair) shares.tag(queue);
-      const Decision d = decide(queue, clock.now_ns(), {.max_rows = kMaxRows});
+      const Decision d = decide(queue, clock.now_ns(), {.max_rows = kSharedRows});
       free_ns = clock.now_ns() + batch_ns(static_cast<int64_t>(d.take.size()));
       std::vector<bool> leaves(queue.size(), false);
       for (size_t i : d.take) {
@@ -113,7 +113,7 @@ TEST(FairShare, AFloodDoesNotRaiseAnothersLatency) {
   std::printf("p99 of the modest tenant: alone %.1f ms, beside a flood %.1f ms, without shares %.0f ms\n",
               alone, fair[0].p99(), unfair[0].p99());
   // A request may have to wait for the running batch, and then goes in the next.
-  EXPECT_LE(fair[0].p99(), 2.0 * static_cast<double>(batch_ns(kMaxRows)) / kNsPerMs + 0.5);
+  EXPECT_LE(fair[0].p99(), 2.0 * static_cast<double>(batch_ns(kSharedRows)) / kNsPerMs + 0.5);
   EXPECT_GT(unfair[0].p99(), 5 * fair[0].p99());
   EXPECT_NEAR(static_cast<double>(fair[0].served), 100 * 20, 150);  // none of its requests is refused
   // Fairness never leaves the instance idle: as much work is done as without it.

@@ -29,8 +29,8 @@ struct Result {
   uint64_t in_time = 0, late = 0, shed = 0, refused = 0;
 };
 
-constexpr int64_t kMaxRows = 32;
-constexpr size_t kMaxQueue = 1024;
+constexpr int64_t kOverloadRows = 32;
+constexpr size_t kOverloadQueue = 1024;
 
 /// 2 ms plus 0.5 ms per row of the batch's bucket: 32 rows take 18 ms, so 1,778 rows per second.
 int64_t true_cost_ns(int64_t rows) {
@@ -39,7 +39,7 @@ int64_t true_cost_ns(int64_t rows) {
   return 2 * kNsPerMs + bucket * kNsPerMs / 2;
 }
 
-double capacity() { return kMaxRows * 1e9 / static_cast<double>(true_cost_ns(kMaxRows)); }
+double capacity() { return kOverloadRows * 1e9 / static_cast<double>(true_cost_ns(kOverloadRows)); }
 
 class Simulation {
  public:
@@ -87,7 +87,7 @@ class Simulation {
     (traffic_.is_aware ? w.finish_ns : w.deadline_ns) = due_ns;
     const bool is_hopeless =
         traffic_.is_aware && !admits(queue_, w, std::max(free_ns, at_ns), limits_, predictor());
-    if (queue_.size() >= kMaxQueue || is_hopeless) {
+    if (queue_.size() >= kOverloadQueue || is_hopeless) {
       ++result_.refused;
       return;
     }
@@ -123,7 +123,7 @@ class Simulation {
   base::FakeClock clock_;
   std::mt19937_64 random_{11};
   std::exponential_distribution<double> gap_;
-  BatchLimits limits_{.max_rows = kMaxRows};
+  BatchLimits limits_{.max_rows = kOverloadRows};
   BatchCost cost_;
   std::vector<Waiting> queue_;
   Result result_;

@@ -11,7 +11,7 @@
 namespace trireme::train {
 namespace {
 
-data::LoaderOptions loader_options(const EvaluatorOptions& o, int64_t samples) {
+data::LoaderOptions evaluation_loader(const EvaluatorOptions& o, int64_t samples) {
   data::LoaderOptions loader;
   loader.batch = std::min(o.batch, samples);
   loader.rank = o.ranks.rank();
@@ -76,7 +76,7 @@ Evaluator::Evaluator(const ir::Graph& graph, data::DatasetPtr dataset, data::Tra
                      EvaluatorOptions options, base::Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
-      loader_(dataset, loader_options(options_, dataset->size()), std::move(transform), clock),
+      loader_(dataset, evaluation_loader(options_, dataset->size()), std::move(transform), clock),
       feeder_(graph, loader_.fields(), options_.feed, options_.target_inputs) {}
 
 Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph, const Lend& lend) {

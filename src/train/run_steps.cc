@@ -18,7 +18,7 @@ double ms(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 /// step (TrainSession::own_micro_batch): the lower levels of the summation tree are then reductions.
 bool is_interleaved(const passes::Strategy& parallel) { return parallel.zero >= 2; }
 
-data::LoaderOptions loader_options(const TrainConfig& c, const BatchPlan& batch, const Ranks& ranks) {
+data::LoaderOptions training_loader(const TrainConfig& c, const BatchPlan& batch, const Ranks& ranks) {
   data::LoaderOptions o;
   o.batch = batch.micro;
   o.global_batch = batch.global;
@@ -54,7 +54,7 @@ RunSteps::RunSteps(const TrainConfig& config, const TrainTask& task, const Ranks
       ranks_(ranks),
       clock_(clock),
       batch_(plan_batch(config.batch, ranks.data_ranks())),
-      loader_(task.data, loader_options(config, batch_, ranks), task.transform, clock),
+      loader_(task.data, training_loader(config, batch_, ranks), task.transform, clock),
       feeder_(task.loss, loader_.fields(), config.loader.rules(), task.target_inputs),
       total_steps_(plan_steps(config.run, loader_.steps_per_epoch())),
       units_(config.schedule.unit == ScheduleUnit::tokens ? feeder_.targets_per_sample() : 1),

@@ -5,14 +5,13 @@
 
 #include "base/machine/cpu_info.h"
 #include "base/report/svg_plot.h"
+#include "tune/report_units.h"
 
 namespace trireme::tune {
 namespace {
 
 using base::format_number;
 
-std::string ms(double ns) { return format_number(ns * 1e-6, ns < 1e7 ? 2 : 1); }
-std::string mib(int64_t bytes) { return format_number(static_cast<double>(bytes) / (1 << 20), 0); }
 std::string number(double x) { return format_number(x, x < 10 ? 2 : 1); }
 std::string money(double x) { return std::isfinite(x) ? format_number(x, x < 1 ? 4 : 2) : "-"; }
 
@@ -29,7 +28,7 @@ std::string error_of(const Compared& c) {
   return is_past ? "predicted to fall behind" : error(c.predicted.p99_ns, c.measured.p99_ns);
 }
 
-std::string goal_text(const TuneResult& r) {
+std::string latency_goals(const TuneResult& r) {
   std::string text;
   for (const LatencyGoal& g : r.wish.goals)
     text += base::concat(text.empty() ? "" : ", ", "p", std::lround(g.quantile * 100), " within ",
@@ -82,7 +81,7 @@ base::Json trial_json(const Trial& t, const Subject& subject) {
                              {"failure", t.failure}});
 }
 
-std::string verdict(const TuneResult& r) {
+std::string result_verdict(const TuneResult& r) {
   if (r.is_reached) return r.trials.empty() ? "Goal reached (predicted, not measured)." : "Goal reached.";
   return "Goal not reached; below is the nearest.";
 }
@@ -175,7 +174,7 @@ std::string serve_line(const TuneOptions& options) {
 
 std::string text_report(const TuneResult& r, const TuneOptions& o) {
   const Prediction& p = r.chosen;
-  std::string out = base::concat("goal: ", goal_text(r), "\n", verdict(r), "\n");
+  std::string out = base::concat("goal: ", latency_goals(r), "\n", result_verdict(r), "\n");
   out +=
       base::concat(words_of(p.candidate, r.subject), ": ", number(p.throughput), " requests a second, p99 ",
                    ms(p.p99_ns), " ms, ", mib(p.memory_bytes), " MiB, ", money(p.cost_per_million), " ",
@@ -218,7 +217,7 @@ base::Json json_report(const TuneResult& r, const TuneOptions& o) {
   TuneOptions copy = o;
   base::OptionList list(copy);
   return base::Json::object({{"model", r.subject.name},
-                             {"goal", goal_text(r)},
+                             {"goal", latency_goals(r)},
                              {"reached", r.is_reached},
                              {"chosen", prediction_json(r.chosen, r.subject)},
                              {"measured", r.is_chosen_measured},
@@ -237,7 +236,8 @@ base::Json json_report(const TuneResult& r, const TuneOptions& o) {
 }
 
 std::string markdown_report(const TuneResult& r, const TuneOptions& o) {
-  std::string out = base::concat("# ", r.subject.name, "\n\nGoal: ", goal_text(r), ". ", verdict(r), "\n\n");
+  std::string out =
+      base::concat("# ", r.subject.name, "\n\nGoal: ", latency_goals(r), ". ", result_verdict(r), "\n\n");
   add_choice(r, o, out);
   add_trials(r, out);
   add_variants(r, out);

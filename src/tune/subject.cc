@@ -43,7 +43,7 @@ std::string model_path(const std::string& given, const serve::ModelConfig& confi
 }
 
 /// What a measurement means depends on these: the model, the machine, the program, the traffic.
-std::string key_of(const Subject& subject, const TuneOptions& o) {
+std::string subject_key(const Subject& subject, const TuneOptions& o) {
   std::string all = o.text_file.empty() ? "" : base::read_file(o.text_file);
   for (const Variant& v : subject.variants) all += v.name + files_hash(v.path);
   const base::CpuInfo cpu = base::read_cpu_info();
@@ -311,7 +311,7 @@ Subject open_subject(const TuneOptions& options, const serve::OtherModels& other
   base::require(subject.is_batched() || options.batch == 1, "the model has no batch dimension: --batch 1");
   subject.is_text ? make_text_traffic(subject, model, options) : make_tensor_traffic(subject, options);
   check_accuracy(subject, options);
-  subject.key = key_of(subject, options);
+  subject.key = subject_key(subject, options);
   return subject;
 }
 

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/report/svg_plot.h"
+#include "tune/report_units.h"
 #include "tune/text_tune.h"
 
 namespace trireme::tune {
@@ -9,10 +10,7 @@ namespace {
 
 using base::format_number;
 
-std::string ms(double ns) { return format_number(ns * 1e-6, ns < 1e7 ? 2 : 1); }
-std::string mib(int64_t bytes) { return format_number(static_cast<double>(bytes) / (1 << 20), 0); }
-
-std::string goal_text(const TuneOptions& o) {
+std::string text_goals(const TuneOptions& o) {
   std::string text = "nine of ten answers";
   if (o.texts.ttft.ns > 0) text += " begin within " + to_string(o.texts.ttft);
   if (o.texts.tpot.ns > 0)
@@ -34,7 +32,7 @@ const TextMeasurement* told(const TextTrial& t) {
 }
 
 /// Why a candidate was taken or not.
-std::string verdict(const TextTrial& t) {
+std::string trial_verdict(const TextTrial& t) {
   if (!t.failure.empty()) return "did not serve: " + t.failure;
   if (t.changed.empty()) return t.rate > 0 ? "the first" : "the first; it misses the goals";
   const std::string what = t.changed + (t.was_better ? ": kept" : ": no better");
@@ -54,7 +52,7 @@ std::string line(const std::vector<std::string>& words) {
 
 std::string text_report(const TextTuneResult& r, const TuneOptions& o) {
   const TextTrial& best = r.trials.at(r.best);
-  std::string text = base::concat(r.name, ": ", goal_text(o), "\n");
+  std::string text = base::concat(r.name, ": ", text_goals(o), "\n");
   if (const TextMeasurement* m = told(best); m != nullptr && r.is_reached) {
     text += base::concat("found: ", best.candidate.id(), ": ", format_number(best.rate, 2),
                          " requests a second; first token ", ms(m->first_ns), " ms, a token ",
@@ -65,13 +63,13 @@ std::string text_report(const TextTuneResult& r, const TuneOptions& o) {
   }
   for (const TextTrial& t : r.trials)
     text += base::concat("  ", t.candidate.id(), "  ", t.rate > 0 ? format_number(t.rate, 2) + "/s" : "-",
-                         "  ", verdict(t), "\n");
+                         "  ", trial_verdict(t), "\n");
   return text + "serve it: " + line(r.command) + "\n";
 }
 
 std::string markdown_report(const TextTuneResult& r, const TuneOptions& o) {
   std::string text = base::concat(
-      "# ", r.name, "\n\nGoal: ", goal_text(o), ". Traffic: ",
+      "# ", r.name, "\n\nGoal: ", text_goals(o), ". Traffic: ",
       o.texts.lengths.empty()
           ? base::concat("prompts of ", o.texts.prompt_tokens, " tokens, answers of ", o.texts.answer_tokens)
           : "lengths of '" + o.texts.lengths + "'",
@@ -85,7 +83,7 @@ std::string markdown_report(const TextTuneResult& r, const TuneOptions& o) {
     const TextMeasurement* m = told(t);
     text += base::concat("| ", t.candidate.id(), " | ", t.rate > 0 ? format_number(t.rate, 2) : "-", " | ",
                          m ? ms(m->first_ns) : "-", " | ", m ? ms(m->token_ns) : "-", " | ",
-                         m ? mib(m->peak_bytes) : "-", " | ", t.runs.size(), " | ", verdict(t), " |\n");
+                         m ? mib(m->peak_bytes) : "-", " | ", t.runs.size(), " | ", trial_verdict(t), " |\n");
   }
   return text +
          base::concat(
@@ -119,7 +117,7 @@ base::Json json_report(const TextTuneResult& r, const TuneOptions& o) {
   base::Json command = base::Json::array();
   for (const std::string& word : r.command) command.push_back(word);
   return base::Json::object({{"model", r.name},
-                             {"goal", goal_text(o)},
+                             {"goal", text_goals(o)},
                              {"reached", r.is_reached},
                              {"best", r.best},
                              {"command", std::move(command)},

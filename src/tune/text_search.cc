@@ -9,7 +9,7 @@
 namespace trireme::tune {
 namespace {
 
-constexpr int kMostRuns = 12;  // of a trial
+constexpr int kMostTrialRuns = 12;  // of a trial
 constexpr int kMostPasses = 3;
 constexpr double kLeastRate = 0.05;  // requests a second
 
@@ -48,7 +48,7 @@ void TextSearch::find_rate(TextTrial& trial, double at_least) {
     good = trial.rate;
     rate = good * 2;
   }
-  while (static_cast<int>(trial.runs.size()) < kMostRuns && rate > kLeastRate) {
+  while (static_cast<int>(trial.runs.size()) < kMostTrialRuns && rate > kLeastRate) {
     (holds(trial, rate) ? good : bad) = rate;
     if (good == 0) return;  // no better than the best
     if (bad > 0 && bad / good <= kGain) return;

@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 
 constexpr double kQuantile = 0.9;  // of the goals
 constexpr double kMostErrors = 0.01;
-constexpr int64_t kUnderWay = 3;  // answers that may be when a window ends, beside a twentieth of it
+constexpr int64_t kTextsUnderWay = 3;  // answers that may be when a window ends, beside a twentieth of it
 
-void check_options(const TuneOptions& o) {
+void check_text_options(const TuneOptions& o) {
   base::require(o.model.size() == 1, "one language model is tuned at a time");
   base::require(o.texts.ttft.ns >= 0 && o.texts.tpot.ns >= 0, "a goal must not be negative");
   base::require(
@@ -116,7 +116,7 @@ TextMeasurement TextBench::judged(const load::Measured& measured, double rate) c
   };
   judge(m.first_ns, r.first_part, o_.texts.ttft);
   judge(m.token_ns, r.between_parts, o_.texts.tpot);
-  const bool keeps_up = rate == 0 || r.scheduled - r.completed_in_window <= r.scheduled / 20 + kUnderWay;
+  const bool keeps_up = rate == 0 || r.scheduled - r.completed_in_window <= r.scheduled / 20 + kTextsUnderWay;
   const bool fits = o_.memory.bytes == 0 || m.peak_bytes <= o_.memory.bytes;
   m.holds = m.miss <= 1 && keeps_up && fits;
   return m;
@@ -158,7 +158,7 @@ TextMeasurement TextBench::measure(const TextCandidate& candidate, double rate) 
 }
 
 /// What decides what a measurement means.
-std::string key_of(const TuneOptions& o) {
+std::string text_key(const TuneOptions& o) {
   const base::CpuInfo cpu = base::read_cpu_info();
   std::string text =
       base::concat(files_hash(o.model[0]), ' ', cpu.model, ' ', cpu.allowed.size(), ' ', cpu.quota, ' ',
@@ -178,7 +178,7 @@ TextSpace space_of(const TextTuning& t) {
 }  // namespace
 
 TextTuneResult tune_texts(const TuneOptions& options, const Progress& progress) {
-  check_options(options);
+  check_text_options(options);
   const base::SystemClock clock;
   const int64_t start_ns = clock.now_ns();
   const std::string& given = options.model[0];
@@ -188,7 +188,7 @@ TextTuneResult tune_texts(const TuneOptions& options, const Progress& progress) 
   fs::create_directories(options.out);
   const std::string repository = options.out + "/repository";
   write_repository(repository, result.name, given);
-  Journal journal(options.out + "/journal.jsonl", key_of(options));
+  Journal journal(options.out + "/journal.jsonl", text_key(options));
   result.resumed = journal.resumed();
   TextBench bench(options, result.name, journal, progress);
   TextSearch search(space_of(options.texts),

@@ -25,7 +25,7 @@ double price_of(const std::string& text) {
   return price;
 }
 
-void check_options(const TuneOptions& o) {
+void check_tune_options(const TuneOptions& o) {
   if (o.model.size() > 1)
     base::fail_unsupported(
         "several models that share a machine are not tuned together: give one, and what it may "
@@ -206,7 +206,7 @@ void write_results(const TuneResult& result, const TuneOptions& options) {
 }  // namespace
 
 TuneResult tune(const TuneOptions& options, const serve::OtherModels& others, const Progress& progress) {
-  check_options(options);
+  check_tune_options(options);
   const base::SystemClock clock;
   const int64_t start_ns = clock.now_ns();
   TuneResult result{.subject = open_subject(options, others), .wish = wish_of(options)};

@@ -8,20 +8,12 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "batch/test_job.h"
 
 namespace trireme::batch {
 namespace {
 
 using Names = std::vector<std::string>;
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const base::Error& e) {
-    return e.message();
-  }
-  return "no error";
-}
 
 TEST(ClassNames, ComeByNumber) {
   const auto names = [](const char* text) { return class_names_of(base::parse_json(text)); };

@@ -10,7 +10,7 @@ namespace {
 
 /// A text is filled up to the next of these: by an eighth of its tokens at most, or three of a short one.
 /// Steps no finer than that leave each length enough rows of a window for full batches.
-std::vector<int64_t> lengths_up_to(int64_t most) {
+std::vector<int64_t> encoder_lengths(int64_t most) {
   constexpr int64_t kLeastStep = 4, kStepsOfDoubling = 8;
   std::vector<int64_t> lengths;
   for (int64_t begin = 8; begin < most; begin *= 2) {
@@ -21,7 +21,7 @@ std::vector<int64_t> lengths_up_to(int64_t most) {
   return lengths;
 }
 
-int64_t most_tokens(const model::Model& model, int64_t max_length) {
+int64_t most_encoded_tokens(const model::Model& model, int64_t max_length) {
   const auto known = model.config.get_or<int64_t>("max_position_embeddings", 512);
   return max_length > 0 ? std::min(known, max_length) : known;
 }
@@ -30,8 +30,8 @@ int64_t most_tokens(const model::Model& model, int64_t max_length) {
 
 EncoderFront::EncoderFront(const model::Model& model, PromptText text, int64_t max_length)
     : text_(std::move(text)),
-      encoder_(model.directory, most_tokens(model, max_length)),
-      buckets_(data::buckets_up_to(lengths_up_to(encoder_.max_tokens()), encoder_.max_tokens())),
+      encoder_(model.directory, most_encoded_tokens(model, max_length)),
+      buckets_(data::buckets_up_to(encoder_lengths(encoder_.max_tokens()), encoder_.max_tokens())),
       outputs_(output_fields(model.graph, true)) {}
 
 void EncoderFront::prepare(const data::Rows& piece, const Take& take) const {

@@ -15,6 +15,7 @@
 #include "batch/models/score_front.h"
 #include "batch/models/tensor_row_model.h"
 #include "batch/models/text_row_model.h"
+#include "batch/test_job.h"
 #include "engine/session/session.h"
 #include "ops/table.h"
 #include "tests/tiny_llama.h"
@@ -255,15 +256,6 @@ TEST(RowModel, ClassesAreTheLargestLogits) {
     EXPECT_EQ(answer.outputs.columns[0].tensor_at(i).data<int64_t>()[0], top - values.begin());
     EXPECT_NEAR(answer.outputs.columns[1].tensor_at(i).data<float>()[0], std::exp(double(*top)) / sum, 1e-6);
   }
-}
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const base::Error& e) {
-    return e.message();
-  }
-  return "no error";
 }
 
 TEST(RowModel, ClassesHaveTheirNames) {

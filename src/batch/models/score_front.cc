@@ -12,7 +12,7 @@ using tensor::Tensor;
 
 constexpr int64_t kUsualLength = 2048;  // where neither the model nor the job says how long a text may be
 
-int64_t most_tokens(const model::Model& model, int64_t max_length) {
+int64_t most_scored_tokens(const model::Model& model, int64_t max_length) {
   auto known = kUsualLength;
   for (const char* key : {"max_position_embeddings", "n_positions"}) {
     if (model.config.is_object() && model.config.contains(key)) known = model.config.at(key).as_int();
@@ -21,7 +21,7 @@ int64_t most_tokens(const model::Model& model, int64_t max_length) {
 }
 
 /// Doublings and the steps half-way between, so that at most a third of a text is filled up.
-std::vector<int64_t> lengths_up_to(int64_t most) {
+std::vector<int64_t> scored_lengths(int64_t most) {
   std::vector<int64_t> lengths;
   for (int64_t length = 16; length < most; length *= 2) {
     lengths.push_back(length);
@@ -43,7 +43,9 @@ double log_probability(std::span<const float> logits, int64_t target) {
 
 ScoreFront::ScoreFront(const model::Model& model, std::unique_ptr<data::Tokenizer> tokenizer, PromptText text,
                        int64_t max_length)
-    : tokenizer_(std::move(tokenizer)), text_(std::move(text)), max_length_(most_tokens(model, max_length)) {
+    : tokenizer_(std::move(tokenizer)),
+      text_(std::move(text)),
+      max_length_(most_scored_tokens(model, max_length)) {
   const ir::Graph& graph = model.graph;
   const bool fits = graph.inputs().size() == 1 && graph.outputs().size() == 1 &&
                     graph.type(graph.inputs()[0]).dtype == DType::i64 &&
@@ -90,7 +92,7 @@ std::vector<OutputValue> ScoreFront::finish(const std::vector<Tensor>& inputs,
 }
 
 void ScoreFront::pad(sched::Padding& padding) const {
-  padding.length_buckets = lengths_up_to(max_length_);
+  padding.length_buckets = scored_lengths(max_length_);
   padding.padded_inputs = {0};
 }
 

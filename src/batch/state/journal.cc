@@ -16,20 +16,21 @@
 namespace trireme::batch {
 namespace {
 
-constexpr std::string_view kMagic = "TRMJRNL1";
+constexpr std::string_view kJournalMagic = "TRMJRNL1";
 constexpr int64_t kHeaderBytes = 16;                 // the magic and the job's number
 constexpr int64_t kPieceBytes = int64_t{256} << 10;  // read at a time
 
 std::string header_of(uint64_t job) {
-  std::string header(kMagic);
+  std::string header(kJournalMagic);
   put(header, job);
   return header;
 }
 
 void check_header(const std::string& path, uint64_t job, std::string_view header) {
-  base::require(header.substr(0, 7) == kMagic.substr(0, 7), "'", path, "' is no journal of a batch job");
-  base::require(header.substr(0, 8) == kMagic, "'", path, "' is a journal of version '", header.substr(7, 1),
-                "'; this program writes version 1");
+  base::require(header.substr(0, 7) == kJournalMagic.substr(0, 7), "'", path,
+                "' is no journal of a batch job");
+  base::require(header.substr(0, 8) == kJournalMagic, "'", path, "' is a journal of version '",
+                header.substr(7, 1), "'; this program writes version 1");
   base::require(header == header_of(job), "'", path, "' is the journal of another job than the manifest's");
 }
 

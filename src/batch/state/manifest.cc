@@ -9,9 +9,9 @@
 namespace trireme::batch {
 namespace {
 
-constexpr std::string_view kMagic = "TRMJOB\n\1";
+constexpr std::string_view kManifestMagic = "TRMJOB\n\1";
 constexpr size_t kChunkBytes = 40;
-constexpr size_t kMostBytes = size_t{4} << 30;
+constexpr size_t kMostManifestBytes = size_t{4} << 30;
 constexpr const char *kText = "text", *kNumber = "i64";  // types of columns that directories name
 
 /// {"year": "i64", "country": "text"}
@@ -117,23 +117,26 @@ void write_manifest(const std::string& path, const Manifest& m) {
   std::string tail;
   put(tail, base::crc32c(body));
   base::AtomicFile file(path);
-  file.write(kMagic);
+  file.write(kManifestMagic);
   file.write(body);
   file.write(tail);
   file.commit();
 }
 
 Manifest read_manifest(const std::string& path) {
-  const std::string bytes = base::read_file(path, kMostBytes);
+  const std::string bytes = base::read_file(path, kMostManifestBytes);
   const std::string_view all = bytes;
   try {
-    base::require(all.size() >= kMagic.size() + sizeof(uint32_t) &&
-                      all.substr(0, kMagic.size() - 1) == kMagic.substr(0, kMagic.size() - 1),
-                  "it is no manifest of a batch job");
-    const int version = all[kMagic.size() - 1];
-    base::require(version == kMagic.back(), "its version is ", version, "; this program reads version 1");
-    const std::string_view body = all.substr(kMagic.size(), all.size() - kMagic.size() - sizeof(uint32_t));
-    const auto crc = FieldReader(all.substr(kMagic.size() + body.size())).take<uint32_t>();
+    base::require(
+        all.size() >= kManifestMagic.size() + sizeof(uint32_t) &&
+            all.substr(0, kManifestMagic.size() - 1) == kManifestMagic.substr(0, kManifestMagic.size() - 1),
+        "it is no manifest of a batch job");
+    const int version = all[kManifestMagic.size() - 1];
+    base::require(version == kManifestMagic.back(), "its version is ", version,
+                  "; this program reads version 1");
+    const std::string_view body =
+        all.substr(kManifestMagic.size(), all.size() - kManifestMagic.size() - sizeof(uint32_t));
+    const auto crc = FieldReader(all.substr(kManifestMagic.size() + body.size())).take<uint32_t>();
     base::require(base::crc32c(body) == crc, "it is damaged: its checksum does not fit");
     return parse(body);
   } catch (const base::Error& e) {

@@ -15,7 +15,7 @@
 namespace trireme::batch {
 namespace {
 
-constexpr int64_t kMostBytes = 256;
+constexpr int64_t kMostWatchedBytes = 256;
 
 /// Nothing where there is none.
 std::optional<PosixFile> open_file(const std::string& path) {
@@ -41,7 +41,7 @@ bool is_dead(const std::string& directory, uint64_t worker) {
 bool WorkerWatch::is_away(uint64_t worker) {
   const std::optional<PosixFile> file = open_seat(directory_, worker);
   if (!file || !file->is_locked()) return true;
-  std::string bytes = file->read(0, kMostBytes);
+  std::string bytes = file->read(0, kMostWatchedBytes);
   const int64_t now = clock_.now_ns();
   const auto [at, is_new] = seen_.try_emplace(worker, Seen{bytes, now});
   Seen& seen = at->second;

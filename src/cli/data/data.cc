@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "cli/data/field_type.h"
 #include "cli/verb.h"
 #include "data/loader/open_dataset.h"
 
@@ -97,11 +98,6 @@ std::map<int64_t, int64_t> count_labels(const data::Dataset& set, int64_t limit)
     if (sample.find("label") != nullptr) ++counts[sample.tensor("label").to_ints().at(0)];
   }
   return counts;
-}
-
-std::string type_text(const data::Field& f) {
-  if (f.kind != FieldKind::tensor) return std::string(to_string(f.kind));
-  return std::string(tensor::name_of(f.dtype)) + f.shape.to_string();
 }
 
 int64_t total_bytes(const data::DatasetInfo& info) {

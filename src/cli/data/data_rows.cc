@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "cli/data/field_type.h"
 #include "cli/verb.h"
 #include "data/rows/row_file.h"
 #include "data/rows/row_writer.h"
@@ -53,11 +54,6 @@ struct RowsOptions {
   }
 };
 
-std::string type_text(const data::Field& f) {
-  if (f.kind != data::FieldKind::tensor) return std::string(to_string(f.kind));
-  return std::string(tensor::name_of(f.dtype)) + f.shape.to_string();
-}
-
 std::string hex(uint64_t number) {
   char text[24];
   std::snprintf(text, sizeof(text), "%016" PRIx64, number);
@@ -69,7 +65,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 /// A short text of one value.
-std::string preview(const data::Column& column, int64_t row) {
+std::string value_preview(const data::Column& column, int64_t row) {
   constexpr size_t kShown = 72;
   constexpr int64_t kNumbers = 8;
   if (column.is_missing_at(row)) return "missing";
@@ -169,7 +165,7 @@ void look_at_rows(const data::Rows& rows, const RowsOptions& options, Seen& seen
     if (static_cast<int64_t>(seen.samples.size()) >= options.samples) continue;
     std::string text = error == nullptr ? "" : "broken: " + error->message();
     for (size_t c = 0; error == nullptr && c < rows.columns.size(); ++c)
-      text += (c == 0 ? "" : "  ") + rows.columns[c].field.name + "=" + preview(rows.columns[c], i);
+      text += (c == 0 ? "" : "  ") + rows.columns[c].field.name + "=" + value_preview(rows.columns[c], i);
     seen.samples.push_back(std::move(text));
   }
 }

@@ -10,6 +10,7 @@
 #include "engine/decode/adapter_states.h"
 #include "engine/decode/decode_session.h"
 #include "engine/decode/generator.h"
+#include "engine/decode/test_decoding.h"
 #include "model/zoo/gpt2.h"
 #include "model/zoo/llama.h"
 #include "tests/adapter_files.h"
@@ -21,7 +22,7 @@ using tensor::Tensor;
 using Rows = std::vector<float>;
 using Loaded = std::shared_ptr<const LoadedAdapter>;
 
-model::Model tiny_llama() {
+model::Model base_llama() {
   model::zoo::LlamaConfig c;
   c.vocabulary = 97;
   c.positions = 160;
@@ -35,7 +36,7 @@ model::Model tiny_llama() {
   return model::zoo::llama(c, params);
 }
 
-model::Model tiny_gpt2() {
+model::Model base_gpt2() {
   model::zoo::Gpt2Config c = model::zoo::Gpt2Config::nano();
   c.has_bias = true;
   c.width = 64;
@@ -99,31 +100,12 @@ model::Model merged(model::Model model, const std::vector<tests::AdapterModuleFi
   return model;
 }
 
-std::vector<int64_t> random_tokens(size_t n, uint32_t seed) {
-  std::mt19937 engine(seed);
-  std::vector<int64_t> tokens;
-  for (size_t i = 0; i < n; ++i) tokens.push_back(static_cast<int64_t>(engine() % 60));
-  return tokens;
-}
-
 /// Logits after the last of the tokens, fed in pieces of the given sizes (the last size repeats).
-Rows feed(DecodeSession& session, SequenceId id, std::span<const int64_t> tokens, std::vector<size_t> sizes) {
-  Rows last;
-  for (size_t at = 0, i = 0; at < tokens.size(); ++i) {
-    const size_t n = std::min(sizes[std::min(i, sizes.size() - 1)], tokens.size() - at);
-    const DecodePiece piece{id, tokens.subspan(at, n)};
-    const auto row = session.step({&piece, 1});
-    last.assign(row.begin(), row.end());
-    at += n;
-  }
+Rows last_logits(DecodeSession& session, SequenceId id, std::span<const int64_t> tokens,
+                 const std::vector<size_t>& sizes) {
+  Rows last = feed(session, id, tokens, sizes).back();
   session.close(id);
   return last;
-}
-
-double difference(const Rows& a, const Rows& b) {
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
-  return a.size() == b.size() ? most : INFINITY;
 }
 
 struct Prepared {
@@ -146,9 +128,9 @@ TEST(Adapters, AreAsMergedWeights) {
   const std::vector<tests::AdapterModuleFile> gpt2{{"transformer.h.1.attn.c_attn", 64, 192, 5},
                                                    {"transformer.h.0.mlp.c_fc", 64, 256, 5},
                                                    {"transformer.h.3.mlp.c_proj", 256, 64, 5}};
-  const auto tokens = random_tokens(40, 1);
+  const auto tokens = random_tokens(40, 60, 1);
   for (const bool is_llama : {true, false}) {
-    const model::Model base = is_llama ? tiny_llama() : tiny_gpt2();
+    const model::Model base = is_llama ? base_llama() : base_gpt2();
     const auto modules = is_llama ? llama_modules(5) : gpt2;
     const std::string directory = scratch(is_llama ? "llama" : "gpt2", modules, 11);
     for (const auto bits : {passes::WeightBits::f32, passes::WeightBits::q8_0, passes::WeightBits::int4}) {
@@ -157,16 +139,16 @@ TEST(Adapters, AreAsMergedWeights) {
       const Prepared p(base, options);
       DecodeSession session(p.model, options);
       const Loaded adapter = p.slots->load(directory);
-      const Rows got = feed(session, session.open(adapter.get()), tokens, {17, 1, 22});
-      const Rows plain = feed(session, session.open(), tokens, {17, 1, 22});
+      const Rows got = last_logits(session, session.open(adapter.get()), tokens, {17, 1, 22});
+      const Rows plain = last_logits(session, session.open(), tokens, {17, 1, 22});
       EXPECT_GT(difference(got, plain), 0.05) << base.name;
       if (bits != passes::WeightBits::f32) continue;  // a merged weight would be quantized differently
       DecodeSession whole(std::make_shared<DecodeModel>(merged(base, modules, 11, !is_llama).graph),
                           {.threads = 2});
-      EXPECT_LT(difference(got, feed(whole, whole.open(), tokens, {40})), 2e-4) << base.name;
+      EXPECT_LT(difference(got, last_logits(whole, whole.open(), tokens, {40})), 2e-4) << base.name;
       // The same model loaded without support for adapters.
       DecodeSession alone(std::make_shared<DecodeModel>(base.graph), {.threads = 2});
-      EXPECT_LT(difference(plain, feed(alone, alone.open(), tokens, {40})), 1e-5) << base.name;
+      EXPECT_LT(difference(plain, last_logits(alone, alone.open(), tokens, {40})), 1e-5) << base.name;
     }
   }
 }
@@ -175,9 +157,9 @@ TEST(Adapters, StoredWeightsKeepWhatTheAdapterAdds) {
   // An adapter adds the same amounts to stored weights and to f32 weights, so both forms differ only by the
   // rounding of the base weights, with and without the adapter.
   const Scratch scratch;
-  const model::Model base = tiny_llama();
+  const model::Model base = base_llama();
   const std::string directory = scratch("a", llama_modules(8), 21);
-  const auto tokens = random_tokens(30, 5);
+  const auto tokens = random_tokens(30, 60, 5);
   const auto logits = [&](passes::WeightBits bits, passes::Precision precision, bool adapts) {
     DecodeOptions options = with_room();
     options.strategy.weights.weights = bits;
@@ -185,7 +167,7 @@ TEST(Adapters, StoredWeightsKeepWhatTheAdapterAdds) {
     const Prepared p(base, options);
     DecodeSession session(p.model, options);
     const Loaded adapter = p.slots->load(directory);
-    return feed(session, session.open(adapts ? adapter.get() : nullptr), tokens, {30});
+    return last_logits(session, session.open(adapts ? adapter.get() : nullptr), tokens, {30});
   };
   const auto f32 = passes::Precision::f32;
   const double effect =
@@ -201,7 +183,7 @@ TEST(Adapters, StoredWeightsKeepWhatTheAdapterAdds) {
 
 TEST(Adapters, BitsDependOnNothingButTheTextAndItsAdapter) {
   const Scratch scratch;
-  const model::Model base = tiny_llama();
+  const model::Model base = base_llama();
   const Prepared p(base, with_room());
   std::vector<Loaded> adapters{nullptr};
   for (uint32_t i = 0; i < 3; ++i)
@@ -209,13 +191,13 @@ TEST(Adapters, BitsDependOnNothingButTheTextAndItsAdapter) {
         p.slots->load(scratch(std::to_string(i), llama_modules(4 + 2 * int64_t{i}), 30 + 50 * i)));
   // Rewriting an adapter's file does not affect adapters that are loaded.
   std::filesystem::resize_file(scratch.path + "/1/adapter_model.safetensors", 0);
-  const auto tokens = random_tokens(70, 2);
+  const auto tokens = random_tokens(70, 60, 2);
   std::vector<Rows> want;
   for (const Loaded& adapter : adapters) {
     DecodeOptions options = p.options;
     options.threads = 1;
     DecodeSession session(p.model, options);
-    want.push_back(feed(session, session.open(adapter.get()), tokens, {1}));
+    want.push_back(last_logits(session, session.open(adapter.get()), tokens, {1}));
     for (size_t i = 0; i + 1 < want.size(); ++i) EXPECT_GT(difference(want[i], want.back()), 0.01);
   }
   for (uint32_t round = 0; round < 6; ++round) {
@@ -261,9 +243,9 @@ TEST(Adapters, BitsDependOnNothingButTheTextAndItsAdapter) {
 
 TEST(Adapters, KnowTheirOwnBeginningsOnly) {
   const Scratch scratch;
-  const Prepared p(tiny_llama(), with_room(1));
+  const Prepared p(base_llama(), with_room(1));
   DecodeSession session(p.model, p.options);
-  const auto tokens = random_tokens(40, 3);
+  const auto tokens = random_tokens(40, 60, 3);
   const auto known = [&](const LoadedAdapter* adapter) { return session.look(tokens, adapter).tokens; };
   const auto run = [&](const LoadedAdapter* adapter) {
     const SequenceId id = session.open(std::span<const int64_t>(tokens), adapter);
@@ -298,11 +280,11 @@ TEST(Adapters, KnowTheirOwnBeginningsOnly) {
 
 TEST(Adapters, ATextHoldsItsAdapterUntilItsEnd) {
   const Scratch scratch;
-  const Prepared p(tiny_llama(), with_room(1));
+  const Prepared p(base_llama(), with_room(1));
   DecodeSession session(p.model, p.options);
   Generator generator(session);
   Loaded adapter = p.slots->load(scratch("only", llama_modules(4), 5));
-  GenerateRequest request{.prompt = random_tokens(5, 1), .max_tokens = 3, .sampling = {.temperature = 0}};
+  GenerateRequest request{.prompt = random_tokens(5, 60, 1), .max_tokens = 3, .sampling = {.temperature = 0}};
   request.adapter = std::move(adapter);
   generator.start(0, std::move(request));
   EXPECT_THROW(p.slots->load(scratch.path + "/only"), base::Error);
@@ -333,9 +315,9 @@ TEST(Adapters, OfSeveralRanksAreThoseOfOne) {
                                                       {"transformer.h.1.attn.c_proj", 64, 64, 5},
                                                       {"transformer.h.2.mlp.c_fc", 64, 256, 5},
                                                       {"transformer.h.3.mlp.c_proj", 256, 64, 5}};
-  const auto tokens = random_tokens(23, 9);
+  const auto tokens = random_tokens(23, 60, 9);
   for (const bool is_llama : {true, false}) {
-    const model::Model base = is_llama ? tiny_llama() : tiny_gpt2();
+    const model::Model base = is_llama ? base_llama() : base_gpt2();
     const auto modules = is_llama ? llama_modules(6) : of_gpt2;
     const std::string names = is_llama ? "llama" : "gpt2";
     for (uint32_t i = 0; i < 3; ++i) scratch(names + std::to_string(i), modules, 50 + 40 * i);
@@ -346,7 +328,7 @@ TEST(Adapters, OfSeveralRanksAreThoseOfOne) {
       DecodeSession session(p.model, options);
       const auto load = [&](int i) { return p.slots->load(scratch.path + "/" + names + std::to_string(i)); };
       Loaded gone = load(0);
-      Rows all = feed(session, session.open(gone.get()), tokens, {23});
+      Rows all = last_logits(session, session.open(gone.get()), tokens, {23});
       gone.reset();
       const Loaded first = load(1), second = load(2);
       const SequenceId ids[] = {session.open(), session.open(first.get()), session.open(second.get())};
@@ -382,7 +364,7 @@ TEST(Adapters, OfSeveralRanksAreThoseOfOne) {
 }
 
 TEST(Adapters, RanksDivideTheirRoom) {
-  const model::Model base = tiny_llama();
+  const model::Model base = base_llama();
   const auto bytes = [&](int tp, int pp) {
     DecodeOptions options = with_room();
     options.strategy = {.tp = tp, .pp = pp};
@@ -402,7 +384,7 @@ TEST(Adapters, RanksDivideTheirRoom) {
 
 TEST(Adapters, RefuseWhatDoesNotFit) {
   const Scratch scratch;
-  const model::Model base = tiny_llama();
+  const model::Model base = base_llama();
   const std::string directory = scratch("wide", llama_modules(9), 5);
   const auto refusal = [](const auto& act) -> std::string {
     try {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "engine/decode/test_decoding.h"
 #include "lower/inference.h"
 #include "passes/decode/decode.h"
 #include "passes/lists/lists.h"
@@ -19,11 +20,11 @@ using passes::Precision;
 using tensor::DType;
 using tensor::Tensor;
 
-constexpr int64_t kVocabulary = 97, kPages = 40;
+constexpr int64_t kLaunchVocabulary = 97, kPages = 40;
 
-model::Model tiny_llama(int64_t layers) {
+model::Model llama_of(int64_t layers) {
   model::zoo::LlamaConfig c = tests::tiny_llama_config();
-  c.vocabulary = kVocabulary;
+  c.vocabulary = kLaunchVocabulary;
   c.positions = 160;
   c.width = 64;
   c.layers = layers;
@@ -56,7 +57,7 @@ Step step(int64_t layers, int64_t sequences, const Way& way) {
   base::ThreadPool pool(1);
   base::SharedCache packs;
   passes::DecodeGraph form = passes::decode_form(
-      tiny_llama(layers).graph, {.page_type = way.cache, .pages = kPages, .page_tokens = 16});
+      llama_of(layers).graph, {.page_type = way.cache, .pages = kPages, .page_tokens = 16});
   passes::run_passes(passes::prepare_passes(), form.graph);
   if (way.bits != 0) {
     passes::WeightOptions stored;
@@ -89,7 +90,7 @@ Step step(int64_t layers, int64_t sequences, const Way& way) {
   std::vector<int64_t> ids, positions, last;
   std::vector<int32_t> slots, table, lengths, starts{0};
   for (int64_t s = 0; s < n; ++s) {
-    ids.push_back(7 * s % kVocabulary), positions.push_back(19), last.push_back(s);
+    ids.push_back(7 * s % kLaunchVocabulary), positions.push_back(19), last.push_back(s);
     for (int64_t p = 0; p < most; ++p) table.push_back(static_cast<int32_t>(p < 2 ? 2 * s + p : -1));
     slots.push_back(static_cast<int32_t>(16 * (2 * s + 1) + 3));
     lengths.push_back(20), starts.push_back(static_cast<int32_t>(s + 1));
@@ -100,7 +101,7 @@ Step step(int64_t layers, int64_t sequences, const Way& way) {
                                of<int64_t>({n}, last)};
   std::vector<const void*> addresses;
   for (const Tensor& t : in) addresses.push_back(t.raw());
-  Step made{.logits = std::vector<float>(static_cast<size_t>(n * kVocabulary))};
+  Step made{.logits = std::vector<float>(static_cast<size_t>(n * kLaunchVocabulary))};
   void* out[] = {made.logits.data()};
   const int64_t before = stream->launches();
   executor.run(addresses, out, *stream);
@@ -109,12 +110,6 @@ Step step(int64_t layers, int64_t sequences, const Way& way) {
     made.listing.push_back(
         base::concat(s.op == nullptr ? "copy" : s.op->schema.name, " by ", s.kernel, " ", s.attrs));
   return made;
-}
-
-double difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
-  return most;
 }
 
 class DecodeLaunches : public testing::TestWithParam<Way> {

@@ -10,12 +10,12 @@
 namespace trireme::engine {
 namespace {
 
-constexpr int64_t kVocabulary = 1024;
+constexpr int64_t kMeetingVocabulary = 1024;
 
 /// Wide enough that every product is divided among threads.
 model::Model wide_llama(int64_t layers) {
   model::zoo::LlamaConfig c;
-  c.vocabulary = kVocabulary;
+  c.vocabulary = kMeetingVocabulary;
   c.positions = 1024;
   c.width = 384;
   c.layers = layers;
@@ -39,7 +39,7 @@ std::vector<int64_t> tokens_of(size_t sequence, int64_t count) {
   base::Rng rng(7 + sequence);
   std::vector<int64_t> tokens;
   for (int64_t i = 0; i < count; ++i)
-    tokens.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(kVocabulary))));
+    tokens.push_back(static_cast<int64_t>(rng.below(static_cast<uint64_t>(kMeetingVocabulary))));
   return tokens;
 }
 

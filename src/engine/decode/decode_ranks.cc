@@ -13,13 +13,9 @@
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
-namespace {
 
-using passes::DecodeResult;
-using tensor::DType;
-using tensor::Tensor;
-
-enum class Command : int64_t {
+/// What the first rank tells the others to do.
+enum class DecodeCommand : int64_t {
   end,
   prepare,
   run,
@@ -32,6 +28,12 @@ enum class Command : int64_t {
   read_page,
   write_page
 };
+
+namespace {
+
+using passes::DecodeResult;
+using tensor::DType;
+using tensor::Tensor;
 
 /// The options of one of several ranks on this machine: its device and its share of the threads.
 DecodeOptions options_of(const DecodeOptions& all, int rank, int ranks) {
@@ -148,10 +150,10 @@ struct StepOperands {
 
 /// A command of the first rank for the others, with numbers; bytes may follow.
 struct DecodeRanks::Order {
-  Command command = Command::end;
+  DecodeCommand command = DecodeCommand::end;
   int64_t result = 0, tokens = 0, sequences = 0, slot = 0, from = 0, to = 0, bytes = 0;
 
-  static Order step(Command command, DecodeResult result, const DecodeBucket& bucket, size_t slot = 0) {
+  static Order step(DecodeCommand command, DecodeResult result, const DecodeBucket& bucket, size_t slot = 0) {
     return {.command = command,
             .result = static_cast<int64_t>(result),
             .tokens = bucket.tokens,
@@ -167,19 +169,19 @@ struct DecodeRanks::Order {
     if (bytes > 0 && world.rank() == 0) world.broadcast(with, 0, "operands");
   }
 
-  /// Executes orders on another rank until Command::end.
+  /// Executes orders on another rank until DecodeCommand::end.
   static void follow(DecodeRank& rank, comm::Communicator& world) {
     std::vector<std::byte> bytes;
     for (Order order;;) {
       order.share(world, {});
       bytes.resize(static_cast<size_t>(order.bytes));
       if (order.bytes > 0) world.broadcast(bytes, 0, "operands");
-      if (order.command == Command::end) return;
-      if (order.command == Command::read_page) {
+      if (order.command == DecodeCommand::end) return;
+      if (order.command == DecodeCommand::read_page) {
         order.gather_page(rank, world, {});
         continue;
       }
-      if (order.command == Command::write_page) {
+      if (order.command == DecodeCommand::write_page) {
         order.write_part(rank, world, bytes);
         continue;
       }
@@ -208,25 +210,26 @@ struct DecodeRanks::Order {
   void act(DecodeRank& rank, std::span<const std::byte> with) const {
     const auto operands = [&] { return StepOperands(rank, wanted(), bucket()).unpack(with); };
     switch (command) {
-      case Command::end:
-      case Command::read_page:
-      case Command::write_page: return;  // done in follow()
-      case Command::prepare: rank.prepare(wanted(), bucket()); return;
-      case Command::run: return rank.run(bucket(), operands(), nullptr, nullptr);
-      case Command::launch: return rank.launch(wanted(), bucket(), operands(), static_cast<size_t>(slot));
-      case Command::write_adapter: {
+      case DecodeCommand::end:
+      case DecodeCommand::read_page:
+      case DecodeCommand::write_page: return;  // done in follow()
+      case DecodeCommand::prepare: rank.prepare(wanted(), bucket()); return;
+      case DecodeCommand::run: return rank.run(bucket(), operands(), nullptr, nullptr);
+      case DecodeCommand::launch:
+        return rank.launch(wanted(), bucket(), operands(), static_cast<size_t>(slot));
+      case DecodeCommand::write_adapter: {
         const auto* values = reinterpret_cast<const float*>(with.data());
         return rank.write_adapter(static_cast<size_t>(from), slot,
                                   {to, {values, values + with.size() / sizeof(float)}});
       }
-      case Command::copy_page:
+      case DecodeCommand::copy_page:
         return rank.pool().copy_page(static_cast<int32_t>(from), static_cast<int32_t>(to), rank.stream());
-      case Command::copy_seen: return rank.seen().copy(from, to);
-      case Command::see_ahead: {
+      case DecodeCommand::copy_seen: return rank.seen().copy(from, to);
+      case DecodeCommand::see_ahead: {
         const auto* rows = reinterpret_cast<const SeenAhead*>(with.data());
         return rank.seen().see_ahead({rows, with.size() / sizeof(SeenAhead)}, static_cast<size_t>(slot));
       }
-      case Command::set_seen: {
+      case DecodeCommand::set_seen: {
         const auto* counts = reinterpret_cast<const int32_t*>(with.data());
         return rank.seen().set(to, {counts, counts + with.size() / sizeof(int32_t)});
       }
@@ -280,21 +283,22 @@ void DecodeRanks::all(const Order& order, std::span<std::byte> bytes, const Do& 
 
 const compile::Program& DecodeRanks::prepare(DecodeResult result, const DecodeBucket& bucket) {
   if (const compile::Program* found = first().program(result, bucket)) return *found;
-  all(Order::step(Command::prepare, result, bucket), {}, [&](DecodeRank& r) { r.prepare(result, bucket); });
+  all(Order::step(DecodeCommand::prepare, result, bucket), {},
+      [&](DecodeRank& r) { r.prepare(result, bucket); });
   return *first().program(result, bucket);
 }
 
 void DecodeRanks::run(const DecodeBucket& bucket, const std::vector<Tensor>& inputs, Tensor& logits,
                       runtime::Trace* trace) {
   if (size() > 1) StepOperands(first(), DecodeResult::logits, bucket).pack(inputs, packed_);
-  all(Order::step(Command::run, DecodeResult::logits, bucket), packed_,
+  all(Order::step(DecodeCommand::run, DecodeResult::logits, bucket), packed_,
       [&](DecodeRank& r) { r.run(bucket, inputs, &logits, trace); });
 }
 
 void DecodeRanks::launch(DecodeResult result, const DecodeBucket& bucket, const std::vector<Tensor>& inputs,
                          size_t slot) {
   if (size() > 1) StepOperands(first(), result, bucket).pack(inputs, packed_);
-  all(Order::step(Command::launch, result, bucket, slot), packed_,
+  all(Order::step(DecodeCommand::launch, result, bucket, slot), packed_,
       [&](DecodeRank& r) { r.launch(result, bucket, inputs, slot); });
 }
 
@@ -310,7 +314,7 @@ void DecodeRanks::use_adapter(const LoadedAdapter& adapter) {
   for (size_t m = 0; m < room.modules.size(); ++m) {
     const auto at = parts.find(room.modules[m].name);
     AdapterFactors factors = AdapterFactors::of(at == parts.end() ? nullptr : at->second);
-    const Order order{.command = Command::write_adapter,
+    const Order order{.command = DecodeCommand::write_adapter,
                       .slot = adapter.slot(),
                       .from = static_cast<int64_t>(m),
                       .to = factors.rank};
@@ -321,23 +325,23 @@ void DecodeRanks::use_adapter(const LoadedAdapter& adapter) {
 }
 
 void DecodeRanks::copy_page(int32_t from, int32_t to) {
-  all({.command = Command::copy_page, .from = from, .to = to}, {},
+  all({.command = DecodeCommand::copy_page, .from = from, .to = to}, {},
       [&](DecodeRank& r) { r.pool().copy_page(from, to, r.stream()); });
 }
 
 void DecodeRanks::set_seen(int64_t place, std::vector<int32_t> counts) {
-  all({.command = Command::set_seen, .to = place},
+  all({.command = DecodeCommand::set_seen, .to = place},
       {reinterpret_cast<std::byte*>(counts.data()), counts.size() * sizeof(int32_t)},
       [&](DecodeRank& r) { r.seen().set(place, counts); });
 }
 
 void DecodeRanks::copy_seen(int64_t from, int64_t to) {
-  all({.command = Command::copy_seen, .from = from, .to = to}, {},
+  all({.command = DecodeCommand::copy_seen, .from = from, .to = to}, {},
       [&](DecodeRank& r) { r.seen().copy(from, to); });
 }
 
 void DecodeRanks::see_ahead(std::vector<SeenAhead> rows, size_t slot) {
-  all({.command = Command::see_ahead, .slot = static_cast<int64_t>(slot)},
+  all({.command = DecodeCommand::see_ahead, .slot = static_cast<int64_t>(slot)},
       {reinterpret_cast<std::byte*>(rows.data()), rows.size() * sizeof(SeenAhead)},
       [&](DecodeRank& r) { r.seen().see_ahead(rows, slot); });
 }
@@ -348,7 +352,7 @@ void DecodeRanks::read_page(int32_t page, std::span<std::byte> to) {
     return alone_->finish();
   }
   group_->lead([&](DecodeRank& leader, comm::Communicator& world) {
-    Order order{.command = Command::read_page, .from = page, .to = part_bytes_};
+    Order order{.command = DecodeCommand::read_page, .from = page, .to = part_bytes_};
     order.share(world, {});
     order.gather_page(leader, world, to);
   });
@@ -363,7 +367,7 @@ void DecodeRanks::write_pages(std::span<const int32_t> pages, std::span<const st
   for (size_t i = 0; i < pages.size(); ++i) {
     std::memcpy(bytes.data(), from[i], bytes.size());
     group_->lead([&](DecodeRank& leader, comm::Communicator& world) {
-      Order order{.command = Command::write_page, .to = pages[i], .bytes = page_bytes()};
+      Order order{.command = DecodeCommand::write_page, .to = pages[i], .bytes = page_bytes()};
       order.share(world, bytes);
       order.write_part(leader, world, bytes);
     });

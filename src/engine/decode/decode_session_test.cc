@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 
+#include "engine/decode/test_decoding.h"
 #include "engine/session/session.h"
 #include "model/zoo/gpt2.h"
 #include "model/zoo/llama.h"
@@ -42,40 +42,12 @@ model::Model tiny_gpt2() {
   return model::zoo::gpt2(c, params);
 }
 
-std::vector<int64_t> random_tokens(int64_t n, int64_t vocabulary, uint32_t seed) {
-  std::mt19937 engine(seed);
-  std::vector<int64_t> tokens;
-  for (int64_t i = 0; i < n; ++i)
-    tokens.push_back(static_cast<int64_t>(engine() % static_cast<uint32_t>(vocabulary)));
-  return tokens;
-}
-
 /// Logits at every position, computed by the loaded graph: [tokens, vocabulary].
 Tensor whole(const model::Model& model, const std::vector<int64_t>& tokens) {
   Session session(std::make_shared<PreparedModel>(model.graph), {.threads = 2});
   const auto n = static_cast<int64_t>(tokens.size());
   const Tensor y = session.run({Tensor::from<int64_t>({1, n}, std::span(tokens))})[0];
   return y.reshaped({n, y.dims()[2]});
-}
-
-double difference(std::span<const float> a, std::span<const float> b) {
-  double most = 0;
-  for (size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
-  return a.size() == b.size() ? most : INFINITY;
-}
-
-/// Feeds tokens in pieces of the given sizes (the last size repeats); returns the logits after each.
-std::vector<std::vector<float>> feed(DecodeSession& session, SequenceId id, std::span<const int64_t> tokens,
-                                     const std::vector<size_t>& sizes) {
-  std::vector<std::vector<float>> logits;
-  for (size_t at = 0, i = 0; at < tokens.size(); ++i) {
-    const size_t n = std::min(sizes[std::min(i, sizes.size() - 1)], tokens.size() - at);
-    const DecodePiece piece{id, tokens.subspan(at, n)};
-    const auto row = session.step({&piece, 1});
-    logits.emplace_back(row.begin(), row.end());
-    at += n;
-  }
-  return logits;
 }
 
 TEST(DecodeSession, GivesTheLogitsOfTheWholeSequence) {

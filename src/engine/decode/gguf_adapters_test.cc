@@ -9,6 +9,7 @@
 #include "base/files/scratch.h"
 #include "engine/decode/adapter_slots.h"
 #include "engine/decode/decode_session.h"
+#include "engine/decode/test_decoding.h"
 #include "model/gguf/quantize.h"
 #include "model/hf/directory.h"
 #include "model/hf/forms/test_configs.h"
@@ -45,12 +46,12 @@ std::vector<AdapterModuleFile> checkpoint_modules(const passes::AdapterRoom& roo
 }
 
 /// Logits behind `tokens`, of the model alone and with the adapter.
-struct Rows {
+struct ComparedRows {
   std::vector<float> alone, adapted;
 };
 
-Rows rows_of(const model::Model& model, const std::string& adapter, std::span<const int64_t> tokens,
-             DecodeOptions options = {}) {
+ComparedRows rows_of(const model::Model& model, const std::string& adapter, std::span<const int64_t> tokens,
+                     DecodeOptions options = {}) {
   options.threads = 2;
   options.max_adapters = 2;
   const auto prepared = std::make_shared<DecodeModel>(model.graph, options, model.files);
@@ -61,13 +62,6 @@ Rows rows_of(const model::Model& model, const std::string& adapter, std::span<co
   const auto logits = session.step(pieces);
   const auto width = static_cast<ptrdiff_t>(session.vocabulary());
   return {{logits.begin(), logits.begin() + width}, {logits.begin() + width, logits.begin() + 2 * width}};
-}
-
-double difference(const std::vector<float>& a, const std::vector<float>& b) {
-  double most = a.size() == b.size() ? 0 : INFINITY;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
-  return most;
 }
 
 const std::vector<int64_t> kTokens{3, 1, 4, 15, 9, 26, 5, 35, 8, 9, 7, 9};
@@ -101,8 +95,8 @@ TEST(GgufAdapters, AnswerAsTheDirectoryThatTheFileWasMadeOf) {
       const Files files(config);
       const model::Model model = model::load_model(files.file);
       known.insert(model.config.at("gguf_architecture").as_string());
-      const Rows want = rows_of(model::load_model(files.directory), files.adapter, kTokens);
-      const Rows got = rows_of(model, files.adapter, kTokens);
+      const ComparedRows want = rows_of(model::load_model(files.directory), files.adapter, kTokens);
+      const ComparedRows got = rows_of(model, files.adapter, kTokens);
       EXPECT_LT(difference(got.alone, want.alone), 2e-5) << type;
       EXPECT_LT(difference(got.adapted, want.adapted), 2e-5) << type;
       EXPECT_GT(difference(want.alone, want.adapted), 1e-2) << type;
@@ -124,8 +118,8 @@ Json llama_config() {
 
 TEST(GgufAdapters, StandBesideBlocks) {
   const Files files(llama_config(), "q8_0");
-  const Rows want = rows_of(model::load_model(files.directory), files.adapter, kTokens);
-  const Rows got = rows_of(model::load_model(files.file), files.adapter, kTokens);
+  const ComparedRows want = rows_of(model::load_model(files.directory), files.adapter, kTokens);
+  const ComparedRows got = rows_of(model::load_model(files.file), files.adapter, kTokens);
   const double rounding = difference(got.alone, want.alone);
   EXPECT_GT(rounding, 0);
   EXPECT_LT(difference(got.adapted, want.adapted), difference(want.alone, want.adapted) / 4);
@@ -134,11 +128,11 @@ TEST(GgufAdapters, StandBesideBlocks) {
 TEST(GgufAdapters, OfSeveralRanks) {
   const Files files(llama_config());
   const model::Model model = model::load_model(files.file);
-  const Rows one = rows_of(model, files.adapter, kTokens);
+  const ComparedRows one = rows_of(model, files.adapter, kTokens);
   for (const auto& [tp, pp] : {std::pair{2, 1}, std::pair{1, 2}, std::pair{2, 2}}) {
     DecodeOptions options;
     options.strategy = {.tp = tp, .pp = pp};
-    const Rows got = rows_of(model, files.adapter, kTokens, options);
+    const ComparedRows got = rows_of(model, files.adapter, kTokens, options);
     if (tp == 1) {
       EXPECT_EQ(got.adapted, one.adapted);
     }

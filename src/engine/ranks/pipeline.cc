@@ -16,10 +16,8 @@ using passes::PipelineAction;
 using passes::PipelineTransfer;
 using passes::PipelineWork;
 
-namespace {
-
 /// A ring of buffers of equal size.
-struct Ring {
+struct PipelineRing {
   std::shared_ptr<void> memory;
   int64_t bytes = 0;  ///< of one buffer, a multiple of the alignment
   int64_t used = 0;   ///< number of buffers in use
@@ -30,9 +28,11 @@ struct Ring {
   }
 };
 
-Ring make_ring(tensor::Device& device, int64_t bytes, int count) {
+namespace {
+
+PipelineRing make_ring(tensor::Device& device, int64_t bytes, int count) {
   constexpr int64_t kAlign = 64;
-  Ring ring{
+  PipelineRing ring{
       .memory = nullptr, .bytes = (bytes + kAlign - 1) / kAlign * kAlign, .used = bytes, .count = count};
   if (ring.bytes > 0) ring.memory = device.allocate(ring.bytes * count);
   return ring;
@@ -103,7 +103,7 @@ PipelineLinks::PipelineLinks(comm::Communicator& pp, bool is_ring, tensor::Devic
 /// The buffers of a part, and the number of micro-batches that have completed each event. Counts only grow
 /// during a run.
 struct PipelineRunner::Chunk {
-  Ring in, out, out_gradient, in_gradient, kept, late;
+  PipelineRing in, out, out_gradient, in_gradient, kept, late;
   bool is_first = false, is_last = false;  ///< of the model
   std::string first_layer, last_layer;
   std::atomic<int> arrived{0}, forward{0}, sent{0};
@@ -155,7 +155,7 @@ PipelineRunner::PipelineRunner(passes::PipelineOrder order, std::vector<Pipeline
     chunk->last_layer = bytes[c].last_layer;
     chunk->is_first = stage_ == 0 && c == 0;
     chunk->is_last = stage_ + 1 == shape.stages && c + 1 == bytes.size();
-    for (const Ring* r :
+    for (const PipelineRing* r :
          {&chunk->in, &chunk->out, &chunk->out_gradient, &chunk->in_gradient, &chunk->kept, &chunk->late}) {
       buffer_bytes_ += r->bytes * r->count;
     }
@@ -243,7 +243,7 @@ void PipelineRunner::run_lane(Lane& lane) {
 bool PipelineRunner::transfer(Lane& lane, const PipelineTransfer& t) {
   Chunk& c = *chunks_[static_cast<size_t>(t.chunk)];
   const int i = t.micro_batch;
-  const Ring& ring =
+  const PipelineRing& ring =
       lane.is_send ? (lane.is_gradient ? c.in_gradient : c.out) : (lane.is_gradient ? c.out_gradient : c.in);
   const std::span<std::byte> bytes(ring.at(i), static_cast<size_t>(ring.used));
   if (lane.is_send) {

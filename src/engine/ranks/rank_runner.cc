@@ -2,23 +2,13 @@
 // sends them to the next one, and sends results to the first rank.
 #include "engine/ranks/rank_runner.h"
 
+#include "engine/ranks/tensor_lists.h"
 #include "runtime/device_ranks.h"
 
 namespace trireme::engine {
-namespace {
 
 using tensor::Dims;
 using tensor::Tensor;
-
-comm::Bytes bytes_of(Tensor& t) { return {t.mutable_raw(), static_cast<size_t>(t.bytes())}; }
-
-std::vector<Dims> shapes_of(const std::vector<Tensor>& tensors) {
-  std::vector<Dims> shapes;
-  for (const Tensor& t : tensors) shapes.push_back(t.dims());
-  return shapes;
-}
-
-}  // namespace
 
 RankRunner::RankRunner(RankModel& model, comm::Mesh& mesh, const SessionOptions& options)
     : model_(model),

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "engine/ranks/tensor_lists.h"
 #include "runtime/open_device.h"
 
 namespace trireme::engine {
@@ -18,8 +19,7 @@ enum class Command : int64_t { run, prepare, stop };
 /// rank, extents}}.
 using Message = std::array<int64_t, 128>;
 
-comm::Bytes bytes_of(Message& m) { return comm::as_bytes(std::span<int64_t>(m)); }
-comm::Bytes bytes_of(Tensor& t) { return {t.mutable_raw(), static_cast<size_t>(t.bytes())}; }
+comm::Bytes message_bytes(Message& m) { return comm::as_bytes(std::span<int64_t>(m)); }
 
 Message message_of(Command command, const std::vector<tensor::TensorType>& types) {
   Message m{};
@@ -57,17 +57,11 @@ std::vector<tensor::TensorType> types_of(const std::vector<Tensor>& tensors) {
   return types;
 }
 
-std::vector<Dims> shapes_of(const std::vector<Tensor>& tensors) {
-  std::vector<Dims> shapes;
-  for (const Tensor& t : tensors) shapes.push_back(t.dims());
-  return shapes;
-}
-
 /// Follows the leader's messages until the stop command.
 void answer(RankRunner& runner, comm::Communicator& world) {
   std::vector<Tensor> nowhere;
   for (Message m{};;) {
-    world.broadcast(bytes_of(m), 0, "what to run");
+    world.broadcast(message_bytes(m), 0, "what to run");
     if (static_cast<Command>(m[0]) == Command::stop) return;
     std::vector<Tensor> inputs = tensors_of(m);
     if (static_cast<Command>(m[0]) == Command::prepare) {
@@ -114,7 +108,7 @@ ShardedSession::ShardedSession(std::shared_ptr<const PreparedModel> model, const
       .say_end =
           [](comm::Communicator& world) {
             Message stop = message_of(Command::stop, {});
-            world.broadcast(bytes_of(stop), 0, "the end");
+            world.broadcast(message_bytes(stop), 0, "the end");
           }};
   ranks_ = std::make_unique<RankGroup<RankRunner>>(std::move(home), std::move(crew));
   ranks_->open();
@@ -176,7 +170,7 @@ void ShardedSession::run_into(const std::vector<Tensor>& inputs, std::vector<Ten
   base::require(types_of(outputs) == program->results, "the given memory is not of the results' types");
   Message message = message_of(Command::run, types_of(inputs));
   ranks_->lead([&](RankRunner& leader, comm::Communicator& world) {
-    world.broadcast(bytes_of(message), 0, "what to run");
+    world.broadcast(message_bytes(message), 0, "what to run");
     for (const Tensor& t : inputs) {
       Tensor same = t;
       world.broadcast(bytes_of(same), 0, "inputs");
@@ -194,7 +188,7 @@ const compile::Program& ShardedSession::prepare(const std::vector<Dims>& shapes)
   }
   Message message = message_of(Command::prepare, types);
   ranks_->lead([&](RankRunner& leader, comm::Communicator& world) {
-    world.broadcast(bytes_of(message), 0, "what to run");
+    world.broadcast(message_bytes(message), 0, "what to run");
     leader.prepare(shapes);
   });
   return *program->program;

@@ -6,10 +6,10 @@
 #include <chrono>
 #include <thread>
 
-#include "base/rng.h"
 #include "base/threads/pause_point.h"
 #include "lower/batch_proof.h"
 #include "engine/session/session.h"
+#include "engine/session/test_noise.h"
 #include "ops/table.h"
 #include "passes/pass.h"
 #include "tests/test_device.h"
@@ -105,13 +105,6 @@ const char* const kConvolutions = R"(graph "convolutions"
   return %6 "y"
 )";
 
-Tensor noise(const tensor::Dims& dims, uint64_t seed) {
-  Tensor t = Tensor::empty(tensor::DType::f32, dims);
-  base::Rng rng(seed);
-  for (float& v : t.mutable_data<float>()) v = static_cast<float>(2 * rng.uniform() - 1);
-  return t;
-}
-
 std::shared_ptr<const PreparedModel> convolutions() {
   ir::Graph graph = ir::parse(kConvolutions, ops::table());
   uint64_t seed = 1;
@@ -190,7 +183,7 @@ TEST(Slices, StandStillBetweenStepsWhileTheirThreadIsHeld) {
 }
 
 // Two products over `tokens` rows of 512 channels: 2 operations per weight and token.
-std::shared_ptr<const PreparedModel> products(int64_t tokens) {
+std::shared_ptr<const PreparedModel> two_products(int64_t tokens) {
   ir::Graph graph = ir::parse("graph \"products\"\n  %0 = input \"x\" : f32[n," + std::to_string(tokens) +
                                   ",512]\n  %1 = param \"w\" : f32[512,512]#zeros\n"
                                   "  %2 = param \"v\" : f32[512,512]#zeros\n  %3 = matmul(%0, %1)\n"
@@ -202,7 +195,7 @@ std::shared_ptr<const PreparedModel> products(int64_t tokens) {
 // For weights near the cache, a slice does more than 30 operations per weight and thread.
 TEST(Slices, EachThreadTakesRowsWhereTheyOutweighTheWeights) {
   const auto slices = [](int64_t tokens, int64_t rows, int threads) {
-    return Session(products(tokens), {.threads = threads}).slices({{rows, tokens, 512}});
+    return Session(two_products(tokens), {.threads = threads}).slices({{rows, tokens, 512}});
   };
   EXPECT_EQ(slices(32, 2, 2), 2);
   EXPECT_EQ(slices(24, 2, 2), 1);

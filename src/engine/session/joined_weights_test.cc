@@ -4,9 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/rng.h"
 #include "engine/session/session.h"
-#include "ops/table.h"
+#include "ops/test_eval.h"
 #include "tensor/joined.h"
 #include "tests/test_device.h"
 
@@ -46,11 +45,8 @@ constexpr const char* kLayer = R"(graph "layer"
   return %25 "y"
 )";
 
-Tensor noise(const tensor::Dims& dims, uint64_t seed) {
-  Tensor t = Tensor::zeros(tensor::DType::f32, dims);
-  base::Rng rng(seed);
-  for (float& v : t.mutable_data<float>()) v = static_cast<float>(rng.uniform() - 0.5);
-  return t;
+Tensor small_noise(const tensor::Dims& dims, uint64_t seed) {
+  return ops::testing::random_tensor(tensor::DType::f32, dims, -0.5, 0.5, seed);
 }
 
 std::shared_ptr<const PreparedModel> layer(const passes::WeightOptions& weights = {}) {
@@ -58,13 +54,13 @@ std::shared_ptr<const PreparedModel> layer(const passes::WeightOptions& weights 
   uint64_t seed = 1;
   for (size_t i = 0; i < graph.values().size(); ++i) {
     ir::Value& v = graph.value(ir::ValueId(static_cast<uint32_t>(i)));
-    if (v.kind == ir::ValueKind::param) v.data = noise(v.data.dims(), ++seed);
+    if (v.kind == ir::ValueKind::param) v.data = small_noise(v.data.dims(), ++seed);
   }
   return std::make_shared<const PreparedModel>(std::move(graph), passes::PassOptions{},
                                                passes::Strategy{.weights = weights});
 }
 
-size_t products(const compile::Program& program) {
+size_t linear_count(const compile::Program& program) {
   size_t count = 0;
   for (const compile::Step& step : program.steps) {
     if (step.op != nullptr && step.op->schema.name == "linear") ++count;
@@ -82,13 +78,13 @@ const Tensor* weight_of(const compile::Program& program) {
 TEST(JoinedWeights, GiveTheBytesOfThreeProducts) {
   for (const int threads : {1, 2}) {
     for (const int64_t tokens : {1, 5, 40}) {
-      const Tensor x = noise({2, tokens, 64}, 9);
+      const Tensor x = small_noise({2, tokens, 64}, 9);
       Session joined(layer(), {.device = tests::device_under_test(), .threads = threads});
       Session apart(
           layer(),
           {.device = tests::device_under_test(), .threads = threads, .passes = {.off = {"projections"}}});
-      EXPECT_EQ(products(joined.prepare({x.dims()})), 1u);
-      EXPECT_EQ(products(apart.prepare({x.dims()})), 3u);
+      EXPECT_EQ(linear_count(joined.prepare({x.dims()})), 1u);
+      EXPECT_EQ(linear_count(apart.prepare({x.dims()})), 3u);
       if (tests::device_under_test() == "cpu") {
         EXPECT_TRUE(joined.run({x})[0].same_as(apart.run({x})[0])) << tokens << " tokens";
       }
@@ -106,14 +102,14 @@ TEST(JoinedWeights, AreSharedBySizesAndTakeNoMemoryOncePacked) {
 }
 
 TEST(JoinedWeights, HaveContentForKernelsThatReadThem) {
-  const Tensor x = noise({2, 5, 64}, 9);
+  const Tensor x = small_noise({2, 5, 64}, 9);
   Session plain(layer(), {.threads = 2, .only_kernel = "reference"}), fast(layer(), {.threads = 2});
   const std::vector<double> a = plain.run({x})[0].to_doubles(), b = fast.run({x})[0].to_doubles();
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5);
 }
 
 TEST(JoinedWeights, AreRoundedAsTheirPartsAre) {
-  const Tensor x = noise({2, 5, 64}, 9);
+  const Tensor x = small_noise({2, 5, 64}, 9);
   for (const auto precision : {passes::Precision::bf16, passes::Precision::f16}) {
     Session joined(layer(), {.threads = 2, .strategy = {.precision = {.compute = precision}}});
     Session apart(layer(), {.threads = 2,

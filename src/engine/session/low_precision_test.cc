@@ -20,20 +20,20 @@ using passes::Precision;
 using tensor::DType;
 using tensor::Tensor;
 
-struct Case {
+struct NetworkCase {
   const char* network;
   std::vector<std::string> options;
   DType input;
   tensor::Dims row;  ///< without the batch dimension
 };
 
-const Case kCases[] = {
+const NetworkCase kNetworks[] = {
     {"mlp", {}, DType::f32, {1, 28, 28}},
     {"cnn", {}, DType::f32, {1, 28, 28}},
     {"gpt2", {"vocabulary=64", "positions=16", "width=64", "layers=2", "heads=4"}, DType::i64, {16}},
 };
 
-Tensor input_of(const Case& c, int64_t rows) {
+Tensor input_of(const NetworkCase& c, int64_t rows) {
   tensor::Dims dims = c.row;
   dims.insert(dims.begin(), rows);
   Tensor t = Tensor::empty(c.input, dims);
@@ -55,7 +55,7 @@ Tensor run(const std::shared_ptr<const PreparedModel>& model, Precision precisio
 }
 
 TEST(LowPrecision, IsNearF32AndIndependentOfThreadsAndCompany) {
-  for (const Case& c : kCases) {
+  for (const NetworkCase& c : kNetworks) {
     auto model = std::make_shared<const PreparedModel>(model::zoo::build(c.network, c.options).graph);
     const Tensor input = input_of(c, 5);
     const Tensor exact = run(model, Precision::f32, input);
@@ -76,7 +76,7 @@ TEST(LowPrecision, IsNearF32AndIndependentOfThreadsAndCompany) {
 
 TEST(LowPrecision, EightBitProductsAreNearAndIndependentOfThreadsAndCompany) {
   // Extents of mlp and gpt2 are multiples of 16; the last product of each keeps 16 bits.
-  for (const Case& c : {kCases[0], kCases[2]}) {
+  for (const NetworkCase& c : {kNetworks[0], kNetworks[2]}) {
     auto model = std::make_shared<const PreparedModel>(model::zoo::build(c.network, c.options).graph);
     const Tensor input = input_of(c, 5);
     const Tensor exact = run(model, Precision::f32, input), bf16 = run(model, Precision::bf16, input),
@@ -93,7 +93,7 @@ TEST(LowPrecision, EightBitProductsAreNearAndIndependentOfThreadsAndCompany) {
 }
 
 TEST(LowPrecision, WeightsAreRoundedOnceForAllSessionsAndBuckets) {
-  const Case& c = kCases[0];
+  const NetworkCase& c = kNetworks[0];
   auto model = std::make_shared<const PreparedModel>(model::zoo::build(c.network, c.options).graph);
   Session one(model, {.device = tests::device_under_test(),
                       .threads = 1,
@@ -114,7 +114,7 @@ TEST(LowPrecision, WeightsAreRoundedOnceForAllSessionsAndBuckets) {
 }
 
 TEST(LowPrecision, WeightsThatArePackedTakeNoOtherMemory) {
-  const Case& c = kCases[0];
+  const NetworkCase& c = kNetworks[0];
   auto model = std::make_shared<const PreparedModel>(model::zoo::build(c.network, c.options).graph);
   Session packed(model, {.threads = 2, .strategy = {.precision = {.compute = Precision::bf16}}});
   const Tensor x = input_of(c, 2);
@@ -166,7 +166,7 @@ TEST(LowPrecision, WeightsThatRepeatABlockAreRoundedAndUploadedAsIfTheyDidNot) {
   config.vocabulary = 66000, config.positions = 8, config.width = 64, config.layers = 1, config.heads = 2;
   model::RepeatedParams repeated(1);
   Copied copied;
-  const Case& gpt = kCases[2];
+  const NetworkCase& gpt = kNetworks[2];
   Tensor ids = input_of({gpt.network, {}, DType::i64, {4}}, 1);
   ids.mutable_data<int64_t>()[1] = 65999;  // beyond the end of the block
   for (const char* device : {"cpu", "emulated", "cuda:0"}) {

@@ -74,7 +74,7 @@ struct AllocCase {
 };
 
 // One graph per family of kernels, with sizes large enough to use several threads.
-constexpr AllocCase kCases[] = {
+constexpr AllocCase kAllocCases[] = {
     {"elementwise", R"(
   %0 = input "x" : f32[64,1000]
   %1 = input "z" : f32[1000]
@@ -297,7 +297,7 @@ TEST_P(NoAllocation, WhileAProgramRuns) {
   const auto [which, threads, device] = GetParam();
   if (device == std::string("emulated") && tests::cuda_device() != "emulated")
     GTEST_SKIP() << "allocations of the CUDA runtime are not counted";
-  const std::string body = kCases[which].body;
+  const std::string body = kAllocCases[which].body;
   const auto model =
       std::make_shared<const PreparedModel>(ir::parse("graph \"g\"" + body + "\n", ops::table()));
   Session session(model, {.device = device, .threads = threads});
@@ -318,17 +318,17 @@ TEST_P(NoAllocation, WhileAProgramRuns) {
 }
 
 std::string name_of_case(const testing::TestParamInfo<std::tuple<size_t, int, const char*>>& one) {
-  return std::string(kCases[std::get<0>(one.param)].name) + "_" + std::to_string(std::get<1>(one.param)) +
-         "_threads_" + std::get<2>(one.param);
+  return std::string(kAllocCases[std::get<0>(one.param)].name) + "_" +
+         std::to_string(std::get<1>(one.param)) + "_threads_" + std::get<2>(one.param);
 }
 
 INSTANTIATE_TEST_SUITE_P(Programs, NoAllocation,
-                         testing::Combine(testing::Range<size_t>(0, std::size(kCases)), testing::Values(1, 4),
-                                          testing::Values("cpu")),
+                         testing::Combine(testing::Range<size_t>(0, std::size(kAllocCases)),
+                                          testing::Values(1, 4), testing::Values("cpu")),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(Devices, NoAllocation,
-                         testing::Combine(testing::Range<size_t>(0, std::size(kCases)), testing::Values(2),
-                                          testing::Values("emulated")),
+                         testing::Combine(testing::Range<size_t>(0, std::size(kAllocCases)),
+                                          testing::Values(2), testing::Values("emulated")),
                          name_of_case);
 
 // Buckets, packed parts and a state, with collectives in line and aside of the computation.

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/memory/memory_budget.h"
-#include "base/rng.h"
+#include "engine/session/test_noise.h"
 #include "ops/table.h"
 #include "tests/test_device.h"
 
@@ -35,13 +35,6 @@ Tensor longs(std::vector<int64_t> values) {
 
 std::vector<double> values(const Tensor& t) { return t.to_doubles(); }
 using Doubles = std::vector<double>;
-
-Tensor noise(const Dims& dims, uint64_t seed) {
-  Tensor t = Tensor::empty(DType::f32, dims);
-  base::Rng rng(seed);
-  for (float& v : t.mutable_data<float>()) v = static_cast<float>(2 * rng.uniform() - 1);
-  return t;
-}
 
 void expect_refused(Session& session, const std::vector<Tensor>& inputs, const std::string& why) {
   try {

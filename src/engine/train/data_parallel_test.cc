@@ -8,6 +8,7 @@
 #include "comm/local.h"
 #include "engine/train/rank_memory.h"
 #include "engine/train/state_parts.h"
+#include "engine/train/test_training.h"
 #include "engine/train/train_session.h"
 #include "ops/table.h"
 #include "tests/test_device.h"
@@ -21,19 +22,12 @@ using passes::Precision;
 using tensor::DType;
 using tensor::Tensor;
 
-struct Case {
-  std::string name;
-  ir::Graph graph;
-  Feeds (*feeds)(uint64_t);
-  TrainOptions options;
-};
-
-Case gpt(OptimizerKind kind, Precision precision) {
-  Case c{"gpt",
-         tests::loss_network(
-             "gpt2", {"vocabulary=32", "positions=8", "width=32", "layers=2", "heads=2", "dropout=0.1"}),
-         tests::ruled_tokens<32>,
-         {}};
+TrainCase small_gpt(OptimizerKind kind, Precision precision) {
+  TrainCase c{"gpt",
+              tests::loss_network(
+                  "gpt2", {"vocabulary=32", "positions=8", "width=32", "layers=2", "heads=2", "dropout=0.1"}),
+              tests::ruled_tokens<32>,
+              {}};
   c.options.optimizer.kind = kind;
   c.options.optimizer.clip_norm = 0.5;
   c.options.strategy.precision.compute = precision;
@@ -42,8 +36,8 @@ Case gpt(OptimizerKind kind, Precision precision) {
   return c;
 }
 
-Case resnet(OptimizerKind kind, Precision precision) {
-  Case c = gpt(kind, precision);
+TrainCase resnet(OptimizerKind kind, Precision precision) {
+  TrainCase c = small_gpt(kind, precision);
   c.name = "resnet";
   c.graph = tests::loss_network("small_resnet", {"depth=8", "width=8", "classes=8", "size=16", "channels=3"});
   c.feeds = tests::noise_images<4, 16>;
@@ -51,21 +45,21 @@ Case resnet(OptimizerKind kind, Precision precision) {
 }
 
 /// How the work is divided among ranks.
-struct Layout {
+struct ReplicaLayout {
   int dp = 1, zero = 0;
   std::string text() const { return base::concat("dp ", dp, " zero ", zero); }
 };
 
-struct Trained {
+struct ReplicaRun {
   std::vector<double> numbers;  ///< loss, count and norm of every step
   std::map<std::string, Tensor> states;
 };
 
-constexpr size_t kMicroBatches = 4;  // of a step, over all ranks
-constexpr int kSteps = 3;
+constexpr size_t kReplicaMicroBatches = 4;  // of a step, over all ranks
+constexpr int kReplicaSteps = 3;
 
 /// The copies that a rank's forward pass reads must equal the rounded masters.
-void expect_rounded_copies(const TrainSession& session, const Trained& trained, const comm::Mesh* mesh) {
+void expect_rounded_copies(const TrainSession& session, const ReplicaRun& trained, const comm::Mesh* mesh) {
   for (const auto& [copy, master] : session.copies()) {
     const Tensor& held = session.scratch().at(copy);
     const Tensor& whole = trained.states.at(master);
@@ -76,10 +70,10 @@ void expect_rounded_copies(const TrainSession& session, const Trained& trained, 
 }
 
 /// Trains in one rank's session; the results of all ranks are equal.
-Trained train(TrainSession& session, const Case& c, size_t micro_batches, comm::Mesh* mesh) {
-  Trained out;
+ReplicaRun train_replicas(TrainSession& session, const TrainCase& c, size_t micro_batches, comm::Mesh* mesh) {
+  ReplicaRun out;
   const size_t own = micro_batches / static_cast<size_t>(mesh == nullptr ? 1 : mesh->shape().extent("dp"));
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kReplicaSteps; ++step) {
     const StepResult r = tests::train_step(session, c.feeds, step, {micro_batches, own, 1.0f / 50});
     out.numbers.insert(out.numbers.end(), {r.loss_sum, r.count, r.grad_norm});
   }
@@ -93,7 +87,7 @@ Trained train(TrainSession& session, const Case& c, size_t micro_batches, comm::
 }
 
 /// Fails unless both hold the same bits.
-void expect_same(const Trained& want, const Trained& got, const std::string& what) {
+void expect_same_states(const ReplicaRun& want, const ReplicaRun& got, const std::string& what) {
   EXPECT_EQ(want.numbers, got.numbers) << what;
   ASSERT_EQ(want.states.size(), got.states.size()) << what;
   for (const auto& [name, t] : want.states) {
@@ -103,9 +97,9 @@ void expect_same(const Trained& want, const Trained& got, const std::string& wha
 }
 
 /// The final results of all ranks of a layout.
-std::vector<Trained> train_on(const Case& c, Layout layout, size_t micro_batches) {
+std::vector<ReplicaRun> train_on(const TrainCase& c, ReplicaLayout layout, size_t micro_batches) {
   comm::LocalWorld world(layout.dp);
-  std::vector<Trained> got(static_cast<size_t>(layout.dp));
+  std::vector<ReplicaRun> got(static_cast<size_t>(layout.dp));
   world.run([&](comm::Communicator& comm) {
     TrainOptions options = c.options;
     options.strategy.dp = layout.dp;
@@ -114,40 +108,43 @@ std::vector<Trained> train_on(const Case& c, Layout layout, size_t micro_batches
     comm::Mesh mesh(comm, options.strategy.mesh());
     options.mesh = &mesh;
     TrainSession session(c.graph, options);
-    got[static_cast<size_t>(comm.rank())] = train(session, c, micro_batches, &mesh);
+    got[static_cast<size_t>(comm.rank())] = train_replicas(session, c, micro_batches, &mesh);
   });
   return got;
 }
 
-void expect_layouts_agree(const Case& c, size_t micro_batches = kMicroBatches) {
+void expect_layouts_agree(const TrainCase& c, size_t micro_batches = kReplicaMicroBatches) {
   TrainSession alone(c.graph, c.options);
-  const Trained want = train(alone, c, micro_batches, nullptr);
-  for (const Layout layout : {Layout{1, 3}, Layout{2, 0}, Layout{2, 1}, Layout{2, 2}, Layout{2, 3},
-                              Layout{4, 0}, Layout{4, 1}, Layout{4, 2}, Layout{4, 3}}) {
-    for (const Trained& rank : train_on(c, layout, micro_batches)) expect_same(want, rank, layout.text());
+  const ReplicaRun want = train_replicas(alone, c, micro_batches, nullptr);
+  for (const ReplicaLayout layout : {ReplicaLayout{1, 3}, ReplicaLayout{2, 0}, ReplicaLayout{2, 1},
+                                     ReplicaLayout{2, 2}, ReplicaLayout{2, 3}, ReplicaLayout{4, 0},
+                                     ReplicaLayout{4, 1}, ReplicaLayout{4, 2}, ReplicaLayout{4, 3}}) {
+    for (const ReplicaRun& rank : train_on(c, layout, micro_batches))
+      expect_same_states(want, rank, layout.text());
   }
 }
 
 /// Six micro-batches on two and three ranks: same bits if ranks own whole subtrees of the sums.
 TEST(DataParallel, NumbersThatAreNoPowersOfTwo) {
-  const Case c = gpt(OptimizerKind::adamw, Precision::f32);
+  const TrainCase c = small_gpt(OptimizerKind::adamw, Precision::f32);
   TrainSession alone(c.graph, c.options);
-  const Trained want = train(alone, c, 6, nullptr);
-  for (const Layout layout : {Layout{3, 0}, Layout{2, 2}, Layout{2, 3}})
-    for (const Trained& rank : train_on(c, layout, 6)) expect_same(want, rank, layout.text());
-  for (const Layout layout : {Layout{2, 0}, Layout{2, 1}, Layout{3, 1}, Layout{3, 2}, Layout{3, 3}}) {
-    for (const Trained& rank : train_on(c, layout, 6)) {
+  const ReplicaRun want = train_replicas(alone, c, 6, nullptr);
+  for (const ReplicaLayout layout : {ReplicaLayout{3, 0}, ReplicaLayout{2, 2}, ReplicaLayout{2, 3}})
+    for (const ReplicaRun& rank : train_on(c, layout, 6)) expect_same_states(want, rank, layout.text());
+  for (const ReplicaLayout layout : {ReplicaLayout{2, 0}, ReplicaLayout{2, 1}, ReplicaLayout{3, 1},
+                                     ReplicaLayout{3, 2}, ReplicaLayout{3, 3}}) {
+    for (const ReplicaRun& rank : train_on(c, layout, 6)) {
       for (size_t i = 0; i < want.numbers.size(); ++i)
         EXPECT_NEAR(want.numbers[i], rank.numbers[i], 1e-5 * std::abs(want.numbers[i])) << layout.text();
     }
   }
 }
 
-TEST(DataParallel, GptAdamW) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::f32)); }
-TEST(DataParallel, GptAdamWInBf16) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::bf16)); }
-TEST(DataParallel, GptAdamWInFp8) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::fp8)); }
-TEST(DataParallel, GptLamb) { expect_layouts_agree(gpt(OptimizerKind::lamb, Precision::f32)); }
-TEST(DataParallel, GptMuon) { expect_layouts_agree(gpt(OptimizerKind::muon, Precision::f32)); }
+TEST(DataParallel, GptAdamW) { expect_layouts_agree(small_gpt(OptimizerKind::adamw, Precision::f32)); }
+TEST(DataParallel, GptAdamWInBf16) { expect_layouts_agree(small_gpt(OptimizerKind::adamw, Precision::bf16)); }
+TEST(DataParallel, GptAdamWInFp8) { expect_layouts_agree(small_gpt(OptimizerKind::adamw, Precision::fp8)); }
+TEST(DataParallel, GptLamb) { expect_layouts_agree(small_gpt(OptimizerKind::lamb, Precision::f32)); }
+TEST(DataParallel, GptMuon) { expect_layouts_agree(small_gpt(OptimizerKind::muon, Precision::f32)); }
 TEST(DataParallel, ResnetLars) { expect_layouts_agree(resnet(OptimizerKind::lars, Precision::f32)); }
 TEST(DataParallel, ResnetAdafactor) {
   expect_layouts_agree(resnet(OptimizerKind::adafactor, Precision::f32));
@@ -156,10 +153,12 @@ TEST(DataParallel, ResnetMomentum) { expect_layouts_agree(resnet(OptimizerKind::
 TEST(DataParallel, ResnetMomentumInBf16) {
   expect_layouts_agree(resnet(OptimizerKind::sgd, Precision::bf16));
 }
-TEST(DataParallel, EightMicroBatches) { expect_layouts_agree(gpt(OptimizerKind::adamw, Precision::f32), 8); }
+TEST(DataParallel, EightMicroBatches) {
+  expect_layouts_agree(small_gpt(OptimizerKind::adamw, Precision::f32), 8);
+}
 
 TEST(DataParallel, ANumberThatIsNotFiniteOnOneRankSkipsTheStepOnAll) {
-  const Case c = resnet(OptimizerKind::sgd, Precision::f32);
+  const TrainCase c = resnet(OptimizerKind::sgd, Precision::f32);
   for (const int zero : {0, 1, 2, 3}) {
     comm::LocalWorld world(2);
     world.run([&](comm::Communicator& comm) {
@@ -197,7 +196,7 @@ ZeroElements elements_of(const TrainSession& session, bool low) {
 
 TEST(DataParallel, RecomputedActivations) {
   for (const auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
-    Case c = gpt(OptimizerKind::adamw, Precision::f32);
+    TrainCase c = small_gpt(OptimizerKind::adamw, Precision::f32);
     c.options.strategy.recompute.mode = mode;
     expect_layouts_agree(c);
   }
@@ -206,7 +205,7 @@ TEST(DataParallel, RecomputedActivations) {
 /// Products in the forward and backward pass of a micro-batch as the device runs them, in fixed order.
 std::vector<std::string> products_of(TrainSession& session, const std::vector<tensor::Dims>& shapes) {
   std::vector<std::string> list;
-  const compile::Program& program = *session.programs(shapes, kMicroBatches)[0];
+  const compile::Program& program = *session.programs(shapes, kReplicaMicroBatches)[0];
   for (const compile::Step& step : program.steps) {
     if (step.op == nullptr || !ir::has_products(step.op->schema)) continue;
     std::string text = base::concat(step.op->schema.name, " ", step.attrs, " by ", step.kernel, ":");
@@ -228,7 +227,7 @@ std::vector<std::string> products_of(TrainSession& session, const std::vector<te
 TEST(DataParallel, RecomputedProductsAreThoseOfOneRank) {
   for (const Precision precision : {Precision::f32, Precision::bf16}) {
     for (const auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
-      Case c = gpt(OptimizerKind::adamw, precision);
+      TrainCase c = small_gpt(OptimizerKind::adamw, precision);
       c.options.strategy.recompute.mode = mode;
       c.options.device = tests::cuda_device().value_or("cpu");
       const std::vector<tensor::Dims> shapes{{2, 8}, {2, 8}};
@@ -253,7 +252,7 @@ TEST(DataParallel, RecomputedProductsAreThoseOfOneRank) {
 }
 
 TEST(DataParallel, AveragesGuardsAndLossScale) {
-  Case c = gpt(OptimizerKind::adamw, Precision::bf16);
+  TrainCase c = small_gpt(OptimizerKind::adamw, Precision::bf16);
   c.options.optimizer.ema_keep = 0.9;
   c.options.guarded = true;
   c.options.scaled_loss = true;
@@ -263,7 +262,7 @@ TEST(DataParallel, AveragesGuardsAndLossScale) {
 /// The step graph of one of two ranks for a stage of ZeRO.
 ir::Graph rank_graph(int zero, lower::StepPart part) {
   ir::Graph graph;
-  const Case c = gpt(OptimizerKind::adamw, Precision::f32);
+  const TrainCase c = small_gpt(OptimizerKind::adamw, Precision::f32);
   comm::LocalWorld world(2);
   world.run([&](comm::Communicator& comm) {
     TrainOptions options = c.options;
@@ -331,7 +330,7 @@ TEST(DataParallel, BytesOfARankAreThoseOfTheFormula) {
   for (const Precision precision : {Precision::f32, Precision::bf16}) {
     for (const int ranks : {1, 2, 4}) {
       for (const int stage : {0, 1, 2, 3}) {
-        const Case c = gpt(OptimizerKind::adamw, precision);
+        const TrainCase c = small_gpt(OptimizerKind::adamw, precision);
         comm::LocalWorld world(ranks);
         world.run([&](comm::Communicator& comm) {
           TrainOptions options = c.options;

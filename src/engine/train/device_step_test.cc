@@ -29,7 +29,7 @@ ir::Graph network(const std::string& name, int vocabulary = 17) {
   return g;
 }
 
-Feeds tokens(uint64_t stream) {
+Feeds rule_tokens(uint64_t stream) {
   Tensor ids = Tensor::empty(DType::i64, {2, 8}), labels = Tensor::empty(DType::i64, {2, 8});
   base::Rng rng(3, stream);
   for (size_t i = 0; i < 16; ++i) {
@@ -39,7 +39,7 @@ Feeds tokens(uint64_t stream) {
   return {ids, labels};
 }
 
-struct Trained {
+struct DeviceRun {
   std::vector<double> loss;
   std::vector<std::string> steps;   ///< as in the program's listing
   std::vector<std::string> states;  ///< names and types of all trained or kept values
@@ -59,7 +59,7 @@ struct Way {
   passes::RecomputeMode recompute = passes::RecomputeMode::none;
 };
 
-Trained train(const ir::Graph& graph, const Way& way) {
+DeviceRun train_way(const ir::Graph& graph, const Way& way) {
   TrainOptions options;
   options.device = way.device;
   options.strategy.precision.compute = way.precision;
@@ -70,9 +70,9 @@ Trained train(const ir::Graph& graph, const Way& way) {
   if (!way.pads) options.passes.off.push_back("step_scores");
   options.passes.verify = true;
   TrainSession session(graph, options);
-  Trained t;
+  DeviceRun t;
   for (int s = 0; s < 4; ++s) {
-    const Feeds feeds = tokens(static_cast<uint64_t>(s));
+    const Feeds feeds = rule_tokens(static_cast<uint64_t>(s));
     const StepResult r = session.step(feeds, {.lr = 0.01f, .step = s + 1, .loss_weight = 1.0f / 16});
     t.loss.push_back(r.loss_sum / 16);
   }
@@ -85,7 +85,7 @@ Trained train(const ir::Graph& graph, const Way& way) {
   return t;
 }
 
-void expect_near(const std::vector<double>& got, const std::vector<double>& want, double relative) {
+void expect_losses_near(const std::vector<double>& got, const std::vector<double>& want, double relative) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], relative * want[i]) << "step " << i;
 }
@@ -102,26 +102,26 @@ class DeviceStep : public testing::Test {
 
 TEST_F(DeviceStep, GeluEndsTheProductsBesideIt) {
   const ir::Graph gpt = network("gpt2");
-  const Trained here = train(gpt, {.device = "cpu"});
-  const Trained with = train(gpt, {.device = device_});
-  const Trained without = train(gpt, {.device = device_, .finishes = false});
+  const DeviceRun here = train_way(gpt, {.device = "cpu"});
+  const DeviceRun with = train_way(gpt, {.device = device_});
+  const DeviceRun without = train_way(gpt, {.device = device_, .finishes = false});
   EXPECT_EQ(with.count("gelu_grad"), 0u);
   EXPECT_EQ(with.count("gelu approximate"), 0u);
   EXPECT_EQ(with.count("linear activation=\"gelu_tanh\" 2 gemm"), size_t{kLayers});
   EXPECT_EQ(with.count("linear_grad_x activation=\"gelu_tanh\""), size_t{kLayers});
   EXPECT_EQ(without.count("gelu"), size_t{2 * kLayers});
   EXPECT_EQ(without.steps.size() - with.steps.size(), size_t{2 * kLayers});
-  expect_near(with.loss, without.loss, 1e-5);
-  expect_near(with.loss, here.loss, 2e-4);
+  expect_losses_near(with.loss, without.loss, 1e-5);
+  expect_losses_near(with.loss, here.loss, 2e-4);
 }
 
 TEST_F(DeviceStep, SixteenBitsLearnAlikeWithAndWithout) {
   const ir::Graph gpt = network("gpt2");
-  const Trained f32 = train(gpt, {.device = "cpu"});
+  const DeviceRun f32 = train_way(gpt, {.device = "cpu"});
   for (const Precision precision : {Precision::bf16, Precision::f16}) {
-    const Trained here = train(gpt, {.device = "cpu", .precision = precision});
-    const Trained with = train(gpt, {.device = device_, .precision = precision});
-    const Trained without = train(gpt, {.device = device_, .precision = precision, .finishes = false});
+    const DeviceRun here = train_way(gpt, {.device = "cpu", .precision = precision});
+    const DeviceRun with = train_way(gpt, {.device = device_, .precision = precision});
+    const DeviceRun without = train_way(gpt, {.device = device_, .precision = precision, .finishes = false});
     EXPECT_EQ(with.count("gelu_grad") + with.count("gelu approximate"), 0u);
     // Four products in each layer, and the head, whose weight has no bias.
     EXPECT_EQ(with.count("linear_grad_w"), size_t{4 * kLayers + 1});
@@ -131,8 +131,8 @@ TEST_F(DeviceStep, SixteenBitsLearnAlikeWithAndWithout) {
     // The two runs round at different places, and four steps of Adam amplify a last bit unpredictably. So
     // each must be as near to f32 as 16 bits on the CPU are, and they must be as near to each other.
     for (const std::vector<double>& loss : {with.loss, without.loss, here.loss})
-      expect_near(loss, f32.loss, 1e-2);
-    expect_near(with.loss, without.loss, 1e-2);
+      expect_losses_near(loss, f32.loss, 1e-2);
+    expect_losses_near(with.loss, without.loss, 1e-2);
   }
 }
 
@@ -141,9 +141,9 @@ TEST_F(DeviceStep, CastsThatKernelsDoChangeNoBit) {
     const ir::Graph graph = network(name);
     for (const Precision precision : {Precision::bf16, Precision::f16}) {
       Way way{.device = device_, .precision = precision, .finishes = false};
-      const Trained with = train(graph, way);
+      const DeviceRun with = train_way(graph, way);
       way.absorbs = false;
-      const Trained without = train(graph, way);
+      const DeviceRun without = train_way(graph, way);
       EXPECT_EQ(with.loss, without.loss) << name;
       EXPECT_EQ(with.count("cast "), 0u) << name;
       EXPECT_GT(without.count("cast "), size_t{4 * kLayers}) << name;
@@ -154,20 +154,20 @@ TEST_F(DeviceStep, CastsThatKernelsDoChangeNoBit) {
 
 TEST_F(DeviceStep, CastsThatKernelsDoAreComputedAgainToo) {
   const ir::Graph gpt = network("gpt2");
-  const Trained plain = train(gpt, {.device = device_, .precision = Precision::bf16});
-  const Trained again =
-      train(gpt, {.device = device_, .precision = Precision::bf16, .recompute = passes::RecomputeMode::full});
+  const DeviceRun plain = train_way(gpt, {.device = device_, .precision = Precision::bf16});
+  const DeviceRun again = train_way(
+      gpt, {.device = device_, .precision = Precision::bf16, .recompute = passes::RecomputeMode::full});
   EXPECT_EQ(again.loss, plain.loss);
   EXPECT_GT(again.steps.size(), plain.steps.size());
 }
 
 TEST_F(DeviceStep, WhatIsComputedAgainStaysApart) {
   const ir::Graph gpt = network("gpt2");
-  const std::vector<double> want = train(gpt, {.device = device_}).loss;
+  const std::vector<double> want = train_way(gpt, {.device = device_}).loss;
   for (const auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
-    const Trained got = train(gpt, {.device = device_, .recompute = mode});
+    const DeviceRun got = train_way(gpt, {.device = device_, .recompute = mode});
     EXPECT_EQ(got.count("gelu_grad"), 0u);
-    expect_near(got.loss, want, 1e-5);
+    expect_losses_near(got.loss, want, 1e-5);
   }
 }
 
@@ -176,16 +176,16 @@ TEST_F(DeviceStep, ScoresOfAVocabularyStandInAlignedRows) {
   for (const char* name : {"gpt2", "llama"}) {
     const ir::Graph graph = network(name, 300);
     for (const Precision precision : {Precision::f32, Precision::bf16}) {
-      const Trained here = train(graph, {.device = "cpu", .precision = precision});
-      const Trained with = train(graph, {.device = device_, .precision = precision});
-      const Trained without = train(graph, {.device = device_, .precision = precision, .pads = false});
+      const DeviceRun here = train_way(graph, {.device = "cpu", .precision = precision});
+      const DeviceRun with = train_way(graph, {.device = device_, .precision = precision});
+      const DeviceRun without = train_way(graph, {.device = device_, .precision = precision, .pads = false});
       EXPECT_EQ(here.count("padded="), 0u);
       EXPECT_EQ(without.count("padded="), 0u);
       EXPECT_EQ(with.count("padded=20"), 2u) << name;  // the loss and its gradient
       EXPECT_EQ(with.count("pad "), 1u);               // forward and backward share a padded weight
       EXPECT_EQ(with.states, without.states);
-      expect_near(with.loss, without.loss, precision == Precision::f32 ? 1e-6 : 1e-3);
-      expect_near(with.loss, here.loss, precision == Precision::f32 ? 2e-4 : 1e-2);
+      expect_losses_near(with.loss, without.loss, precision == Precision::f32 ? 1e-6 : 1e-3);
+      expect_losses_near(with.loss, here.loss, precision == Precision::f32 ? 2e-4 : 1e-2);
     }
   }
 }
@@ -196,7 +196,7 @@ TEST_F(DeviceStep, GeluByErfIsLeftToItsOwnKernels) {
     ir::Node& node = gpt.node(ir::NodeId(static_cast<uint32_t>(n)));
     if (node.op_name() == "gelu") node.attrs.set("approximate", std::string("none"));
   }
-  const Trained got = train(gpt, {.device = device_, .precision = Precision::bf16});
+  const DeviceRun got = train_way(gpt, {.device = device_, .precision = Precision::bf16});
   EXPECT_EQ(got.count("gelu_tanh"), 0u);
   EXPECT_EQ(got.count("gelu_grad"), size_t{kLayers});
 }
@@ -228,12 +228,12 @@ std::vector<double> resnet_losses(const std::string& device, std::vector<std::st
 
 TEST_F(DeviceStep, AResNetInSixteenBitsLearnsAsOnTheCpu) {
   const std::vector<double> here = resnet_losses("cpu"), there = resnet_losses(device_);
-  expect_near(there, here, 3e-2);
+  expect_losses_near(there, here, 3e-2);
   EXPECT_LT(there.back(), 0.9 * there.front());
 }
 
 TEST_F(DeviceStep, TheStemOfAResNetLearnsWithEightChannelsAsWithThree) {
-  expect_near(resnet_losses(device_), resnet_losses(device_, {"step_stems"}), 1e-2);
+  expect_losses_near(resnet_losses(device_), resnet_losses(device_, {"step_stems"}), 1e-2);
 }
 
 /// The casts of a program by what they read: constants and states, inputs, gradients, or others.

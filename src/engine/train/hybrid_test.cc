@@ -5,6 +5,7 @@
 
 #include "comm/local.h"
 #include "engine/train/state_parts.h"
+#include "engine/train/test_training.h"
 #include "engine/train/train_session.h"
 #include "passes/partition/shard_rules.h"
 #include "tests/test_device.h"
@@ -18,16 +19,10 @@ using passes::Strategy;
 using tensor::DType;
 using tensor::Tensor;
 
-struct Case {
-  ir::Graph graph;
-  Feeds (*feeds)(uint64_t);
-  TrainOptions options;
-};
-
 template <int64_t kVocabulary>
-Case language(const std::string& network, std::vector<std::string> options) {
+TrainCase language_case(const std::string& network, std::vector<std::string> options) {
   options.push_back(base::concat("vocabulary=", kVocabulary));
-  Case c{tests::loss_network(network, options), tests::ruled_tokens<kVocabulary>, {}};
+  TrainCase c{network, tests::loss_network(network, options), tests::ruled_tokens<kVocabulary>, {}};
   c.options.optimizer.clip_norm = 0.5;
   c.options.device = tests::device_under_test();
   c.options.threads = 1;
@@ -35,27 +30,28 @@ Case language(const std::string& network, std::vector<std::string> options) {
 }
 
 /// Sizes that every axis of 8 ranks divides, and a vocabulary that none of them divides.
-Case gpt(const std::string& dropout = "0.1") {
-  return language<37>("gpt2", {"positions=8", "width=64", "layers=8", "heads=8", "dropout=" + dropout});
+TrainCase wide_gpt(const std::string& dropout = "0.1") {
+  return language_case<37>("gpt2", {"positions=8", "width=64", "layers=8", "heads=8", "dropout=" + dropout});
 }
-Case llama(int kv_heads) {
-  return language<37>("llama", {"positions=8", "width=32", "layers=2", "heads=4", "inner=64",
-                                base::concat("kv_heads=", kv_heads)});
+TrainCase llama(int kv_heads) {
+  return language_case<37>("llama", {"positions=8", "width=32", "layers=2", "heads=4", "inner=64",
+                                     base::concat("kv_heads=", kv_heads)});
 }
 
-struct Trained {
+struct HybridRun {
   std::vector<double> loss, norm, count;
   std::map<std::string, Tensor> weights;
   int64_t bytes = 0;  ///< bytes of rank 0's states
 };
 
-constexpr size_t kMicroBatches = 8;  // of a step, over all ranks
+constexpr size_t kHybridMicroBatches = 8;  // of a step, over all ranks
 
-Trained steps(TrainSession& session, const Case& c, comm::Mesh* mesh, int count) {
-  Trained out;
-  const size_t own = kMicroBatches / static_cast<size_t>(mesh == nullptr ? 1 : mesh->shape().extent("dp"));
+HybridRun steps(TrainSession& session, const TrainCase& c, comm::Mesh* mesh, int count) {
+  HybridRun out;
+  const size_t own =
+      kHybridMicroBatches / static_cast<size_t>(mesh == nullptr ? 1 : mesh->shape().extent("dp"));
   for (int step = 0; step < count; ++step) {
-    const StepResult r = tests::train_step(session, c.feeds, step, {kMicroBatches, own, 1.0f / 100});
+    const StepResult r = tests::train_step(session, c.feeds, step, {kHybridMicroBatches, own, 1.0f / 100});
     out.loss.push_back(r.loss_sum);
     out.norm.push_back(r.grad_norm);
     out.count.push_back(r.count);
@@ -68,16 +64,16 @@ Trained steps(TrainSession& session, const Case& c, comm::Mesh* mesh, int count)
   return out;
 }
 
-Trained alone(const Case& c, int count = 3) {
+HybridRun steps_alone(const TrainCase& c, int count = 3) {
   TrainSession session(c.graph, c.options);
   return steps(session, c, nullptr, count);
 }
 
 /// Trains on as many local ranks as the strategy needs; returns rank 0's results, equal to all others'.
-Trained on_ranks(const Case& c, const Strategy& wanted, int count = 3) {
+HybridRun on_ranks(const TrainCase& c, const Strategy& wanted, int count = 3) {
   const Strategy strategy = passes::choose_kv_ranks(c.graph, wanted);
   comm::LocalWorld world(strategy.world());
-  std::vector<Trained> got(static_cast<size_t>(strategy.world()));
+  std::vector<HybridRun> got(static_cast<size_t>(strategy.world()));
   world.run([&](comm::Communicator& comm) {
     TrainOptions options = c.options;
     options.strategy = options.strategy.over(strategy);
@@ -86,7 +82,7 @@ Trained on_ranks(const Case& c, const Strategy& wanted, int count = 3) {
     TrainSession session(c.graph, options);
     got[static_cast<size_t>(comm.rank())] = steps(session, c, &mesh, count);
   });
-  for (const Trained& t : got) {
+  for (const HybridRun& t : got) {
     EXPECT_EQ(t.loss, got[0].loss);
     EXPECT_EQ(t.norm, got[0].norm);
   }
@@ -99,7 +95,7 @@ double relative(const std::vector<double>& a, const std::vector<double>& b) {
   return worst;
 }
 
-void expect_near(const Trained& want, const Trained& got, double tolerance = 2e-5) {
+void expect_layouts_near(const HybridRun& want, const HybridRun& got, double tolerance = 2e-5) {
   EXPECT_EQ(want.count, got.count);
   EXPECT_LT(relative(want.loss, got.loss), tolerance);
   EXPECT_LT(relative(want.norm, got.norm), tolerance);
@@ -122,106 +118,106 @@ std::string text(const Strategy& s) {
 }
 
 TEST(TensorParallel, GptOnTwoAndFourRanks) {
-  const Case c = gpt();
-  const Trained want = alone(c);
+  const TrainCase c = wide_gpt();
+  const HybridRun want = steps_alone(c);
   for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.tp = 4}, Strategy{.tp = 2, .sequence = true}}) {
     SCOPED_TRACE(text(s));
-    const Trained got = on_ranks(c, s);
-    expect_near(want, got);
+    const HybridRun got = on_ranks(c, s);
+    expect_layouts_near(want, got);
     EXPECT_LT(got.bytes, want.bytes * 6 / 10);
   }
 }
 
 TEST(TensorParallel, LlamaWithFewerKeyHeadsThanRanks) {
   for (const int kv_heads : {1, 2}) {
-    const Case c = llama(kv_heads);
-    const Trained want = alone(c);
+    const TrainCase c = llama(kv_heads);
+    const HybridRun want = steps_alone(c);
     for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.tp = 4}}) {
       SCOPED_TRACE(text(s));
-      expect_near(want, on_ranks(c, s));
+      expect_layouts_near(want, on_ranks(c, s));
     }
   }
 }
 
 TEST(TensorParallel, PartsOfUnevenLengthComputeTheSameAgain) {
   // 65 and 64 scores per token: 64 bytes are small relative to the largest value on one rank only.
-  Case c = language<129>("llama", {"positions=8", "width=32", "layers=2", "heads=4", "inner=64"});
-  const Trained want = alone(c);
+  TrainCase c = language_case<129>("llama", {"positions=8", "width=32", "layers=2", "heads=4", "inner=64"});
+  const HybridRun want = steps_alone(c);
   for (const passes::RecomputeMode mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
     c.options.strategy.recompute.mode = mode;
     for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.tp = 2, .pp = 2}}) {
       SCOPED_TRACE(text(s));
-      expect_near(want, on_ranks(c, s));
+      expect_layouts_near(want, on_ranks(c, s));
     }
   }
 }
 
 TEST(TensorParallel, WithEveryStageOfZero) {
-  const Case c = gpt();
-  const Trained want = alone(c);
+  const TrainCase c = wide_gpt();
+  const HybridRun want = steps_alone(c);
   for (const int zero : {0, 1, 2, 3}) {
     const Strategy s{.dp = 2, .tp = 2, .zero = zero, .bucket_mb = 0.01};
     SCOPED_TRACE(text(s));
-    expect_near(want, on_ranks(c, s));
+    expect_layouts_near(want, on_ranks(c, s));
   }
 }
 
 TEST(TensorParallel, NormsOfWholeMatricesInLamb) {
-  Case c = gpt();
+  TrainCase c = wide_gpt();
   c.options.optimizer.kind = OptimizerKind::lamb;
-  const Trained want = alone(c);
+  const HybridRun want = steps_alone(c);
   for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 2}}) {
     SCOPED_TRACE(text(s));
-    expect_near(want, on_ranks(c, s));
+    expect_layouts_near(want, on_ranks(c, s));
   }
 }
 
 TEST(TensorParallel, MatricesAreGatheredForMuonAndAdafactor) {
   for (const OptimizerKind kind : {OptimizerKind::muon, OptimizerKind::adafactor}) {
-    Case c = gpt();
+    TrainCase c = wide_gpt();
     c.options.optimizer.kind = kind;
     c.options.optimizer.ema_keep = 0.9;
-    const Trained want = alone(c);
+    const HybridRun want = steps_alone(c);
     for (const Strategy& s :
          {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 3}, Strategy{.tp = 2, .pp = 2}}) {
       SCOPED_TRACE(text(s));
-      expect_near(want, on_ranks(c, s), 2e-4);
+      expect_layouts_near(want, on_ranks(c, s), 2e-4);
     }
   }
 }
 
 TEST(TensorParallel, ABudgetOfActivationsIsThatOfAllRanks) {
-  Case c = gpt();
-  const Trained want = alone(c);
+  TrainCase c = wide_gpt();
+  const HybridRun want = steps_alone(c);
   c.options.strategy.recompute.activation_bytes = 1'050'000;
   for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 3}}) {
     SCOPED_TRACE(text(s));
-    expect_near(want, on_ranks(c, s));
+    expect_layouts_near(want, on_ranks(c, s));
   }
 }
 
 TEST(TensorParallel, EightBitSumsOverRanksRoundByTheirOwnScales) {
-  Case c = gpt();
+  TrainCase c = wide_gpt();
   c.options.strategy.precision.compute = passes::Precision::fp8;
-  const Trained want = alone(c);
+  const HybridRun want = steps_alone(c);
   for (const Strategy& s : {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 3}}) {
     SCOPED_TRACE(text(s));
-    const Trained got = on_ranks(c, s);
+    const HybridRun got = on_ranks(c, s);
     EXPECT_LT(relative(want.loss, got.loss), 1e-2);
     EXPECT_LT(relative(want.norm, got.norm), 0.1);
   }
 }
 
 TEST(TensorParallel, InBf16) {
-  Case c = gpt();
+  TrainCase c = wide_gpt();
   c.options.strategy.precision.compute = passes::Precision::bf16;
-  const Trained want = alone(c);
+  const HybridRun want = steps_alone(c);
   for (const Strategy& s :
        {Strategy{.tp = 2}, Strategy{.dp = 2, .tp = 2, .zero = 1}, Strategy{.dp = 2, .tp = 2, .zero = 3}}) {
     SCOPED_TRACE(text(s));
     // Other sums round to other 16-bit values, which Adam amplifies where true gradients are zero (key
     // biases).
-    const Trained got = on_ranks(c, s);
+    const HybridRun got = on_ranks(c, s);
     EXPECT_LT(relative(want.loss, got.loss), 4e-3);
     EXPECT_LT(relative(want.norm, got.norm), 6e-2);
   }
@@ -252,16 +248,16 @@ Feeds any_feeds(const ir::Graph& graph, uint64_t stream) {
   return feeds;
 }
 
-struct Network {
+struct ZooNetwork {
   std::string name;
   std::vector<std::string> options;
 };
 
 /// Trains three steps of two micro-batches; gathers the states.
-Trained any_steps(const ir::Graph& graph, const Strategy& wanted) {
+HybridRun any_steps(const ir::Graph& graph, const Strategy& wanted) {
   const Strategy strategy = passes::choose_kv_ranks(graph, wanted);
   comm::LocalWorld world(strategy.world());
-  std::vector<Trained> got(static_cast<size_t>(strategy.world()));
+  std::vector<HybridRun> got(static_cast<size_t>(strategy.world()));
   world.run([&](comm::Communicator& comm) {
     TrainOptions options;
     options.threads = 1;
@@ -269,7 +265,7 @@ Trained any_steps(const ir::Graph& graph, const Strategy& wanted) {
     comm::Mesh mesh(comm, strategy.mesh());
     options.mesh = &mesh;
     TrainSession session(graph, options);
-    Trained& out = got[static_cast<size_t>(comm.rank())];
+    HybridRun& out = got[static_cast<size_t>(comm.rank())];
     const size_t own = 2 / static_cast<size_t>(strategy.dp);
     for (int step = 0; step < 3; ++step) {
       std::vector<Feeds> feeds;
@@ -295,23 +291,23 @@ TEST(Hybrid, NetworksOfTheZoo) {
     more.insert(more.end(), encoder.begin(), encoder.end());
     return more;
   };
-  for (const Network& n : {Network{"mlp", {"hidden=[32, 32]", "classes=8"}}, Network{"cnn", {}},
-                           Network{"resnet", {"depth=18", "size=32", "classes=8"}},
-                           Network{"bert", with({"vocabulary=40", "positions=8", "classes=8"})},
-                           Network{"vit_tiny", with({"classes=8"})}, Network{"perception", {}}}) {
+  for (const ZooNetwork& n : {ZooNetwork{"mlp", {"hidden=[32, 32]", "classes=8"}}, ZooNetwork{"cnn", {}},
+                              ZooNetwork{"resnet", {"depth=18", "size=32", "classes=8"}},
+                              ZooNetwork{"bert", with({"vocabulary=40", "positions=8", "classes=8"})},
+                              ZooNetwork{"vit_tiny", with({"classes=8"})}, ZooNetwork{"perception", {}}}) {
     SCOPED_TRACE(n.name);
     ir::Graph graph = model::zoo::build(n.name, n.options).graph;
     model::add_loss(graph, {.kind = n.name == "perception" ? model::LossKind::detection
                                                            : model::LossKind::cross_entropy});
     graph.sort();
-    const Trained want = any_steps(graph, {});
+    const HybridRun want = any_steps(graph, {});
     for (const int zero : {0, 3}) {
-      const Trained got = any_steps(graph, {.dp = 2, .zero = zero});
+      const HybridRun got = any_steps(graph, {.dp = 2, .zero = zero});
       EXPECT_EQ(want.loss, got.loss);
       EXPECT_EQ(want.norm, got.norm);
       for (const auto& [name, t] : want.weights) EXPECT_TRUE(t.same_as(got.weights.at(name))) << name;
     }
-    const Trained got = any_steps(graph, {.tp = 2});
+    const HybridRun got = any_steps(graph, {.tp = 2});
     EXPECT_LT(relative(want.loss, got.loss), 1e-4);
     // Batch norms over few elements amplify rounding errors from the second step on.
     EXPECT_LT(std::abs(want.norm[0] - got.norm[0]), 1e-5 * want.norm[0]);
@@ -320,8 +316,8 @@ TEST(Hybrid, NetworksOfTheZoo) {
 
 /// Every factorization of 8 = dp x pp x tp, with varying stages of ZeRO.
 TEST(Hybrid, EveryFactorisationOfEightRanksLearnsTheSame) {
-  const Case c = gpt();
-  const Trained want = alone(c);
+  const TrainCase c = wide_gpt();
+  const HybridRun want = steps_alone(c);
   int zero = 0;
   for (const int dp : {1, 2, 4, 8}) {
     for (const int pp : {1, 2, 4, 8}) {
@@ -329,7 +325,7 @@ TEST(Hybrid, EveryFactorisationOfEightRanksLearnsTheSame) {
       const Strategy s{
           .dp = dp, .tp = 8 / dp / pp, .pp = pp, .zero = dp > 1 ? zero++ % 4 : 0, .bucket_mb = 0.05};
       SCOPED_TRACE(text(s));
-      expect_near(want, on_ranks(c, s));
+      expect_layouts_near(want, on_ranks(c, s));
     }
   }
 }

@@ -19,27 +19,27 @@ using passes::Precision;
 using tensor::DType;
 using tensor::Tensor;
 
-struct Network {
+struct ShapedNetwork {
   std::string name;
   ir::Graph graph;
   std::vector<tensor::Dims> shapes;
 };
 
 /// The head is the embedding, or has a separate weight.
-Network language(const std::string& name, bool is_tied) {
+ShapedNetwork language_network(const std::string& name, bool is_tied) {
   const std::string tied = is_tied ? "is_tied=true" : "is_tied=false";
   return {
       name,
       tests::loss_network(name, {"vocabulary=32", "positions=8", "width=32", "layers=2", "heads=2", tied}),
       {{2, 8}, {2, 8}}};
 }
-Network images() {
+ShapedNetwork image_network() {
   return {"resnet",
           tests::loss_network("small_resnet", {"depth=8", "width=8", "classes=8", "size=16", "channels=3"}),
           {{4, 3, 16, 16}, {4}}};
 }
 
-TrainOptions options_for(Precision precision, const std::string& device) {
+TrainOptions copy_options(Precision precision, const std::string& device) {
   TrainOptions o;
   o.strategy.precision.compute = precision;
   o.optimizer.clip_norm = 0.5;
@@ -78,7 +78,7 @@ std::string cast_weights(const std::vector<const compile::Program*>& programs) {
 }
 
 /// The casts in the programs of a step of two micro-batches, on all ranks of a layout.
-std::string cast_on_ranks(const Network& network, TrainOptions options) {
+std::string cast_on_ranks(const ShapedNetwork& network, TrainOptions options) {
   const int ranks = options.strategy.dp * options.strategy.tp * options.strategy.pp;
   comm::LocalWorld world(ranks);
   std::vector<std::string> found(static_cast<size_t>(ranks));
@@ -103,9 +103,10 @@ std::vector<std::string> devices() {
 
 TEST(LowCopies, NoStepCastsAWeight) {
   for (const std::string& device : devices()) {
-    for (const Network& network : {language("llama", false), language("gpt2", true), images()}) {
+    for (const ShapedNetwork& network :
+         {language_network("llama", false), language_network("gpt2", true), image_network()}) {
       for (const auto recompute : {passes::RecomputeMode::none, passes::RecomputeMode::full}) {
-        TrainOptions options = options_for(Precision::bf16, device);
+        TrainOptions options = copy_options(Precision::bf16, device);
         options.strategy.recompute.mode = recompute;
         TrainSession session(network.graph, options);
         EXPECT_EQ(cast_weights(session.programs(network.shapes, 1)), "") << network.name << " on " << device;
@@ -117,20 +118,21 @@ TEST(LowCopies, NoStepCastsAWeight) {
 
 TEST(LowCopies, NoRankCastsAWeight) {
   for (const std::string& device : devices()) {
-    for (const Network& network : {language("llama", false), images()}) {
+    for (const ShapedNetwork& network : {language_network("llama", false), image_network()}) {
       for (const int zero : {0, 1, 2, 3}) {
-        TrainOptions options = options_for(Precision::bf16, device);
+        TrainOptions options = copy_options(Precision::bf16, device);
         options.strategy.dp = 2;
         options.strategy.zero = zero;
         EXPECT_EQ(cast_on_ranks(network, options), "") << network.name << " zero " << zero << " " << device;
       }
     }
-    TrainOptions options = options_for(Precision::f16, device);
+    TrainOptions options = copy_options(Precision::f16, device);
     options.strategy.tp = 2;
-    EXPECT_EQ(cast_on_ranks(language("llama", false), options), "") << "tensor parallel on " << device;
+    EXPECT_EQ(cast_on_ranks(language_network("llama", false), options), "")
+        << "tensor parallel on " << device;
     options.strategy.tp = 1;
     options.strategy.pp = 2;
-    EXPECT_EQ(cast_on_ranks(language("llama", false), options), "") << "pipeline on " << device;
+    EXPECT_EQ(cast_on_ranks(language_network("llama", false), options), "") << "pipeline on " << device;
   }
 }
 
@@ -138,10 +140,11 @@ TEST(LowCopies, NoRankCastsAWeight) {
 TEST(LowCopies, AnEmbeddingThatIsTheHeadIsCastWhereZeroSharesItOut) {
   const std::string each = "transformer.wte.weight ";  // the program of every micro-batch, on two ranks
   for (const int zero : {1, 2, 3}) {
-    TrainOptions options = options_for(Precision::bf16, "cpu");
+    TrainOptions options = copy_options(Precision::bf16, "cpu");
     options.strategy.dp = 2;
     options.strategy.zero = zero;
-    EXPECT_EQ(cast_on_ranks(language("gpt2", true), options), each + each + each + each) << "zero " << zero;
+    EXPECT_EQ(cast_on_ranks(language_network("gpt2", true), options), each + each + each + each)
+        << "zero " << zero;
   }
 }
 
@@ -152,7 +155,8 @@ struct Run {
 
 /// Runs four steps of two micro-batches, the third with infinite gradients; `remakes`: whether copies are
 /// cast from their masters before each step.
-Run train(const Network& network, const TrainOptions& options, Feeds (*feeds)(uint64_t), bool remakes) {
+Run train_network(const ShapedNetwork& network, const TrainOptions& options, Feeds (*feeds)(uint64_t),
+                  bool remakes) {
   TrainSession session(network.graph, options);
   Run run;
   for (int step = 0; step < 4; ++step) {
@@ -184,20 +188,21 @@ TEST(LowCopies, HaveTheBitsOfACast) {
   for (const auto kind : {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb,
                           OptimizerKind::lars, OptimizerKind::adafactor, OptimizerKind::muon}) {
     for (const Precision precision : {Precision::bf16, Precision::f16}) {
-      TrainOptions options = options_for(precision, tests::device_under_test());
+      TrainOptions options = copy_options(precision, tests::device_under_test());
       options.optimizer.kind = kind;
       const std::string what = base::concat("optimizer ", static_cast<int>(kind), " ");
-      expect_same(train(language("gpt2", true), options, tests::ruled_tokens<32>, false),
-                  train(language("gpt2", true), options, tests::ruled_tokens<32>, true), what);
-      expect_same(train(images(), options, tests::noise_images<4, 16>, false),
-                  train(images(), options, tests::noise_images<4, 16>, true), what);
+      expect_same(train_network(language_network("gpt2", true), options, tests::ruled_tokens<32>, false),
+                  train_network(language_network("gpt2", true), options, tests::ruled_tokens<32>, true),
+                  what);
+      expect_same(train_network(image_network(), options, tests::noise_images<4, 16>, false),
+                  train_network(image_network(), options, tests::noise_images<4, 16>, true), what);
     }
   }
 }
 
 TEST(LowCopies, FollowStatesThatAreOverwritten) {
-  const Network network = language("gpt2", true);
-  const TrainOptions options = options_for(Precision::bf16, tests::device_under_test());
+  const ShapedNetwork network = language_network("gpt2", true);
+  const TrainOptions options = copy_options(Precision::bf16, tests::device_under_test());
   const auto step = [](TrainSession& session, int number) {
     return tests::train_step(session, tests::ruled_tokens<32>, number, {1, 1, 1.0f / 16}).loss_sum;
   };
@@ -226,8 +231,8 @@ double bytes_of(const compile::Program& program, std::string_view op) {
 TEST(LowCopies, CostTwoBytesAWeightAndStep) {
   const auto device = tests::cuda_device();
   if (!device) GTEST_SKIP() << tests::kNoGpu;
-  const Network network = language("gpt2", true);
-  TrainSession session(network.graph, options_for(Precision::bf16, *device));
+  const ShapedNetwork network = language_network("gpt2", true);
+  TrainSession session(network.graph, copy_options(Precision::bf16, *device));
   double all = 0, copied = 0;
   const auto programs = session.programs(network.shapes, 2);
   for (const lower::TrainedParam& p : session.params())

@@ -18,7 +18,7 @@ using tensor::DType;
 using tensor::Tensor;
 
 /// Tokens that follow a rule (next = 3 token + 1 mod 17), 4 rows of 8.
-Feeds tokens(uint64_t stream) {
+Feeds rule_rows(uint64_t stream) {
   Tensor ids = Tensor::empty(DType::i64, {4, 8}), labels = Tensor::empty(DType::i64, {4, 8});
   base::Rng rng(3, stream);
   for (size_t i = 0; i < 32; ++i) {
@@ -30,7 +30,7 @@ Feeds tokens(uint64_t stream) {
 }
 
 /// Images with one bright row, whose position is the class.
-Feeds images(uint64_t stream) {
+Feeds bright_rows(uint64_t stream) {
   Tensor x = Tensor::empty(DType::f32, {8, 1, 28, 28}), labels = Tensor::empty(DType::i64, {8});
   base::Rng rng(5, stream);
   for (float& v : x.mutable_data<float>()) v = static_cast<float>(0.1 * rng.normal());
@@ -45,14 +45,14 @@ Feeds images(uint64_t stream) {
 
 const std::vector<std::string> kSmallGpt{"vocabulary=17", "positions=8", "width=32", "layers=2", "heads=2"};
 
-struct Trained {
+struct PrecisionRun {
   std::vector<double> loss;
   std::unique_ptr<TrainSession> session;
 };
 
-Trained train(const ir::Graph& graph, const TrainOptions& options, Feeds (*feed)(uint64_t), int steps,
-              float lr) {
-  Trained t{{}, std::make_unique<TrainSession>(graph, options)};
+PrecisionRun train_mixed(const ir::Graph& graph, const TrainOptions& options, Feeds (*feed)(uint64_t),
+                         int steps, float lr) {
+  PrecisionRun t{{}, std::make_unique<TrainSession>(graph, options)};
   const float scale = options.scaled_loss ? 1024.0f : 1.0f;
   for (int s = 0; s < steps; ++s) {
     const Feeds feeds = feed(static_cast<uint64_t>(s));
@@ -68,7 +68,7 @@ Trained train(const ir::Graph& graph, const TrainOptions& options, Feeds (*feed)
   return t;
 }
 
-TrainOptions options_for(Precision precision, int threads = 2) {
+TrainOptions mixed_options(Precision precision, int threads = 2) {
   TrainOptions o;
   o.strategy.precision.compute = precision;
   o.scaled_loss = precision == Precision::f16;
@@ -79,10 +79,10 @@ TrainOptions options_for(Precision precision, int threads = 2) {
 
 TEST(MixedPrecision, GptLearnsAsInF32) {
   const ir::Graph gpt = tests::loss_network("gpt2", kSmallGpt);
-  const std::vector<double> want = train(gpt, options_for(Precision::f32), tokens, 60, 0.01f).loss;
+  const std::vector<double> want = train_mixed(gpt, mixed_options(Precision::f32), rule_rows, 60, 0.01f).loss;
   EXPECT_LT(want.back(), 0.3 * want.front());
   for (Precision p : {Precision::bf16, Precision::f16}) {
-    const Trained got = train(gpt, options_for(p), tokens, 60, 0.01f);
+    const PrecisionRun got = train_mixed(gpt, mixed_options(p), rule_rows, 60, 0.01f);
     EXPECT_NEAR(got.loss[0], want[0], 0.01);
     EXPECT_NE(got.loss[0], want[0]);
     EXPECT_LT(got.loss.back(), 0.3 * want.front());
@@ -96,7 +96,7 @@ TEST(MixedPrecision, GptLearnsAsInF32) {
 }
 
 /// The mean distance between two loss curves.
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
+double mean_distance(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += std::abs(a[i] - b[i]);
   return sum / static_cast<double>(a.size());
@@ -105,11 +105,13 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 TEST(MixedPrecision, EightBitProductsLearnNearly) {
   const ir::Graph gpt = tests::loss_network("gpt2", kSmallGpt);
   const int steps = tests::device_under_test() == "cpu" ? 50 : 8;
-  const std::vector<double> exact = train(gpt, options_for(Precision::f32), tokens, steps, 0.01f).loss;
-  const std::vector<double> bf16 = train(gpt, options_for(Precision::bf16), tokens, steps, 0.01f).loss;
-  const Trained got = train(gpt, options_for(Precision::fp8), tokens, steps, 0.01f);
+  const std::vector<double> exact =
+      train_mixed(gpt, mixed_options(Precision::f32), rule_rows, steps, 0.01f).loss;
+  const std::vector<double> bf16 =
+      train_mixed(gpt, mixed_options(Precision::bf16), rule_rows, steps, 0.01f).loss;
+  const PrecisionRun got = train_mixed(gpt, mixed_options(Precision::fp8), rule_rows, steps, 0.01f);
   EXPECT_NE(got.loss[1], bf16[1]);
-  EXPECT_LT(distance(exact, got.loss), 0.04);  // of losses that fall from 2.9 to 0.05
+  EXPECT_LT(mean_distance(exact, got.loss), 0.04);  // of losses that fall from 2.9 to 0.05
   if (steps == 50) {
     EXPECT_LT(got.loss.back(), 0.1);
   }
@@ -120,15 +122,16 @@ TEST(MixedPrecision, EightBitProductsLearnNearly) {
 
 TEST(MixedPrecision, EightBitStepsDoNotDependOnThreads) {
   const ir::Graph gpt = tests::loss_network("gpt2", kSmallGpt);
-  const Trained a = train(gpt, options_for(Precision::fp8, 1), tokens, 3, 0.01f);
-  const Trained b = train(gpt, options_for(Precision::fp8, 3), tokens, 3, 0.01f);
+  const PrecisionRun a = train_mixed(gpt, mixed_options(Precision::fp8, 1), rule_rows, 3, 0.01f);
+  const PrecisionRun b = train_mixed(gpt, mixed_options(Precision::fp8, 3), rule_rows, 3, 0.01f);
   EXPECT_EQ(a.loss, b.loss);
 }
 
 TEST(MixedPrecision, ConvolutionsLearnAsInF32) {
   const ir::Graph cnn = tests::loss_network("cnn", {});
-  const std::vector<double> want = train(cnn, options_for(Precision::f32), images, 12, 0.002f).loss;
-  const Trained got = train(cnn, options_for(Precision::bf16), images, 12, 0.002f);
+  const std::vector<double> want =
+      train_mixed(cnn, mixed_options(Precision::f32), bright_rows, 12, 0.002f).loss;
+  const PrecisionRun got = train_mixed(cnn, mixed_options(Precision::bf16), bright_rows, 12, 0.002f);
   EXPECT_NEAR(got.loss[0], want[0], 0.02);
   EXPECT_LT(got.loss.back(), 0.7 * want.front());
   EXPECT_NE(got.session->precision_text().find("conv_nhwc"), std::string::npos)
@@ -137,15 +140,15 @@ TEST(MixedPrecision, ConvolutionsLearnAsInF32) {
 
 TEST(MixedPrecision, ThreadsDoNotMatter) {
   const ir::Graph gpt = tests::loss_network("gpt2", kSmallGpt);
-  const Trained a = train(gpt, options_for(Precision::bf16, 1), tokens, 4, 0.01f);
-  const Trained b = train(gpt, options_for(Precision::bf16, 3), tokens, 4, 0.01f);
+  const PrecisionRun a = train_mixed(gpt, mixed_options(Precision::bf16, 1), rule_rows, 4, 0.01f);
+  const PrecisionRun b = train_mixed(gpt, mixed_options(Precision::bf16, 3), rule_rows, 4, 0.01f);
   EXPECT_EQ(a.loss, b.loss);
   for (const std::string& name : a.session->states().names())
     EXPECT_TRUE(a.session->states().at(name).same_as(b.session->states().at(name))) << name;
 }
 
 TEST(MixedPrecision, AnOverflowChangesNothing) {
-  TrainSession session(tests::loss_network("gpt2", kSmallGpt), options_for(Precision::f16));
+  TrainSession session(tests::loss_network("gpt2", kSmallGpt), mixed_options(Precision::f16));
   session.prepare({{4, 8}, {4, 8}}, 1);
   std::map<std::string, Tensor> before;
   for (const std::string& name : session.states().names()) before[name] = session.states().at(name).clone();
@@ -153,7 +156,7 @@ TEST(MixedPrecision, AnOverflowChangesNothing) {
   inputs.lr = 0.01f;
   inputs.loss_weight = 1e9f;
   inputs.grad_scale = 1e-9f;
-  const StepResult r = session.step(tokens(0), inputs);
+  const StepResult r = session.step(rule_rows(0), inputs);
   EXPECT_TRUE(r.skipped);
   EXPECT_FALSE(std::isfinite(r.grad_norm));
   EXPECT_TRUE(std::isfinite(r.loss_sum));
@@ -167,17 +170,17 @@ TEST(Optimizers, EveryKindLearns) {
       {OptimizerKind::lamb, 0.02f}, {OptimizerKind::lars, 0.5f},  {OptimizerKind::adafactor, 0.05f},
       {OptimizerKind::muon, 0.01f}};
   for (const auto& [kind, lr] : kinds) {
-    TrainOptions options = options_for(Precision::f32);
+    TrainOptions options = mixed_options(Precision::f32);
     options.optimizer.kind = kind;
     options.optimizer.clip_norm = 1;
     options.optimizer.eta = 0.05;  // lars applies the full rate to vectors, so it must be small
-    const Trained t = train(gpt, options, tokens, 80, lr);
+    const PrecisionRun t = train_mixed(gpt, options, rule_rows, 80, lr);
     EXPECT_LT(t.loss.back(), 0.5 * t.loss.front()) << t.session->optimizer_text();
   }
 }
 
 TEST(Optimizers, MicroBatchesMakeTheSameGroups) {
-  TrainOptions options = options_for(Precision::f32);
+  TrainOptions options = mixed_options(Precision::f32);
   options.optimizer.kind = OptimizerKind::muon;
   options.optimizer.muon_exclude = {};  // the embedding is recognized by its readers
   TrainSession whole(tests::loss_network("gpt2", kSmallGpt), options),

@@ -37,7 +37,7 @@ using tensor::Tensor;
 
 using Contents = std::map<std::string, Tensor>;
 
-struct Network {
+struct RuledNetwork {
   std::string name;
   std::vector<std::string> options;
   std::vector<ShardRule> rules;
@@ -51,7 +51,7 @@ struct Step {
   Contents feeds;  ///< inputs and states
 };
 
-Tensor tokens(tensor::Dims dims, int64_t below, uint64_t stream) {
+Tensor random_tokens(tensor::Dims dims, int64_t below, uint64_t stream) {
   Tensor t = Tensor::empty(DType::i64, std::move(dims));
   base::Rng rng(3, stream);
   for (int64_t& v : t.mutable_data<int64_t>())
@@ -66,7 +66,7 @@ Tensor noise(tensor::Dims dims, double deviation, uint64_t stream) {
   return t;
 }
 
-Tensor feed_for(const ir::Value& input, int64_t vocabulary, const Network& network) {
+Tensor feed_for(const ir::Value& input, int64_t vocabulary, const RuledNetwork& network) {
   tensor::Dims dims;
   for (const tensor::Dim& d : input.type.shape.dims()) {
     dims.push_back(d.is_static() ? d.value() : dims.empty() ? network.batch : network.sequence);
@@ -74,20 +74,20 @@ Tensor feed_for(const ir::Value& input, int64_t vocabulary, const Network& netwo
   if (input.name == passes::kRngInput) return Tensor::from<int64_t>({3}, std::vector<int64_t>{1, 2, 0});
   if (input.name == passes::kLossWeightInput) return Tensor::scalar<float>(0.125f);
   if (input.name == "attention_mask") {
-    Tensor mask = tokens(dims, 1, 1);
+    Tensor mask = random_tokens(dims, 1, 1);
     for (int64_t& v : mask.mutable_data<int64_t>()) v = 1;
     mask.mutable_data<int64_t>().back() = 0;
     return mask;
   }
   if (input.type.dtype == DType::i64) {
     const int64_t below = input.name == "labels" ? std::min<int64_t>(vocabulary, 2) : vocabulary;
-    return tokens(dims, below, input.name.size());
+    return random_tokens(dims, below, input.name.size());
   }
   return noise(dims, 1, 9);
 }
 
 /// Weights become states; the step is made as engine::TrainSession does, up to the partition pass.
-Step step_of(const Network& network, int64_t vocabulary,
+Step step_of(const RuledNetwork& network, int64_t vocabulary,
              passes::Precision precision = passes::Precision::f32) {
   Step step;
   model::Model m = model::zoo::build(network.name, network.options);
@@ -207,7 +207,7 @@ Partitioning partitioning_of(const Step& step, const std::vector<ShardRule>& rul
   return how;
 }
 
-double distance(const Tensor& a, const Tensor& b) {
+double distance_from_wanted(const Tensor& a, const Tensor& b) {
   if (a.dims() != b.dims()) return 1e30;
   const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
   double worst = 0, size = 1e-6;
@@ -252,7 +252,8 @@ ir::Graph expect_same_step(const Step& step, Partitioning how, double tolerance 
     const Contents got = run(graphs[static_cast<size_t>(how.mesh.rank(mine.coordinates))], parts, &mesh);
     const std::lock_guard<std::mutex> lock(reports);
     for (const auto& [name, t] : want)
-      EXPECT_LE(distance(got.at(name), part(t, shard_of(how.outputs, name), mine)), tolerance) << name;
+      EXPECT_LE(distance_from_wanted(got.at(name), part(t, shard_of(how.outputs, name), mine)), tolerance)
+          << name;
   });
   return graphs[0];
 }
@@ -264,9 +265,9 @@ const std::vector<ShardRule> kGpt2Rules{{"*c_attn.weight", "tp", 1, 3},   {"*c_a
                                         {"*c_fc.bias", "tp", 0},          {"*mlp.c_proj.weight", "tp", 0}};
 
 TEST(PartitionModels, Gpt2HasTwoReductionsALayerEachWay) {
-  const Network gpt2{"gpt2",
-                     {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
-                     kGpt2Rules};
+  const RuledNetwork gpt2{"gpt2",
+                          {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
+                          kGpt2Rules};
   const Step step = step_of(gpt2, 40);
   for (int ranks : {2, 4}) {
     const ir::Graph g = expect_same_step(step, partitioning_of(step, gpt2.rules, tp(ranks)));
@@ -281,7 +282,7 @@ const std::vector<ShardRule> kLlamaRules{{"*q_proj.weight", "tp", 0},    {"*k_pr
                                          {"*down_proj.weight", "tp", 1}};
 
 TEST(PartitionModels, LlamaWithFewerKeyHeads) {
-  const Network llama{
+  const RuledNetwork llama{
       "llama", {"vocabulary=40", "width=32", "layers=2", "heads=8", "kv_heads=4", "inner=24"}, kLlamaRules};
   const Step step = step_of(llama, 40);
   for (int ranks : {2, 4}) {
@@ -292,7 +293,7 @@ TEST(PartitionModels, LlamaWithFewerKeyHeads) {
 }
 
 TEST(PartitionModels, LlamaKeyHeadsOnOneAxisQueryHeadsOnTwo) {
-  Network llama{
+  RuledNetwork llama{
       "llama", {"vocabulary=40", "width=32", "layers=2", "heads=8", "kv_heads=2", "inner=24"}, kLlamaRules};
   for (const char* both : {"*q_proj.weight", "*gate_proj.weight", "*up_proj.weight"})
     llama.rules.push_back({both, "tpr", 0});
@@ -310,9 +311,9 @@ const std::vector<ShardRule> kBertRules{{"*qkv.weight", "tp", 0, 3},
                                         {"*intermediate.dense.bias", "tp", 0}};
 
 TEST(PartitionModels, Bert) {
-  Network bert{"bert",
-               {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
-               kBertRules};
+  RuledNetwork bert{"bert",
+                    {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
+                    kBertRules};
   // The same suffix also occurs after the attention's output.
   bert.rules.insert(bert.rules.begin(), {"*layer.*.output.dense.weight", "tp", 1});
   for (const std::string head : {"masked_lm", "classification"}) {
@@ -327,7 +328,7 @@ TEST(PartitionModels, Bert) {
 }
 
 TEST(PartitionModels, Vit) {
-  Network vit{
+  RuledNetwork vit{
       "vit",
       {"channels=1", "size=8", "patch=4", "width=32", "layers=2", "heads=4", "classes=10", "dropout=0.1"},
       kBertRules};
@@ -342,9 +343,10 @@ TEST(PartitionModels, Vit) {
 
 TEST(PartitionModels, VocabularySplitUnevenly) {
   for (int vocabulary : {40, 41}) {
-    Network gpt2{"gpt2",
-                 {"positions=16", "width=32", "layers=1", "heads=4", base::concat("vocabulary=", vocabulary)},
-                 kGpt2Rules};
+    RuledNetwork gpt2{
+        "gpt2",
+        {"positions=16", "width=32", "layers=1", "heads=4", base::concat("vocabulary=", vocabulary)},
+        kGpt2Rules};
     gpt2.rules.push_back({"*wte.weight", "tp", 0});
     const Step step = step_of(gpt2, vocabulary);
     for (int ranks : {2, 4}) {
@@ -356,9 +358,9 @@ TEST(PartitionModels, VocabularySplitUnevenly) {
 
 TEST(PartitionModels, SequenceParallel) {
   for (const bool splits_vocabulary : {false, true}) {
-    Network gpt2{"gpt2",
-                 {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
-                 kGpt2Rules};
+    RuledNetwork gpt2{"gpt2",
+                      {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"},
+                      kGpt2Rules};
     if (splits_vocabulary) gpt2.rules.push_back({"*wte.weight", "tp", 0});
     const Step step = step_of(gpt2, 40);
     for (int ranks : {2, 4}) {
@@ -387,7 +389,7 @@ Partitioning chosen(const Step& step, passes::Strategy strategy) {
 }
 
 TEST(PartitionModels, ByTheRulesOfEachFamily) {
-  const std::vector<Network> networks{
+  const std::vector<RuledNetwork> networks{
       {"gpt2", {"vocabulary=41", "positions=16", "width=32", "layers=2", "heads=4", "dropout=0.1"}, {}},
       {"nanogpt", {"vocabulary=40", "positions=16", "width=32", "layers=2", "heads=4"}, {}},
       {"llama", {"vocabulary=40", "width=32", "layers=2", "heads=8", "kv_heads=2", "inner=24"}, {}},
@@ -399,7 +401,7 @@ TEST(PartitionModels, ByTheRulesOfEachFamily) {
       {"mlp", {}, {}},
       {"cnn", {}, {}},
       {"small_resnet", {}, {}}};
-  for (const Network& network : networks) {
+  for (const RuledNetwork& network : networks) {
     const Step step = step_of(network, 40);
     for (int ranks : {2, 4}) {
       for (bool sequence : {false, true}) {
@@ -415,7 +417,7 @@ TEST(PartitionModels, ByTheRulesOfEachFamily) {
 }
 
 TEST(PartitionModels, ConvolutionsByChannels) {
-  const Network network{"small_resnet", {}, {}};
+  const RuledNetwork network{"small_resnet", {}, {}};
   const Step step = step_of(network, 10);
   for (const int dim : {0, 1}) {
     for (int ranks : {2, 4}) {
@@ -433,7 +435,7 @@ TEST(PartitionModels, ConvolutionsByChannels) {
 }
 
 TEST(PartitionModels, SixteenBits) {
-  const Network gpt2{
+  const RuledNetwork gpt2{
       "gpt2", {"vocabulary=41", "positions=16", "width=32", "layers=2", "heads=4"}, kGpt2Rules};
   const Step step = step_of(gpt2, 40, passes::Precision::bf16);
   for (bool sequence : {false, true}) {
@@ -451,18 +453,19 @@ TEST(PartitionModels, SixteenBits) {
 TEST(PartitionModels, TheSameCollectivesForEverySize) {
   for (const int64_t width : {16, 64, 256}) {
     for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{1, 1}, {1, 7}, {4, 64}, {32, 128}}) {
-      Network gpt2{"gpt2",
-                   {"vocabulary=300", "positions=128", "layers=2", "heads=4", base::concat("width=", width)},
-                   kGpt2Rules,
-                   batch,
-                   sequence};
-      Network llama{"llama",
-                    {"vocabulary=300", "layers=2", "heads=4", base::concat("width=", width),
-                     base::concat("inner=", 3 * width)},
-                    kLlamaRules,
-                    batch,
-                    sequence};
-      for (const Network& network : {gpt2, llama}) {
+      RuledNetwork gpt2{
+          "gpt2",
+          {"vocabulary=300", "positions=128", "layers=2", "heads=4", base::concat("width=", width)},
+          kGpt2Rules,
+          batch,
+          sequence};
+      RuledNetwork llama{"llama",
+                         {"vocabulary=300", "layers=2", "heads=4", base::concat("width=", width),
+                          base::concat("inner=", 3 * width)},
+                         kLlamaRules,
+                         batch,
+                         sequence};
+      for (const RuledNetwork& network : {gpt2, llama}) {
         const Step step = step_of(network, 300);
         for (int ranks : {2, 4}) {
           Partitioning how = partitioning_of(step, network.rules, tp(ranks));
@@ -480,18 +483,19 @@ TEST(PartitionModels, TheSameCollectivesForEverySizeOfSequenceParallel) {
   std::map<std::string, std::string> seen;  // by everything that does not depend on the size
   for (const int64_t width : {16, 64, 256}) {
     for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{2, 8}, {4, 64}, {32, 128}}) {
-      Network gpt2{"gpt2",
-                   {"vocabulary=2000", "positions=256", "layers=2", "heads=4", base::concat("width=", width)},
-                   {},
-                   batch,
-                   sequence};
-      Network llama{"llama",
-                    {"vocabulary=2000", "layers=2", "heads=4", "kv_heads=2", base::concat("width=", width),
-                     base::concat("inner=", 3 * width)},
-                    {},
-                    batch,
-                    sequence};
-      for (const Network& network : {gpt2, llama}) {
+      RuledNetwork gpt2{
+          "gpt2",
+          {"vocabulary=2000", "positions=256", "layers=2", "heads=4", base::concat("width=", width)},
+          {},
+          batch,
+          sequence};
+      RuledNetwork llama{"llama",
+                         {"vocabulary=2000", "layers=2", "heads=4", "kv_heads=2",
+                          base::concat("width=", width), base::concat("inner=", 3 * width)},
+                         {},
+                         batch,
+                         sequence};
+      for (const RuledNetwork& network : {gpt2, llama}) {
         for (const passes::Precision precision : {passes::Precision::f32, passes::Precision::bf16}) {
           const Step step = step_of(network, 2000, precision);
           for (int ranks : {2, 4}) {
@@ -518,7 +522,7 @@ TEST(PartitionModels, TheSameCollectivesForEverySizeOfSequenceParallel) {
 TEST(PartitionModels, ThousandsOfNodesTakeTheTimeOfTheirNumber) {
   std::map<int64_t, std::pair<Step, Partitioning>> of_layers;
   for (const int64_t layers : {12, 96}) {
-    const Network gpt2{
+    const RuledNetwork gpt2{
         "gpt2",
         {"vocabulary=40", "positions=16", "width=32", "layers=" + std::to_string(layers), "heads=4"},
         kGpt2Rules};

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "engine/train/test_training.h"
 #include "model/loss.h"
 #include "model/zoo/zoo.h"
 #include "ops/table.h"
@@ -55,15 +56,15 @@ Named run_named(ir::Graph graph, const Named& inputs, Named& states) {
   return out;
 }
 
-struct Case {
+struct CutCase {
   std::string name;
   std::vector<std::string> options;
   std::map<std::string, tensor::Dims> inputs;  ///< of the model, and "labels"
   int64_t classes;
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> list{
+const std::vector<CutCase>& cases() {
+  static const std::vector<CutCase> list{
       {"gpt2",
        {"vocabulary=31", "positions=16", "width=32", "layers=4", "heads=4", "dropout=0.1"},
        {{"input_ids", {2, 12}}, {"labels", {2, 12}}},
@@ -91,7 +92,7 @@ struct Trainable {
   Named states, inputs;
   std::vector<std::string> trained;
 
-  explicit Trainable(const Case& c) {
+  explicit Trainable(const CutCase& c) {
     graph = model::zoo::build(c.name, c.options).graph;
     model::add_loss(graph);
     graph.sort();
@@ -119,7 +120,7 @@ struct Trainable {
   }
 
   /// Random numbers for every input, with padding at the end of the second row.
-  void feed(const Case& c) {
+  void feed(const CutCase& c) {
     base::Rng rng(5);
     for (ValueId id : graph.inputs()) {
       const ir::Value& v = graph.value(id);
@@ -228,19 +229,8 @@ std::pair<Named, Named> by_parts(const Trainable& t, const passes::PipelineCut& 
   return {known[parts - 1], all};
 }
 
-/// The largest difference relative to the largest element.
-double distance(const Tensor& a, const Tensor& b) {
-  double most = 1e-30, apart = 0;
-  const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
-  for (size_t i = 0; i < x.size(); ++i) {
-    most = std::max(most, std::abs(x[i]));
-    apart = std::max(apart, std::abs(x[i] - y[i]));
-  }
-  return apart / most;
-}
-
 TEST(PipelineCut, PartsHaveTheBitsOfTheWholeGraph) {
-  for (const Case& c : cases()) {
+  for (const CutCase& c : cases()) {
     const Trainable t(c);
     const auto [want, want_states] = whole(t);
     for (size_t parts : {size_t{2}, size_t{4}}) {
@@ -257,8 +247,8 @@ TEST(PipelineCut, PartsHaveTheBitsOfTheWholeGraph) {
           if (got_states.at(name).same_as(value)) continue;
           ++different;
           EXPECT_TRUE(is_tied && name.find("embed") + name.find("wte") != 2 * std::string::npos)
-              << name << " " << distance(value, got_states.at(name));
-          EXPECT_LT(distance(value, got_states.at(name)), 1e-6) << name;
+              << name << " " << relative_distance(value, got_states.at(name));
+          EXPECT_LT(relative_distance(value, got_states.at(name)), 1e-6) << name;
         }
         EXPECT_LE(different, size_t{is_tied});
       }
@@ -267,7 +257,7 @@ TEST(PipelineCut, PartsHaveTheBitsOfTheWholeGraph) {
 }
 
 TEST(PipelineCut, PartsAreBalancedAndOneValueCrosses) {
-  for (const Case& c : cases()) {
+  for (const CutCase& c : cases()) {
     const Trainable t(c);
     for (size_t parts : {size_t{2}, size_t{4}}) {
       SCOPED_TRACE(base::concat(c.name, " in ", parts));

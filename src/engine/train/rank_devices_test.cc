@@ -52,7 +52,7 @@ class EmulatedRankDevices : public RankDevices {
   }
 };
 
-ir::Graph gpt(bool with_loss, int vocabulary = 32) {
+ir::Graph narrow_gpt(bool with_loss, int vocabulary = 32) {
   const std::vector<std::string> options{base::concat("vocabulary=", vocabulary),
                                          "positions=8",
                                          "width=16",
@@ -65,23 +65,23 @@ ir::Graph gpt(bool with_loss, int vocabulary = 32) {
   return g;
 }
 
-Tensor tokens(uint64_t stream, int64_t rows) {
+Tensor token_rows(uint64_t stream, int64_t rows) {
   Tensor ids = Tensor::empty(DType::i64, {rows, 8});
   base::Rng rng(3, stream);
   for (int64_t& id : ids.mutable_data<int64_t>()) id = static_cast<int64_t>(rng.uniform() * 32);
   return ids;
 }
 
-constexpr size_t kMicroBatches = 4;
+constexpr size_t kRankMicroBatches = 4;
 
-std::vector<double> losses(TrainSession& session, int dp) {
+std::vector<double> losses_and_norms(TrainSession& session, int dp) {
   std::vector<double> out;
-  const size_t own = kMicroBatches / static_cast<size_t>(dp);
+  const size_t own = kRankMicroBatches / static_cast<size_t>(dp);
   for (int step = 0; step < 2; ++step) {
     std::vector<Feeds> feeds;
     for (size_t i = 0; i < own; ++i) {
-      const auto place = static_cast<uint64_t>(step) * kMicroBatches + session.own_micro_batch(i, own);
-      feeds.push_back({tokens(2 * place, 2), tokens(2 * place + 1, 2)});
+      const auto place = static_cast<uint64_t>(step) * kRankMicroBatches + session.own_micro_batch(i, own);
+      feeds.push_back({token_rows(2 * place, 2), token_rows(2 * place + 1, 2)});
     }
     const StepResult r = session.step(
         feeds, {.lr = 0.01f, .step = step + 1, .seed = 7, .draw = step, .loss_weight = 1.0f / 64});
@@ -91,7 +91,7 @@ std::vector<double> losses(TrainSession& session, int dp) {
 }
 
 /// Losses and gradient norms of two steps on `device`; a single rank if the strategy has one.
-std::vector<double> train(const ir::Graph& graph, const Strategy& strategy, const std::string& device) {
+std::vector<double> train_ranks(const ir::Graph& graph, const Strategy& strategy, const std::string& device) {
   TrainOptions options;
   options.optimizer.clip_norm = 0.5;
   options.threads = 1;
@@ -100,7 +100,7 @@ std::vector<double> train(const ir::Graph& graph, const Strategy& strategy, cons
   options.strategy.bucket_mb = 0.01;
   if (strategy.world() == 1) {
     TrainSession session(graph, options);
-    return losses(session, 1);
+    return losses_and_norms(session, 1);
   }
   std::vector<double> got;
   comm::LocalWorld(strategy.world()).run([&](comm::Communicator& comm) {
@@ -108,20 +108,21 @@ std::vector<double> train(const ir::Graph& graph, const Strategy& strategy, cons
     comm::Mesh mesh(comm, own.strategy.mesh());
     own.mesh = &mesh;
     TrainSession session(graph, own);
-    const std::vector<double> mine = losses(session, strategy.dp);
+    const std::vector<double> mine = losses_and_norms(session, strategy.dp);
     if (comm.rank() == 0) got = mine;
   });
   return got;
 }
 
-void expect_near(const std::vector<double>& want, const std::vector<double>& got, const std::string& what) {
+void expect_numbers_near(const std::vector<double>& want, const std::vector<double>& got,
+                         const std::string& what) {
   ASSERT_EQ(want.size(), got.size()) << what;
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-4 * std::abs(want[i])) << what;
 }
 
 TEST_F(RankDevices, TrainingFollowsTheCpusLosses) {
-  const ir::Graph graph = gpt(true);
-  const std::vector<double> want = train(graph, {}, "cpu");
+  const ir::Graph graph = narrow_gpt(true);
+  const std::vector<double> want = train_ranks(graph, {}, "cpu");
   const std::vector<std::pair<const char*, Strategy>> layouts{
       {"zero 3", {.dp = 2, .zero = 3}},
       {"tensor", {.tp = 2}},
@@ -129,7 +130,8 @@ TEST_F(RankDevices, TrainingFollowsTheCpusLosses) {
       {"zero bubble", {.pp = 2, .schedule = PipelineSchedule::zero_bubble}},
       {"ring", {.pp = 2, .schedule = PipelineSchedule::interleaved, .chunks = 2}},
       {"all", {.dp = 2, .tp = 2, .pp = 2, .zero = 1}}};
-  for (const auto& [what, strategy] : layouts) expect_near(want, train(graph, strategy, device_), what);
+  for (const auto& [what, strategy] : layouts)
+    expect_numbers_near(want, train_ranks(graph, strategy, device_), what);
 }
 
 /// The number of pads from 500 to 512 in the steps of two ranks that split the scores.
@@ -150,51 +152,53 @@ int padded_parts(const ir::Graph& graph, const std::string& device) {
 }
 
 TEST_F(RankDevices, ScoresThatRanksSplitArePaddedPartByPart) {
-  const ir::Graph graph = gpt(true, 1000);
+  const ir::Graph graph = narrow_gpt(true, 1000);
   EXPECT_EQ(padded_parts(graph, device_), 4);  // the loss and its gradient on each rank
-  const std::vector<double> want = train(graph, {}, "cpu");
+  const std::vector<double> want = train_ranks(graph, {}, "cpu");
   const std::vector<std::pair<const char*, Strategy>> layouts{
       {"tensor", {.tp = 2}}, {"zero 3", {.dp = 2, .zero = 3}}, {"both", {.dp = 2, .tp = 2, .zero = 1}}};
-  for (const auto& [what, strategy] : layouts) expect_near(want, train(graph, strategy, device_), what);
+  for (const auto& [what, strategy] : layouts)
+    expect_numbers_near(want, train_ranks(graph, strategy, device_), what);
 }
 
 TEST_F(RankDevices, AStageMayHoldNothingButTheTiedHead) {
-  const ir::Graph graph = gpt(true, 1000);  // so heavy a head that its stage has no layers
-  expect_near(train(graph, {}, "cpu"), train(graph, {.pp = 2}, "cpu"), "stages");
-  expect_near(train(graph, {}, "cpu"), train(graph, {.pp = 2}, device_), "stages on devices");
+  const ir::Graph graph = narrow_gpt(true, 1000);  // so heavy a head that its stage has no layers
+  expect_numbers_near(train_ranks(graph, {}, "cpu"), train_ranks(graph, {.pp = 2}, "cpu"), "stages");
+  expect_numbers_near(train_ranks(graph, {}, "cpu"), train_ranks(graph, {.pp = 2}, device_),
+                      "stages on devices");
 }
 
 TEST_F(EmulatedRankDevices, EveryOrderOfTheStreamsGivesTheSameBits) {
-  const ir::Graph graph = gpt(true);
+  const ir::Graph graph = narrow_gpt(true);
   const Strategy strategy{.dp = 2, .pp = 2, .zero = 1};
-  const std::vector<double> want = train(graph, strategy, "emulated");
+  const std::vector<double> want = train_ranks(graph, strategy, "emulated");
   for (const char* order : {"late", "early", "shuffled:1"}) {
     const Order held(order);
-    EXPECT_EQ(train(graph, strategy, "emulated"), want) << order;
+    EXPECT_EQ(train_ranks(graph, strategy, "emulated"), want) << order;
   }
 }
 
 TEST_F(RankDevices, StagedThroughTheHostGivesTheSameBits) {
-  const ir::Graph graph = gpt(true);
+  const ir::Graph graph = narrow_gpt(true);
   const Strategy strategy{.dp = 2, .pp = 2, .zero = 2};
-  const std::vector<double> want = train(graph, strategy, device_);
+  const std::vector<double> want = train_ranks(graph, strategy, device_);
   ::setenv("TRIREME_DEVICE_LINK", "staged", 1);
-  const std::vector<double> got = train(graph, strategy, device_);
+  const std::vector<double> got = train_ranks(graph, strategy, device_);
   ::unsetenv("TRIREME_DEVICE_LINK");
   EXPECT_EQ(got, want);
 }
 
 TEST_F(EmulatedRankDevices, RanksThatOutnumberDevicesAreRefusedUnlessTheyMayShare) {
-  const ir::Graph graph = gpt(true);
+  const ir::Graph graph = narrow_gpt(true);
   ::setenv("TRIREME_EMULATED_DEVICES", "1", 1);
   try {
-    train(graph, {.dp = 2}, "emulated");
+    train_ranks(graph, {.dp = 2}, "emulated");
     ADD_FAILURE() << "nothing thrown";
   } catch (const base::Error& e) {
     EXPECT_NE(e.message().find("2 ranks on this machine, which shows 1 devices"), std::string::npos)
         << e.message();
   }
-  EXPECT_EQ(train(graph, {.dp = 2}, "emulated:shared").size(), 4u);
+  EXPECT_EQ(train_ranks(graph, {.dp = 2}, "emulated:shared").size(), 4u);
   ::unsetenv("TRIREME_EMULATED_DEVICES");
 }
 
@@ -202,8 +206,8 @@ TEST_F(RankDevices, EvaluationReadsTheWeightsWhereTrainingHoldsThem) {
   TrainOptions options;
   options.threads = 1;
   options.device = one_;
-  TrainSession session(gpt(true), options);
-  const Feeds feeds{tokens(1, 2), tokens(2, 2)};
+  TrainSession session(narrow_gpt(true), options);
+  const Feeds feeds{token_rows(1, 2), token_rows(2, 2)};
   session.step(feeds, {.lr = 0.01f, .loss_weight = 1.0f / 16});
   const ir::Graph trained = session.trained_graph();
   const auto loss = [&](Session& on) { return on.run({feeds[0], feeds[1]})[0].to_doubles()[0]; };
@@ -219,12 +223,12 @@ TEST_F(RankDevices, EvaluationReadsTheWeightsWhereTrainingHoldsThem) {
 }
 
 TEST_F(RankDevices, ModelsOfSeveralRanksAnswerAsTheCpu) {
-  const auto model = std::make_shared<const PreparedModel>(gpt(false));
+  const auto model = std::make_shared<const PreparedModel>(narrow_gpt(false));
   Session cpu(model, {.threads = 1});
   for (const Strategy& strategy : {Strategy{.tp = 2}, Strategy{.pp = 2}, Strategy{.tp = 2, .pp = 2}}) {
     Session many(model, {.device = device_, .threads = strategy.world(), .strategy = strategy});
     for (const int64_t rows : {1, 4, 4}) {
-      const std::vector<Tensor> inputs{tokens(static_cast<uint64_t>(rows), rows)};
+      const std::vector<Tensor> inputs{token_rows(static_cast<uint64_t>(rows), rows)};
       const std::vector<double> want = cpu.run(inputs)[0].to_doubles(),
                                 got = many.run(inputs)[0].to_doubles();
       ASSERT_EQ(want.size(), got.size());

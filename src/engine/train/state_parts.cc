@@ -84,7 +84,7 @@ int64_t width_of(const Tensor& t) {
   return bits / 8;
 }
 
-std::byte* bytes_of(const Tensor& t) { return const_cast<std::byte*>(t.raw()); }
+std::byte* writable_bytes(const Tensor& t) { return const_cast<std::byte*>(t.raw()); }
 
 /// The positions in the mesh of the axes that split the tensor.
 std::vector<size_t> split_axes(const StatePlace& place, const tensor::MeshShape& mesh) {
@@ -107,8 +107,8 @@ Tensor part_of(const Tensor& whole, const StatePlace& place, const tensor::MeshS
               whole.type().to_string());
   Tensor part = Tensor::empty(whole.dtype(), tensor::local_dims(place.dims, place.shard, mesh, coordinates));
   each_box(place, {mesh, coordinates}, [&](Region from, Region to, const Dims& size) {
-    from.data = bytes_of(whole);
-    to.data = bytes_of(part);
+    from.data = writable_bytes(whole);
+    to.data = writable_bytes(part);
     copy_region(from, to, size, width_of(whole));
   });
   return part;
@@ -142,7 +142,7 @@ Tensor whole_of(const Tensor& part, const StatePlace& place, const comm::Mesh& m
   for (size_t r = 0; r < members.size(); ++r) {
     each_box(place, {shape, members[r]}, [&](Region to, Region from, const Dims& size) {
       from.data = all.data() + r * mine.size();
-      to.data = bytes_of(whole);
+      to.data = writable_bytes(whole);
       copy_region(from, to, size, width_of(part));
     });
   }

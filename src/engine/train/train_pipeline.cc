@@ -23,7 +23,7 @@ std::byte* address_of(const PipelineBuffers& buffers, const lower::StageSlot& sl
   return slot.buffer == B::none ? nullptr : begins[static_cast<size_t>(slot.buffer)] + slot.offset;
 }
 
-PipelineBytes bytes_of(const lower::LoweredStage& stage) {
+PipelineBytes stage_bytes(const lower::LoweredStage& stage) {
   return {.in = stage.in.bytes,
           .out = stage.out.bytes,
           .out_gradient = stage.out_gradient.bytes,
@@ -68,7 +68,7 @@ TrainPipeline::TrainPipeline(lower::LoweredPipeline lowered,
       work.out = std::move(p.out);
       return work;
     };
-    bytes.push_back(bytes_of(stage));
+    bytes.push_back(stage_bytes(stage));
     parts_.push_back({bound(stage.forward), bound(stage.backward), bound(stage.weights)});
   }
   const auto whole = [&](lower::LoweredStep& step) {

@@ -7,6 +7,7 @@
 
 #include "comm/local.h"
 #include "engine/train/state_parts.h"
+#include "engine/train/test_training.h"
 #include "engine/train/train_session.h"
 #include "tests/test_device.h"
 #include "tests/train_steps.h"
@@ -18,15 +19,8 @@ using passes::PipelineSchedule;
 using tensor::DType;
 using tensor::Tensor;
 
-struct Case {
-  std::string name;
-  ir::Graph graph;
-  Feeds (*feeds)(uint64_t);
-  TrainOptions options;
-};
-
-Case make(const std::string& name, const std::vector<std::string>& options, Feeds (*feeds)(uint64_t)) {
-  Case c{name, tests::loss_network(name, options), feeds, {}};
+TrainCase make(const std::string& name, const std::vector<std::string>& options, Feeds (*feeds)(uint64_t)) {
+  TrainCase c{name, tests::loss_network(name, options), feeds, {}};
   c.options.optimizer.kind = passes::OptimizerKind::adamw;
   c.options.optimizer.clip_norm = 0.5;
   c.options.device = tests::device_under_test();
@@ -34,19 +28,19 @@ Case make(const std::string& name, const std::vector<std::string>& options, Feed
   return c;
 }
 
-Case gpt(const std::string& tied = "true") {
+TrainCase deep_gpt(const std::string& tied = "true") {
   return make(
       "gpt2",
       {"vocabulary=32", "positions=8", "width=32", "layers=4", "heads=2", "dropout=0.1", "is_tied=" + tied},
       tests::ruled_tokens<32>);
 }
 
-Case small_resnet() {
+TrainCase small_resnet() {
   return make("small_resnet", {"depth=14", "width=8", "classes=8", "size=16", "channels=3"},
               tests::noise_images<2, 16>);
 }
 
-struct Layout {
+struct StageLayout {
   int pp = 1, dp = 1, chunks = 1, zero = 0;
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   std::vector<std::string> cuts = {};
@@ -56,17 +50,17 @@ struct Layout {
   }
 };
 
-struct Trained {
+struct PipelineRun {
   std::vector<double> losses, norms, counts;
   std::map<std::string, Tensor> weights;  ///< of the trained graph
 };
 
-constexpr int kSteps = 3;
+constexpr int kPipelineSteps = 3;
 
-Trained train(TrainSession& session, const Case& c, size_t micro_batches, int dp) {
-  Trained out;
+PipelineRun train_stages(TrainSession& session, const TrainCase& c, size_t micro_batches, int dp) {
+  PipelineRun out;
   const size_t own = micro_batches / static_cast<size_t>(dp);
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kPipelineSteps; ++step) {
     const StepResult r = tests::train_step(session, c.feeds, step, {micro_batches, own, 1.0f / 50});
     EXPECT_FALSE(r.skipped);
     out.losses.push_back(r.loss_sum);
@@ -81,9 +75,9 @@ Trained train(TrainSession& session, const Case& c, size_t micro_batches, int dp
 }
 
 /// Trains in a layout; the results of all ranks must be equal.
-Trained train(const Case& c, size_t micro_batches, const Layout& layout) {
+PipelineRun train_stages(const TrainCase& c, size_t micro_batches, const StageLayout& layout) {
   comm::LocalWorld world(layout.pp * layout.dp, {.deadline_ns = 60'000'000'000});
-  std::vector<Trained> all(static_cast<size_t>(world.size()));
+  std::vector<PipelineRun> all(static_cast<size_t>(world.size()));
   world.run([&](comm::Communicator& comm) {
     TrainOptions options = c.options;
     options.strategy.pp = layout.pp;
@@ -95,9 +89,9 @@ Trained train(const Case& c, size_t micro_batches, const Layout& layout) {
     comm::Mesh mesh(comm, options.strategy.mesh());
     options.mesh = &mesh;
     TrainSession session(c.graph, options);
-    all[static_cast<size_t>(comm.rank())] = train(session, c, micro_batches, layout.dp);
+    all[static_cast<size_t>(comm.rank())] = train_stages(session, c, micro_batches, layout.dp);
   });
-  for (const Trained& t : all) {
+  for (const PipelineRun& t : all) {
     EXPECT_EQ(t.losses, all[0].losses);
     EXPECT_EQ(t.norms, all[0].norms);
     EXPECT_EQ(t.counts, all[0].counts);
@@ -107,19 +101,9 @@ Trained train(const Case& c, size_t micro_batches, const Layout& layout) {
   return all[0];
 }
 
-double distance(const Tensor& a, const Tensor& b) {
-  double most = 1e-30, apart = 0;
-  const auto x = a.data<float>(), y = b.data<float>();
-  for (size_t i = 0; i < x.size(); ++i) {
-    most = std::max(most, std::abs(static_cast<double>(x[i])));
-    apart = std::max(apart, std::abs(static_cast<double>(x[i]) - static_cast<double>(y[i])));
-  }
-  return apart / most;
-}
-
 /// The first loss has the same bits as on one rank; later ones may differ because the norm and tied gradients
 /// are summed in another order.
-void expect_near(const Trained& want, const Trained& got, double tolerance = 1e-4) {
+void expect_runs_near(const PipelineRun& want, const PipelineRun& got, double tolerance = 1e-4) {
   EXPECT_EQ(want.losses[0], got.losses[0]);
   EXPECT_EQ(want.counts, got.counts);
   for (size_t i = 0; i < want.losses.size(); ++i) {
@@ -128,44 +112,46 @@ void expect_near(const Trained& want, const Trained& got, double tolerance = 1e-
   }
   ASSERT_EQ(want.weights.size(), got.weights.size());
   for (const auto& [name, w] : want.weights)
-    EXPECT_LT(distance(w, got.weights.at(name)), 50 * tolerance) << name;
+    EXPECT_LT(relative_distance(w, got.weights.at(name)), 50 * tolerance) << name;
 }
 
-void expect_same(const Trained& want, const Trained& got) {
+void expect_same_run(const PipelineRun& want, const PipelineRun& got) {
   EXPECT_EQ(want.losses, got.losses);
   EXPECT_EQ(want.norms, got.norms);
   for (const auto& [name, w] : want.weights) EXPECT_TRUE(w.same_as(got.weights.at(name))) << name;
 }
 
-Trained alone(const Case& c, size_t micro_batches) {
+PipelineRun run_alone(const TrainCase& c, size_t micro_batches) {
   TrainSession session(c.graph, c.options);
-  return train(session, c, micro_batches, 1);
+  return train_stages(session, c, micro_batches, 1);
 }
 
 TEST(TrainPipeline, EveryScheduleGivesTheSameBitsAndOneRanksLosses) {
-  for (const Case& c : {gpt(), small_resnet()}) {
-    const Trained want = alone(c, 4);
+  for (const TrainCase& c : {deep_gpt(), small_resnet()}) {
+    const PipelineRun want = run_alone(c, 4);
     for (int pp : {2, 4}) {
-      const Trained first = train(c, 4, {.pp = pp});
+      const PipelineRun first = train_stages(c, 4, {.pp = pp});
       SCOPED_TRACE(base::concat(c.name, " in ", pp));
-      expect_near(want, first);
-      expect_same(first, train(c, 4, {.pp = pp, .schedule = PipelineSchedule::gpipe}));
-      expect_same(first, train(c, 4, {.pp = pp, .schedule = PipelineSchedule::zero_bubble}));
+      expect_runs_near(want, first);
+      expect_same_run(first, train_stages(c, 4, {.pp = pp, .schedule = PipelineSchedule::gpipe}));
+      expect_same_run(first, train_stages(c, 4, {.pp = pp, .schedule = PipelineSchedule::zero_bubble}));
     }
-    expect_near(want, train(c, 4, {.pp = 2, .chunks = 2, .schedule = PipelineSchedule::interleaved}));
+    expect_runs_near(want,
+                     train_stages(c, 4, {.pp = 2, .chunks = 2, .schedule = PipelineSchedule::interleaved}));
   }
 }
 
 TEST(TrainPipeline, WithoutTiesAndClippingHasTheBitsOfOneRank) {
-  for (Case c : {gpt("false"), small_resnet()}) {
+  for (TrainCase c : {deep_gpt("false"), small_resnet()}) {
     c.options.optimizer.clip_norm = 0;
-    const Trained want = alone(c, 4);
-    for (const Layout& layout :
-         {Layout{.pp = 2}, Layout{.pp = 4, .schedule = PipelineSchedule::zero_bubble},
-          Layout{.pp = 2, .dp = 2}, Layout{.pp = 2, .chunks = 2, .schedule = PipelineSchedule::interleaved},
-          Layout{.pp = 2, .dp = 2, .zero = 3}}) {
+    const PipelineRun want = run_alone(c, 4);
+    for (const StageLayout& layout :
+         {StageLayout{.pp = 2}, StageLayout{.pp = 4, .schedule = PipelineSchedule::zero_bubble},
+          StageLayout{.pp = 2, .dp = 2},
+          StageLayout{.pp = 2, .chunks = 2, .schedule = PipelineSchedule::interleaved},
+          StageLayout{.pp = 2, .dp = 2, .zero = 3}}) {
       SCOPED_TRACE(c.name + " " + layout.text());
-      const Trained got = train(c, 4, layout);
+      const PipelineRun got = train_stages(c, 4, layout);
       EXPECT_EQ(want.losses, got.losses);
       for (const auto& [name, w] : want.weights) EXPECT_TRUE(w.same_as(got.weights.at(name))) << name;
     }
@@ -173,46 +159,47 @@ TEST(TrainPipeline, WithoutTiesAndClippingHasTheBitsOfOneRank) {
 }
 
 TEST(TrainPipeline, WithDataParallelRanksAndEveryZero) {
-  for (const Case& c : {gpt(), small_resnet()}) {
-    const Trained want = train(c, 4, {.pp = 2});
+  for (const TrainCase& c : {deep_gpt(), small_resnet()}) {
+    const PipelineRun want = train_stages(c, 4, {.pp = 2});
     for (int zero : {0, 1, 2, 3}) {
-      const Layout layout{.pp = 2, .dp = 2, .zero = zero};
+      const StageLayout layout{.pp = 2, .dp = 2, .zero = zero};
       SCOPED_TRACE(c.name + " " + layout.text());
-      expect_same(want, train(c, 4, layout));
+      expect_same_run(want, train_stages(c, 4, layout));
     }
   }
 }
 
 TEST(TrainPipeline, OneMicroBatchAndOddNumbers) {
-  const Case c = gpt("false");
+  const TrainCase c = deep_gpt("false");
   for (size_t micro_batches : {1, 3, 5}) {
-    const Trained want = alone(c, micro_batches);
-    const Trained got = train(c, micro_batches, {.pp = 2});
-    expect_near(want, got);
-    expect_same(got, train(c, micro_batches, {.pp = 2, .schedule = PipelineSchedule::zero_bubble}));
+    const PipelineRun want = run_alone(c, micro_batches);
+    const PipelineRun got = train_stages(c, micro_batches, {.pp = 2});
+    expect_runs_near(want, got);
+    expect_same_run(got,
+                    train_stages(c, micro_batches, {.pp = 2, .schedule = PipelineSchedule::zero_bubble}));
   }
 }
 
 TEST(TrainPipeline, CutsByNameAndSixteenBits) {
-  Case c = gpt();
+  TrainCase c = deep_gpt();
   c.options.strategy.precision.compute = passes::Precision::bf16;
   c.options.optimizer.ema_keep = 0.9;
-  const Trained want = alone(c, 4);
-  expect_near(want, train(c, 4, {.pp = 3, .cuts = {"h.1", "h.3"}}), 1e-3);
-  for (int zero : {1, 3}) expect_near(want, train(c, 4, {.pp = 2, .dp = 2, .zero = zero}), 1e-3);
+  const PipelineRun want = run_alone(c, 4);
+  expect_runs_near(want, train_stages(c, 4, {.pp = 3, .cuts = {"h.1", "h.3"}}), 1e-3);
+  for (int zero : {1, 3}) expect_runs_near(want, train_stages(c, 4, {.pp = 2, .dp = 2, .zero = zero}), 1e-3);
 }
 
 TEST(TrainPipeline, RecomputationKeepsTheBits) {
-  Case c = gpt();
-  const Trained want = train(c, 4, {.pp = 2});
+  TrainCase c = deep_gpt();
+  const PipelineRun want = train_stages(c, 4, {.pp = 2});
   for (auto mode : {passes::RecomputeMode::selective, passes::RecomputeMode::full}) {
     c.options.strategy.recompute.mode = mode;
-    expect_same(want, train(c, 4, {.pp = 2}));
+    expect_same_run(want, train_stages(c, 4, {.pp = 2}));
   }
 }
 
 /// The bytes of buffers plus the largest arena of each stage.
-std::vector<int64_t> activation_bytes(Case c, int64_t budget, PipelineSchedule schedule) {
+std::vector<int64_t> activation_bytes(TrainCase c, int64_t budget, PipelineSchedule schedule) {
   std::vector<int64_t> bytes(4);
   comm::LocalWorld world(4, {.deadline_ns = 60'000'000'000});
   world.run([&](comm::Communicator& comm) {
@@ -234,7 +221,7 @@ std::vector<int64_t> activation_bytes(Case c, int64_t budget, PipelineSchedule s
 }
 
 TEST(TrainPipeline, MemoryFollowsTheSchedule) {
-  const Case c = gpt();
+  const TrainCase c = deep_gpt();
   const auto one = activation_bytes(c, 0, PipelineSchedule::one_f_one_b);
   const auto all = activation_bytes(c, 0, PipelineSchedule::gpipe);
   // With equal layers, stage 1 keeps three micro-batches and stage 2 two; GPipe keeps all 8.
@@ -247,7 +234,7 @@ TEST(TrainPipeline, MemoryFollowsTheSchedule) {
 }
 
 TEST(TrainPipeline, ABadTokenFailsTheStepOnEveryStageAndChangesNothing) {
-  const Case c = gpt();
+  const TrainCase c = deep_gpt();
   comm::LocalWorld world(2, {.deadline_ns = 60'000'000'000});
   std::atomic<int> refused{0};
   world.run([&](comm::Communicator& comm) {
@@ -276,9 +263,9 @@ TEST(TrainPipeline, ABadTokenFailsTheStepOnEveryStageAndChangesNothing) {
 }
 
 TEST(TrainPipeline, Resnet152OnFourStages) {
-  const Case c = make("resnet", {"depth=152", "size=32", "classes=8"}, tests::noise_images<2, 32>);
-  const Trained want = alone(c, 2);
-  expect_near(want, train(c, 2, {.pp = 4}), 1e-3);
+  const TrainCase c = make("resnet", {"depth=152", "size=32", "classes=8"}, tests::noise_images<2, 32>);
+  const PipelineRun want = run_alone(c, 2);
+  expect_runs_near(want, train_stages(c, 2, {.pp = 4}), 1e-3);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST(TrainSession, LearnsARule) {
   EXPECT_LT(loss.back(), 0.6);
 }
 
-void expect_near(const Tensor& got, const Tensor& want, const std::string& what) {
+void expect_tensors_near(const Tensor& got, const Tensor& want, const std::string& what) {
   const auto a = got.to_doubles(), b = want.to_doubles();
   ASSERT_EQ(a.size(), b.size()) << what;
   for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-4 * (1 + std::abs(b[i]))) << what;
@@ -115,7 +115,7 @@ TEST(TrainSession, OnADeviceItFollowsTheCpu) {
   const auto want = losses(host, 12, 2, 16), got = losses(there, 12, 2, 16);
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-4 * (1 + want[i])) << "step " << i;
   for (const std::string& name : host.states().names())
-    expect_near(there.states().at(name), host.states().at(name), name);
+    expect_tensors_near(there.states().at(name), host.states().at(name), name);
 }
 
 TEST(TrainSession, StatesOfADeviceAreReadWrittenAndServed) {
@@ -133,7 +133,7 @@ TEST(TrainSession, StatesOfADeviceAreReadWrittenAndServed) {
   const Feeds feeds = batch_of(8, 7);
   Session here(std::make_shared<const PreparedModel>(trained), {.threads = 1});
   Session there(std::make_shared<const PreparedModel>(trained), {.device = *device, .threads = 1});
-  expect_near(there.run(feeds)[0], here.run(feeds)[0], "evaluation");
+  expect_tensors_near(there.run(feeds)[0], here.run(feeds)[0], "evaluation");
 }
 
 TEST(TrainSession, GivesTheSameBitsForEveryThreadCount) {

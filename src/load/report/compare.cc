@@ -122,7 +122,7 @@ const char* to_string(Verdict verdict) {
 
 std::string signed_number(double value) { return (value >= 0 ? "+" : "") + format_number(value, 1); }
 
-std::string pad(const std::string& text, size_t width) {
+std::string right_aligned(const std::string& text, size_t width) {
   return std::string(text.size() < width ? width - text.size() : 1, ' ') + text;
 }
 
@@ -176,13 +176,16 @@ bool within(const Comparison& comparison, double tolerance) {
 std::string comparison_text(const Comparison& comparison) {
   std::string out;
   for (const std::string& note : comparison.notes) out += note + "\n";
-  out += pad("load", 14) + pad("figure", 12) + pad("before", 14) + pad("after", 14) +
-         pad("change % (95 %)", 28) + pad("", 2) + "verdict\n";
+  out += right_aligned("load", 14) + right_aligned("figure", 12) + right_aligned("before", 14) +
+         right_aligned("after", 14) + right_aligned("change % (95 %)", 28) + right_aligned("", 2) +
+         "verdict\n";
   for (const Difference& d : comparison.differences) {
     const std::string change = signed_number(d.change) + " (" + signed_number(d.change_95.low) + " .. " +
                                signed_number(d.change_95.high) + ")";
-    out += pad(d.label, 14) + pad(d.figure, 12) + pad(value_text(d, d.before.value), 14) +
-           pad(value_text(d, d.after.value), 14) + pad(change, 28) + pad("", 2) + to_string(d.verdict) + "\n";
+    out += right_aligned(d.label, 14) + right_aligned(d.figure, 12) +
+           right_aligned(value_text(d, d.before.value), 14) +
+           right_aligned(value_text(d, d.after.value), 14) + right_aligned(change, 28) +
+           right_aligned("", 2) + to_string(d.verdict) + "\n";
   }
   return out;
 }

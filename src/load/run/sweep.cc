@@ -52,7 +52,7 @@ std::vector<double> range_of(std::string_view text, std::string_view whole) {
   }
 }
 
-bool close(double value, double average, double share) {
+bool is_near(double value, double average, double share) {
   return std::abs(value - average) <= share * average;
 }
 
@@ -92,8 +92,8 @@ bool Stability::stable() const {
   }
   if (average.throughput <= 0) return false;
   for (auto w = last; w != windows_.end(); ++w) {
-    if (!close(w->throughput, average.throughput, share_)) return false;
-    if (!close(w->latency_ns, average.latency_ns, share_)) return false;
+    if (!is_near(w->throughput, average.throughput, share_)) return false;
+    if (!is_near(w->latency_ns, average.latency_ns, share_)) return false;
   }
   return true;
 }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kNever = INT64_MAX;
 /// At most this many other groups are examined for a full batch.
-constexpr size_t kMostGroups = 8;
+constexpr size_t kMostOtherGroups = 8;
 /// A request without a due time counts as due this long after arrival: it cannot be overtaken for ever.
 constexpr int64_t kPatienceNs = 30'000'000'000;
 
@@ -89,7 +89,7 @@ class Forming {
       if (queue_[i].priority != queue_[first].priority) break;
       if (!seen.insert(queue_[i].group).second) continue;
       if (limits_.others_end_window) return true;
-      if (seen.size() > kMostGroups) break;
+      if (seen.size() > kMostOtherGroups) break;
       form(i);
       if (is_full_ || is_preferred_) return true;
     }

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "sched/policy/batch_policy.h"
+#include "sched/policy/test_costs.h"
 
 namespace trireme::sched {
 namespace {
@@ -18,10 +19,10 @@ using base::kNsPerMs;
 using base::kNsPerSecond;
 
 /// Milliseconds of a batch of `rows` rows while `busy` instances run.
-using CostMs = std::function<double(int64_t rows, int busy)>;
+using SharedCostMs = std::function<double(int64_t rows, int busy)>;
 
-struct Machine {
-  CostMs cost_ms;
+struct TunedMachine {
+  SharedCostMs cost_ms;
   int instances = 1;
   int64_t max_rows = 32;
   int64_t p99_ms = 50;
@@ -34,7 +35,7 @@ struct Phase {
   int64_t seconds = 0;
 };
 
-struct Result {
+struct TunedResult {
   double p99_ms = 0, row_ms = 0, rows_per_s = 0;
   int changes = 0;
   BatchSetting last;
@@ -46,13 +47,13 @@ constexpr size_t kMaxQueue = 200;
 /// `fixed` ones. Only the last `counted_s` seconds count.
 class Simulation {
  public:
-  Simulation(const Machine& machine, std::vector<Phase> phases, int64_t counted_s)
+  Simulation(const TunedMachine& machine, std::vector<Phase> phases, int64_t counted_s)
       : machine_(machine), phases_(std::move(phases)) {
     for (const Phase& p : phases_) end_ns_ += p.seconds * kNsPerSecond;
     counted_from_ns_ = end_ns_ - counted_s * kNsPerSecond;
   }
 
-  Result run(const BatchSetting* fixed) {
+  TunedResult run(const BatchSetting* fixed) {
     BatchTuner tuner({.p99_ns = machine_.p99_ms * kNsPerMs,
                       .max_rows = machine_.max_rows,
                       .row_buckets = machine_.buckets,
@@ -62,7 +63,7 @@ class Simulation {
       tuner.ran(machine_.instances, b, ns_of(machine_.cost_ms(b, machine_.instances)), 0);
     std::vector<int64_t> free_ns(static_cast<size_t>(machine_.instances), 0);
     std::vector<int64_t> counted;
-    Result result;
+    TunedResult result;
     int64_t arrival_ns = next_arrival(0), plan_ns = kNsPerSecond / 4;
     double work_ms = 0;
     while (clock_.now_ns() < end_ns_) {
@@ -132,7 +133,7 @@ class Simulation {
     return from_ns + static_cast<int64_t>(std::exponential_distribution<double>(rate)(arrivals_) * 1e9);
   }
 
-  const Machine machine_;
+  const TunedMachine machine_;
   const std::vector<Phase> phases_;
   int64_t end_ns_ = 0, counted_from_ns_ = 0;
   base::FakeClock clock_;
@@ -142,14 +143,14 @@ class Simulation {
 };
 
 /// The cheapest static setting that meets the goal; if there is none, the one with the most rows per second.
-Result best_static(const Machine& machine, double rate) {
-  Result best;
+TunedResult best_static(const TunedMachine& machine, double rate) {
+  TunedResult best;
   bool best_meets = false;
   for (int64_t window_ms : {0, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45}) {
     for (int64_t rows : machine.buckets) {
       for (int k = 1; k <= machine.instances; k *= 2) {
         const BatchSetting setting{window_ms * kNsPerMs, rows, k};
-        const Result r = Simulation(machine, {{rate, 9}}, 8).run(&setting);
+        const TunedResult r = Simulation(machine, {{rate, 9}}, 8).run(&setting);
         const bool meets = r.p99_ms <= static_cast<double>(machine.p99_ms);
         if (best.rows_per_s > 0 && best_meets && !meets) continue;
         const bool is_better = meets != best_meets ? meets
@@ -165,9 +166,9 @@ Result best_static(const Machine& machine, double rate) {
   return best;
 }
 
-void expect_near_best(const char* name, const Machine& machine, double rate) {
-  const Result best = best_static(machine, rate);
-  const Result own = Simulation(machine, {{rate, 60}}, 30).run(nullptr);
+void expect_near_best(const char* name, const TunedMachine& machine, double rate) {
+  const TunedResult best = best_static(machine, rate);
+  const TunedResult own = Simulation(machine, {{rate, 60}}, 30).run(nullptr);
   std::printf(
       "%-28s rate %5.0f: best static p99 %6.1f ms, %.3f ms a row, %5.0f/s (%g ms, %lld rows, %d); "
       "found p99 %6.1f ms, %.3f ms a row, %5.0f/s (%g ms, %lld rows, %d), %d changes in 30 s\n",
@@ -185,25 +186,23 @@ void expect_near_best(const char* name, const Machine& machine, double rate) {
   EXPECT_LE(own.changes, 6) << name;
 }
 
+/// However many instances run, batches cost the same.
+SharedCostMs at_any_load(double (*ms)(int64_t rows)) {
+  return [ms](int64_t rows, int) { return ms(rows); };
+}
 /// A fixed cost plus a cost per row: 32 rows take 18 ms.
 double affine(int64_t rows, int) { return 2 + 0.5 * static_cast<double>(rows); }
-/// A device that is not fully used below 16 rows.
-double flat(int64_t rows, int) { return rows <= 16 ? 8 : 0.5 * static_cast<double>(rows); }
-/// Batches gain nothing.
-double linear(int64_t rows, int) { return 1.5 * static_cast<double>(rows); }
 /// Exceeds the cache above 8 rows.
 double cliff(int64_t rows, int) {
   return rows <= 8 ? 3 + 0.4 * static_cast<double>(rows) : 1.6 * static_cast<double>(rows);
 }
-/// MiniLM with 32 tokens on two cores.
-double encoder(int64_t rows, int) { return 2.2 + 1.68 * static_cast<double>(rows); }
 /// Instances share the memory bandwidth: two run at 0.8 of the speed, four at 0.5.
 double shared(int64_t rows, int busy) { return affine(rows, 1) * (busy <= 1 ? 1 : busy == 2 ? 1.25 : 2.0); }
 
 TEST(BatchTuner, IsNearTheBestStaticSetting) {
   for (double rate : {40.0, 300.0, 1000.0}) expect_near_best("affine", {.cost_ms = affine}, rate);
-  for (double rate : {100.0, 800.0}) expect_near_best("flat", {.cost_ms = flat}, rate);
-  for (double rate : {100.0, 500.0}) expect_near_best("linear", {.cost_ms = linear}, rate);
+  for (double rate : {100.0, 800.0}) expect_near_best("flat", {.cost_ms = at_any_load(flat_ms)}, rate);
+  for (double rate : {100.0, 500.0}) expect_near_best("linear", {.cost_ms = at_any_load(linear_ms)}, rate);
   for (double rate : {200.0, 900.0}) expect_near_best("cliff", {.cost_ms = cliff}, rate);
 }
 
@@ -220,14 +219,14 @@ TEST(BatchTuner, DoesItsBestWhereTheGoalIsOutOfReach) {
 }
 
 TEST(BatchTuner, FollowsTheLoad) {
-  const Machine machine{.cost_ms = affine};
+  const TunedMachine machine{.cost_ms = affine};
   // From almost no load to three quarters of the capacity, and back.
-  const Result up = Simulation(machine, {{50, 30}, {1200, 30}}, 20).run(nullptr);
-  const Result steady_up = Simulation(machine, {{1200, 60}}, 20).run(nullptr);
+  const TunedResult up = Simulation(machine, {{50, 30}, {1200, 30}}, 20).run(nullptr);
+  const TunedResult steady_up = Simulation(machine, {{1200, 60}}, 20).run(nullptr);
   EXPECT_LE(up.p99_ms, 50);
   EXPECT_NEAR(up.row_ms, steady_up.row_ms, 0.05 * steady_up.row_ms);
-  const Result down = Simulation(machine, {{1200, 30}, {50, 30}}, 20).run(nullptr);
-  const Result steady_down = Simulation(machine, {{50, 60}}, 20).run(nullptr);
+  const TunedResult down = Simulation(machine, {{1200, 30}, {50, 30}}, 20).run(nullptr);
+  const TunedResult steady_down = Simulation(machine, {{50, 60}}, 20).run(nullptr);
   EXPECT_LE(down.p99_ms, 50);
   EXPECT_NEAR(down.row_ms, steady_down.row_ms, 0.08 * steady_down.row_ms);
 }
@@ -235,12 +234,13 @@ TEST(BatchTuner, FollowsTheLoad) {
 TEST(BatchTuner, LeavesTheSettingOfAnOverloadInTwoSeconds) {
   // Twice the capacity, which needs the largest batches, then less than half of it.
   struct Case {
-    CostMs cost_ms;
+    SharedCostMs cost_ms;
     double high, low;
   };
-  for (const Case& c : {Case{affine, 3500, 600}, Case{cliff, 3000, 500}, Case{encoder, 1200, 350}}) {
-    const Machine machine{.cost_ms = c.cost_ms};
-    const Result after = Simulation(machine, {{c.high, 15}, {c.low, 6}}, 4).run(nullptr);
+  for (const Case& c :
+       {Case{affine, 3500, 600}, Case{cliff, 3000, 500}, Case{at_any_load(encoder_ms), 1200, 350}}) {
+    const TunedMachine machine{.cost_ms = c.cost_ms};
+    const TunedResult after = Simulation(machine, {{c.high, 15}, {c.low, 6}}, 4).run(nullptr);
     std::printf("two to six seconds after an overload: p99 %.1f ms, %lld rows\n", after.p99_ms,
                 static_cast<long long>(after.last.max_rows));
     EXPECT_LE(after.p99_ms, 50);
@@ -253,7 +253,7 @@ TEST(BatchTuner, DoesNotSwingWithALoadThatDoes) {
     phases.push_back({500, 3});
     phases.push_back({900, 3});
   }
-  const Result result = Simulation({.cost_ms = affine}, phases, 30).run(nullptr);
+  const TunedResult result = Simulation({.cost_ms = affine}, phases, 30).run(nullptr);
   std::printf("a load that changes every three seconds: p99 %.1f ms, %d changes in 30 s\n", result.p99_ms,
               result.changes);
   EXPECT_LE(result.p99_ms, 50);

@@ -8,7 +8,7 @@ namespace trireme::sched {
 namespace {
 
 /// Prices that differ by less count as equal.
-constexpr double kAlike = 1.03;
+constexpr double kAlikePrices = 1.03;
 /// A size is tried if the price of its neighbour is at most this multiple of the lowest.
 constexpr double kHope = 1.25;
 /// A batch also costs the hand-over to the instance and back, which its time does not include.
@@ -21,7 +21,7 @@ constexpr int64_t kSampleNs = 500'000;
 constexpr int64_t kOutdatedNs = 5'000'000'000, kLongOutdatedNs = 60'000'000'000;
 constexpr double kLookShare = 1.0 / 400;
 /// Clients choose shapes, so the number of remembered ones is bounded.
-constexpr size_t kMostGroups = 128;
+constexpr size_t kMostKeptGroups = 128;
 
 }  // namespace
 
@@ -65,7 +65,7 @@ void RowPrices::observe(uint64_t group, int64_t padded, int64_t ns, int64_t now_
   Cost& cost = groups_[group][size];
   if (cost.is_known() && now_ns - cost.seen_ns < kSampleNs) return;
   cost.add((ns + kHandOverNs) * size / padded, now_ns);
-  if (groups_.size() > kMostGroups) forget_oldest();
+  if (groups_.size() > kMostKeptGroups) forget_oldest();
 }
 
 void RowPrices::forget_oldest() {
@@ -113,7 +113,7 @@ int64_t RowPrices::cheapest(const Sizes& sizes, int64_t rows) const {
   int64_t chosen = rows;
   for (int64_t size = next_below(whole); size > 0; size = next_below(size)) {
     const double price = full_price(sizes, size);
-    if (price > 0 && price <= kAlike * lowest) chosen = size;
+    if (price > 0 && price <= kAlikePrices * lowest) chosen = size;
   }
   return chosen;
 }
@@ -148,7 +148,7 @@ BatchWorth RowPrices::worth(uint64_t group, int64_t rows, int64_t now_ns) const 
   const int64_t size = size_of(worth.rows);
   const double own = full_price(sizes, size) * static_cast<double>(size) / static_cast<double>(worth.rows);
   const bool knows_more = size >= max_rows_ || full_price(sizes, next_above(size)) > 0;
-  worth.gains_by_waiting = !knows_more || own > kAlike * lowest;
+  worth.gains_by_waiting = !knows_more || own > kAlikePrices * lowest;
   return worth;
 }
 

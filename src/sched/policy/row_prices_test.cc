@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/clock.h"
+#include "sched/policy/test_costs.h"
 
 namespace trireme::sched {
 namespace {
@@ -20,7 +21,7 @@ using base::kNsPerSecond;
 /// Milliseconds of a batch padded to `rows` rows.
 using CostMs = std::function<double(int64_t rows)>;
 
-struct Machine {
+struct PricedMachine {
   CostMs cost_ms;
   std::vector<int64_t> buckets{1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
   double noise = 0.05;
@@ -34,21 +35,21 @@ struct Load {
   int clients = 0;
 };
 
-struct Result {
+struct PricedResult {
   double p50_ms = 0, p99_ms = 0, per_second = 0, mean_rows = 0;
   int batches = 0;
 };
 
 /// One queue and one instance, real decisions and prices, batches of the true cost with noise. The first
 /// seconds do not count.
-Result simulate(const Machine& machine, const Load& load, int64_t seconds = 125) {
+PricedResult simulate(const PricedMachine& machine, const Load& load, int64_t seconds = 125) {
   RowPrices prices(machine.buckets, 32);
   base::FakeClock clock;
   std::mt19937_64 random{3}, arrivals{17};
   std::normal_distribution<double> noise{1, machine.noise};
   std::vector<Waiting> queue;
   std::vector<int64_t> latencies;
-  Result result;
+  PricedResult result;
   int64_t free_ns = 0, rows_run = 0;
   const int64_t end_ns = seconds * kNsPerSecond, counted_ns = 5 * kNsPerSecond;
   const auto gap_ns = [&] {
@@ -95,23 +96,17 @@ Result simulate(const Machine& machine, const Load& load, int64_t seconds = 125)
   return result;
 }
 
-/// MiniLM with 32 tokens on two cores: 3.9 ms for one row, 56 ms for 32.
-double encoder(int64_t rows) { return 2.2 + 1.68 * static_cast<double>(rows); }
-/// Batches do not reduce the cost.
-double linear(int64_t rows) { return 1.5 * static_cast<double>(rows); }
 /// Gathering costs more than the model: the input of a single request is used in place.
 double gathering(int64_t rows) { return rows == 1 ? 0.05 : 0.5 * static_cast<double>(rows); }
-/// A device that is not fully used below 16 rows.
-double flat(int64_t rows) { return rows <= 16 ? 8 : 0.5 * static_cast<double>(rows); }
 
 TEST(RowPrices, AtFourFifthsOfTheCapacityLatencyIsThatOfSmallBatches) {
   const std::vector<int64_t> coarse{1, 2, 4, 8, 16, 32};
-  const Machine before{.cost_ms = encoder, .buckets = coarse, .uses_prices = false};
-  const Machine after{.cost_ms = encoder};
-  const Result full_before = simulate(before, {.clients = 64}), full = simulate(after, {.clients = 64});
+  const PricedMachine before{.cost_ms = encoder_ms, .buckets = coarse, .uses_prices = false};
+  const PricedMachine after{.cost_ms = encoder_ms};
+  const PricedResult full_before = simulate(before, {.clients = 64}), full = simulate(after, {.clients = 64});
   const double rate = 0.8 * full_before.per_second;
-  const Result was = simulate(before, {.rate = rate}), is = simulate(after, {.rate = rate});
-  const Result coarse_is = simulate({.cost_ms = encoder, .buckets = coarse}, {.rate = rate});
+  const PricedResult was = simulate(before, {.rate = rate}), is = simulate(after, {.rate = rate});
+  const PricedResult coarse_is = simulate({.cost_ms = encoder_ms, .buckets = coarse}, {.rate = rate});
   std::printf(
       "saturated %.0f/s, was %.0f/s; at %.0f/s p99 %.1f ms, %.1f rows; was %.1f ms, %.1f rows; with powers "
       "of two %.1f ms\n",
@@ -127,9 +122,9 @@ TEST(RowPrices, AtFourFifthsOfTheCapacityLatencyIsThatOfSmallBatches) {
 TEST(RowPrices, ASlowPhaseIsForgotten) {
   for (const int clients : {4, 16, 64}) {
     for (const double from_s : {0.0, 0.02, 0.1, 20.0}) {
-      const Machine slow{.cost_ms = encoder, .slow_from_s = from_s, .slow_to_s = from_s + 0.4};
-      const Result is = simulate(slow, {.clients = clients}),
-                   never = simulate({.cost_ms = encoder}, {.clients = clients});
+      const PricedMachine slow{.cost_ms = encoder_ms, .slow_from_s = from_s, .slow_to_s = from_s + 0.4};
+      const PricedResult is = simulate(slow, {.clients = clients}),
+                         never = simulate({.cost_ms = encoder_ms}, {.clients = clients});
       std::printf("%d clients, slow from %.2f s: %.0f/s, %.1f rows; never slow: %.0f/s, %.1f rows\n", clients,
                   from_s, is.per_second, is.mean_rows, never.per_second, never.mean_rows);
       EXPECT_GE(is.per_second, 0.97 * never.per_second);
@@ -138,15 +133,15 @@ TEST(RowPrices, ASlowPhaseIsForgotten) {
 }
 
 TEST(RowPrices, WhereBatchesGainNothingRequestsRunAlone) {
-  const Result is = simulate({.cost_ms = linear}, {.clients = 32});
+  const PricedResult is = simulate({.cost_ms = linear_ms}, {.clients = 32});
   std::printf("no gain: %.2f rows a batch\n", is.mean_rows);
   EXPECT_LT(is.mean_rows, 8);
-  const Result images = simulate({.cost_ms = gathering}, {.clients = 32}, 6);
+  const PricedResult images = simulate({.cost_ms = gathering}, {.clients = 32}, 6);
   EXPECT_LT(images.mean_rows, 1.01);
 }
 
 TEST(RowPrices, WhereBatchesGainMuchTheyStayLarge) {
-  const Result device = simulate({.cost_ms = flat}, {.clients = 32}, 20);
+  const PricedResult device = simulate({.cost_ms = flat_ms}, {.clients = 32}, 20);
   EXPECT_GT(device.mean_rows, 15);
   EXPECT_GE(device.per_second, 0.97 * 16 / 8e-3);
 }

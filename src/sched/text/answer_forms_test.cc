@@ -19,39 +19,37 @@ using namespace engine;
 constexpr int64_t kEnd = 60;  // of 61 tokens
 constexpr std::string_view kLetters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy";
 
-model::Model tiny() { return tests::tiny_llama(); }
-
 std::shared_ptr<AnswerGrammar> grammar(const char* regex) {
   static const auto tokenizer = data::character_tokenizer(kLetters);
   static const auto tokens = std::make_shared<const data::TokenTrie>(*tokenizer, std::vector<int64_t>{kEnd});
   return std::make_shared<AnswerGrammar>(data::grammar_of_regex(regex), tokens);
 }
 
-std::string text_of(const std::vector<int64_t>& tokens) {
+std::string letters_of(const std::vector<int64_t>& tokens) {
   std::string text;
   for (int64_t id : tokens) text += kLetters.at(static_cast<size_t>(id));
   return text;
 }
 
-struct Answer {
+struct FormAnswer {
   std::vector<int64_t> tokens;
   std::vector<double> logs;
   FinishReason finish = FinishReason::none;
   std::shared_ptr<const base::Error> error;
-  bool operator==(const Answer& other) const { return tokens == other.tokens && finish == other.finish; }
+  bool operator==(const FormAnswer& other) const { return tokens == other.tokens && finish == other.finish; }
 };
-using Answers = std::map<int64_t, Answer>;
+using FormAnswers = std::map<int64_t, FormAnswer>;
 
-void PrintTo(const Answer& a, std::ostream* out) {
+void PrintTo(const FormAnswer& a, std::ostream* out) {
   *out << to_string(a.finish) << ":";
   for (int64_t id : a.tokens) *out << " " << id;
 }
 
-Answers run_all(TokenScheduler& scheduler) {
-  Answers answers;
+FormAnswers run_forms(TokenScheduler& scheduler) {
+  FormAnswers answers;
   while (!scheduler.is_idle()) {
     for (const GenerateEvent& e : scheduler.step()) {
-      Answer& a = answers[e.request];
+      FormAnswer& a = answers[e.request];
       if (e.token >= 0) {
         a.tokens.push_back(e.token);
         a.logs.push_back(e.log_probability);
@@ -66,7 +64,7 @@ Answers run_all(TokenScheduler& scheduler) {
 constexpr const char* kRegexes[] = {"[a-c]{3,20}x", "(AB|CD)*[0-9]{4}", "[A-Za-x0-9]{12,}"};
 
 /// Request i of twelve: every other one has a grammar, some have penalties, biases, a least length.
-GenerateRequest request(int64_t i, const std::vector<std::shared_ptr<AnswerGrammar>>& grammars) {
+GenerateRequest formed_request(int64_t i, const std::vector<std::shared_ptr<AnswerGrammar>>& grammars) {
   GenerateRequest r;
   for (int64_t t = 0; t <= (i * 7) % 40; ++t) r.prompt.push_back((i * 13 + t * 5) % 61);
   r.max_tokens = 10 + (i * 5) % 20;
@@ -87,21 +85,21 @@ std::vector<std::shared_ptr<AnswerGrammar>> grammars() {
   return list;
 }
 
-constexpr int64_t kRequests = 12;
+constexpr int64_t kFormRequests = 12;
 
 TEST(AnswerForms, AreKeptAndChangeNobodyElsesTokens) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
-  Answers alone;
-  for (int64_t i = 0; i < kRequests; ++i) {
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
+  FormAnswers alone;
+  for (int64_t i = 0; i < kFormRequests; ++i) {
     DecodeSession session(prepared, {.threads = 1});
     TokenScheduler scheduler(session);
-    GenerateRequest r = request(i, grammars());
+    GenerateRequest r = formed_request(i, grammars());
     if (i % 2 == 0) r.likeliest = 0;  // what is listed beside changes no draw either
     scheduler.add(r);
-    alone[i] = run_all(scheduler)[0];
+    alone[i] = run_forms(scheduler)[0];
     EXPECT_EQ(scheduler.mask_cost().masks > 0, r.filter != nullptr || r.least_tokens > 0);
   }
-  const std::string text = text_of(alone[1].tokens);
+  const std::string text = letters_of(alone[1].tokens);
   EXPECT_EQ(text.find_first_not_of("abcx"), std::string::npos) << text;
   for (const DecodeOptions& o : {DecodeOptions{.threads = 3}, DecodeOptions{.threads = 2, .max_sequences = 3},
                                  DecodeOptions{.threads = 1, .max_tokens = 13},
@@ -109,8 +107,8 @@ TEST(AnswerForms, AreKeptAndChangeNobodyElsesTokens) {
     DecodeSession session(prepared, o);
     TokenScheduler scheduler(session);
     const auto shared = grammars();
-    for (int64_t i = 0; i < kRequests; ++i) scheduler.add(request(i, shared));
-    const Answers got = run_all(scheduler);
+    for (int64_t i = 0; i < kFormRequests; ++i) scheduler.add(formed_request(i, shared));
+    const FormAnswers got = run_forms(scheduler);
     EXPECT_EQ(got, alone);
     if (o.cache_bytes > 0) {
       EXPECT_GT(scheduler.put_back(), 0) << "answers under way go on where they were";
@@ -120,9 +118,9 @@ TEST(AnswerForms, AreKeptAndChangeNobodyElsesTokens) {
 }
 
 /// Guesses the tokens of known answers, and something else now and then.
-class Prophet final : public Drafter {
+class FormProphet final : public Drafter {
  public:
-  Prophet(double right, const Answers& answers) : right_(right), answers_(answers) {}
+  FormProphet(double right, const FormAnswers& answers) : right_(right), answers_(answers) {}
   void draft(std::span<const DraftWish> wishes) override {
     for (const DraftWish& wish : wishes) {
       const std::vector<int64_t>& answer = answers_.at(wish.text).tokens;
@@ -139,34 +137,35 @@ class Prophet final : public Drafter {
 
  private:
   double right_;
-  const Answers& answers_;
+  const FormAnswers& answers_;
   base::Rng rng_{5, 0};
 };
 
 /// Each draw behind a guess has the mask that it would have had alone: tokens, ends and chances are those
 /// without guesses, whatever was guessed.
 TEST(AnswerForms, AreTheSameWithGuessedTokens) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
-  Answers alone;
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
+  FormAnswers alone;
   {
     DecodeSession session(prepared, {.threads = 1});
     TokenScheduler scheduler(session);
     const auto own = grammars();
-    for (int64_t i = 0; i < kRequests; ++i) scheduler.add(request(i, own));
-    alone = run_all(scheduler);
+    for (int64_t i = 0; i < kFormRequests; ++i) scheduler.add(formed_request(i, own));
+    alone = run_forms(scheduler);
   }
   int64_t accepted = 0;
   for (const double right : {1.0, 0.8, 0.0}) {
     for (const DecodeOptions& o : {DecodeOptions{.threads = 1}, DecodeOptions{.threads = 2, .max_tokens = 20},
                                    DecodeOptions{.threads = 1, .cache_bytes = 6 * 2 * 2 * 2 * 16 * 8 * 4}}) {
-      Prophet drafter(right, alone);
+      FormProphet drafter(right, alone);
       DecodeSession session(prepared, o);
       TokenScheduler scheduler(session, {.drafter = &drafter, .draft_tokens = 5});
       const auto shared = grammars();
-      for (int64_t i = 0; i < kRequests; ++i) scheduler.add(request(i, shared));
-      const Answers got = run_all(scheduler);
+      for (int64_t i = 0; i < kFormRequests; ++i) scheduler.add(formed_request(i, shared));
+      const FormAnswers got = run_forms(scheduler);
       EXPECT_EQ(got, alone) << right;
-      for (int64_t i = 0; i < kRequests; ++i) EXPECT_EQ(got.at(i).logs, alone.at(i).logs) << "request " << i;
+      for (int64_t i = 0; i < kFormRequests; ++i)
+        EXPECT_EQ(got.at(i).logs, alone.at(i).logs) << "request " << i;
       EXPECT_EQ(session.free_pages(), session.pool().pages());
       accepted += scheduler.draft_counts().accepted;
     }
@@ -177,14 +176,14 @@ TEST(AnswerForms, AreTheSameWithGuessedTokens) {
 /// A text with a form alone: right guesses bring several tokens a step, and what the form does not let come
 /// takes no row.
 TEST(AnswerForms, TakeSeveralTokensAStep) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
   const auto run = [&](Drafter* drafter, int64_t& steps, DraftCounts& counts) {
     DecodeSession session(prepared, {.threads = 1});
     TokenScheduler scheduler(session, {.drafter = drafter, .draft_tokens = 4});
     GenerateRequest r{.prompt = {3, 6, 7}, .max_tokens = 80, .stop = {kEnd}};
     r.filter = AnswerGrammar::filter(grammar("([a-c][0-9]){25,30}x"));
     scheduler.add(r);
-    Answers answers;
+    FormAnswers answers;
     for (steps = 0; !scheduler.is_idle(); ++steps) {
       for (const GenerateEvent& e : scheduler.step()) {
         if (e.token >= 0) answers[0].tokens.push_back(e.token);
@@ -196,14 +195,14 @@ TEST(AnswerForms, TakeSeveralTokensAStep) {
   };
   int64_t plain = 0, guessed = 0, refused = 0;
   DraftCounts counts;
-  const Answers want = run(nullptr, plain, counts);
-  Prophet prophet(1.0, want);
+  const FormAnswers want = run(nullptr, plain, counts);
+  FormProphet prophet(1.0, want);
   EXPECT_EQ(run(&prophet, guessed, counts), want);
   EXPECT_LT(guessed, plain / 3);
   EXPECT_EQ(counts.accepted, counts.tokens);
-  Answers strange = want;
+  FormAnswers strange = want;
   for (int64_t& token : strange[0].tokens) token = 40;  // a letter that the form does not have
-  Prophet fool(1.0, strange);
+  FormProphet fool(1.0, strange);
   EXPECT_EQ(run(&fool, refused, counts), want);
   EXPECT_EQ(refused, plain);
   EXPECT_EQ(counts.tokens, 0);
@@ -212,46 +211,46 @@ TEST(AnswerForms, TakeSeveralTokensAStep) {
 /// Nothing but answers with grammars, and pages for few: what was accepted before a text was put back is not
 /// accepted again, nor is what it lost.
 TEST(AnswerForms, GoOnWhereTheyWereOnceTheyArePutBack) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
   const auto formed = [](int64_t i) {
     GenerateRequest r{.prompt = {i, 2 * i, 7}, .max_tokens = 80, .stop = {kEnd}};
     r.filter = AnswerGrammar::filter(grammar("([a-c][0-9]){25,30}x"));
     r.sampling.seed = i;
     return r;
   };
-  Answers alone;
+  FormAnswers alone;
   for (int64_t i = 0; i < 6; ++i) {
     DecodeSession session(prepared, {.threads = 1});
     TokenScheduler scheduler(session);
     scheduler.add(formed(i));
-    alone[i] = run_all(scheduler)[0];
+    alone[i] = run_forms(scheduler)[0];
     EXPECT_EQ(alone[i].finish, FinishReason::stop);
-    EXPECT_EQ(text_of(alone[i].tokens).back(), 'x');
+    EXPECT_EQ(letters_of(alone[i].tokens).back(), 'x');
   }
   DecodeSession session(prepared, {.threads = 1, .cache_bytes = 6 * 2 * 2 * 2 * 16 * 8 * 4});
   TokenScheduler scheduler(session);
   for (int64_t i = 0; i < 6; ++i) scheduler.add(formed(i));
-  EXPECT_EQ(run_all(scheduler), alone);
+  EXPECT_EQ(run_forms(scheduler), alone);
   EXPECT_GT(scheduler.put_back(), 0);
 }
 
 TEST(AnswerForms, AreTheSameOnDevicesAndRanks) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   const auto run = [&](DecodeOptions o, int tp) {
     o.strategy.tp = tp;
     DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
     TokenScheduler scheduler(session);
     const auto shared = grammars();
-    for (int64_t i = 0; i < kRequests; ++i) {
-      GenerateRequest r = request(i, shared);
+    for (int64_t i = 0; i < kFormRequests; ++i) {
+      GenerateRequest r = formed_request(i, shared);
       r.sampling.temperature = 0;  // a device sums in another order for another number of rows
       scheduler.add(r);
     }
-    const Answers answers = run_all(scheduler);
+    const FormAnswers answers = run_forms(scheduler);
     EXPECT_EQ(session.host_operators(), "");
     return answers;
   };
-  const Answers want = run({.threads = 2}, 1);
+  const FormAnswers want = run({.threads = 2}, 1);
   EXPECT_EQ(run({.threads = 4}, 2), want);
   if (tests::cuda_device() != "emulated") return;
   for (const bool ahead : {false, true})
@@ -260,7 +259,7 @@ TEST(AnswerForms, AreTheSameOnDevicesAndRanks) {
 
 /// The logits of one step with what comes behind them, against formulas.
 TEST(AnswerForms, BiasesAndListsFollowTheirFormulas) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
   DecodeSession session(prepared, {.threads = 1});
   const std::vector<int64_t> prompt{1, 2, 3};
   const SequenceId id = session.open();
@@ -300,7 +299,7 @@ TEST(AnswerForms, BiasesAndListsFollowTheirFormulas) {
 /// Prompts beside others, in chunks of any size and on few rows: each token's chances are those that the
 /// logits behind the tokens before it give, and answers are what they are without.
 TEST(AnswerForms, PromptsAreScoredTokenByToken) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
   std::vector<int64_t> prompt;
   for (int64_t t = 0; t < 37; ++t) prompt.push_back((t * 11 + 3) % 61);
   std::vector<std::vector<double>> logs;  // [prompt, vocabulary]
@@ -323,7 +322,7 @@ TEST(AnswerForms, PromptsAreScoredTokenByToken) {
     TokenScheduler scheduler(session);
     GenerateRequest r{.prompt = prompt, .max_tokens = 12, .sampling = {.temperature = 0}};
     scheduler.add(r);
-    const std::vector<int64_t> answer = run_all(scheduler)[0].tokens;  // the prompt is known from now on
+    const std::vector<int64_t> answer = run_forms(scheduler)[0].tokens;  // the prompt is known from now on
     r.scores_prompt = true;
     r.likeliest = 2;
     const int64_t first = scheduler.add(r);
@@ -357,7 +356,7 @@ TEST(AnswerForms, PromptsAreScoredTokenByToken) {
 }
 
 TEST(AnswerForms, ListsHoldOnlyWhatMayCome) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
   DecodeSession session(prepared, {.threads = 1});
   TokenScheduler scheduler(session);
   GenerateRequest r{.prompt = {1, 2}, .max_tokens = 4, .stop = {kEnd}, .sampling = {.temperature = 0}};
@@ -377,7 +376,7 @@ TEST(AnswerForms, ListsHoldOnlyWhatMayCome) {
 }
 
 TEST(AnswerForms, NoEndComesBeforeTheLeastLength) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
   DecodeSession session(prepared, {.threads = 1});
   const auto run = [&](int64_t least, const char* regex) {
     TokenScheduler scheduler(session);
@@ -386,7 +385,7 @@ TEST(AnswerForms, NoEndComesBeforeTheLeastLength) {
     r.least_tokens = least;
     if (regex != nullptr) r.filter = AnswerGrammar::filter(grammar(regex));
     scheduler.add(r);
-    return run_all(scheduler)[0];
+    return run_forms(scheduler)[0];
   };
   EXPECT_EQ(run(0, nullptr).tokens.size(), 0u);
   EXPECT_EQ(run(7, nullptr).tokens.size(), 7u);
@@ -398,18 +397,18 @@ TEST(AnswerForms, NoEndComesBeforeTheLeastLength) {
 
 /// What cannot go on ends alone, with what is wrong.
 TEST(AnswerForms, WhatCannotGoOnEndsAlone) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
   DecodeSession session(prepared, {.threads = 1});
   TokenScheduler scheduler(session);
   GenerateRequest plain{.prompt = {4, 5}, .max_tokens = 9, .sampling = {.temperature = 0}};
   scheduler.add(plain);
-  const Answer want = run_all(scheduler)[0];
+  const FormAnswer want = run_forms(scheduler)[0];
   GenerateRequest stuck = plain;
   stuck.filter = AnswerGrammar::filter(grammar("ab#c"));  // no token has the third letter
   const int64_t lost = scheduler.add(stuck), stays = scheduler.add(plain);
-  const Answers got = run_all(scheduler);
+  const FormAnswers got = run_forms(scheduler);
   EXPECT_EQ(got.at(stays), want);
-  EXPECT_EQ(text_of(got.at(lost).tokens), "ab");
+  EXPECT_EQ(letters_of(got.at(lost).tokens), "ab");
   EXPECT_EQ(got.at(lost).finish, FinishReason::failed);
   ASSERT_NE(got.at(lost).error, nullptr);
   EXPECT_EQ(got.at(lost).error->code(), base::ErrorCode::invalid_argument);

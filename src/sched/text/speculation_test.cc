@@ -7,7 +7,7 @@
 #include "base/rng.h"
 #include "engine/decode/draft_model.h"
 #include "engine/decode/prompt_lookup.h"
-#include "sched/text/token_scheduler.h"
+#include "sched/text/test_answers.h"
 #include "tests/test_device.h"
 #include "tests/tiny_llama.h"
 
@@ -17,7 +17,6 @@ namespace {
 using namespace engine;
 
 constexpr int64_t kVocabulary = 61;
-constexpr int64_t kPageBytes = 2 * 2 * 2 * 16 * 8 * 4;  // of 16 tokens: layers, keys and values, heads, ...
 
 std::shared_ptr<const DecodeModel> prepare(int64_t layers, uint64_t seed, const DecodeOptions& options = {},
                                            int64_t vocabulary = kVocabulary) {
@@ -27,28 +26,14 @@ std::shared_ptr<const DecodeModel> prepare(int64_t layers, uint64_t seed, const 
   return std::make_shared<const DecodeModel>(tests::tiny_llama(c, seed).graph, options);
 }
 
-std::shared_ptr<const DecodeModel> tiny() {
+std::shared_ptr<const DecodeModel> two_layers() {
   static const auto model = prepare(2, 9);
   return model;
 }
 
-struct Answer {
-  std::vector<int64_t> tokens;
-  std::vector<double> logs;
-  std::vector<int64_t> likeliest;
-  FinishReason finish = FinishReason::none;
-  bool operator==(const Answer&) const = default;
-};
-using Answers = std::map<int64_t, Answer>;
-
-void PrintTo(const Answer& a, std::ostream* out) {
-  *out << to_string(a.finish) << ":";
-  for (int64_t id : a.tokens) *out << " " << id;
-}
-
-void take(const std::vector<GenerateEvent>& events, Answers& answers) {
+void take(const std::vector<GenerateEvent>& events, TextAnswers& answers) {
   for (const GenerateEvent& e : events) {
-    Answer& a = answers[e.request];
+    TextAnswer& a = answers[e.request];
     EXPECT_EQ(a.finish, FinishReason::none) << "request " << e.request << " goes on behind its end";
     if (e.token >= 0) {
       a.tokens.push_back(e.token);
@@ -59,8 +44,8 @@ void take(const std::vector<GenerateEvent>& events, Answers& answers) {
   }
 }
 
-Answers run_all(TokenScheduler& scheduler) {
-  Answers answers;
+TextAnswers run_checked(TokenScheduler& scheduler) {
+  TextAnswers answers;
   while (!scheduler.is_idle()) take(scheduler.step(), answers);
   return answers;
 }
@@ -68,7 +53,7 @@ Answers run_all(TokenScheduler& scheduler) {
 constexpr int64_t kPenalized = 1000;  // from this number on all requests have penalties
 
 /// Draws, penalties, biases, chances, least lengths, stops and prompts that repeat themselves, by number.
-GenerateRequest request(int64_t i) {
+GenerateRequest guessed_request(int64_t i) {
   base::Rng rng(77, static_cast<uint64_t>(i));
   const auto below = [&](uint64_t n) { return static_cast<int64_t>(rng.below(n)); };
   GenerateRequest r;
@@ -93,14 +78,14 @@ GenerateRequest request(int64_t i) {
 }
 
 /// What a request gives alone and without guesses.
-const Answer& alone(int64_t i) {
-  static Answers known;
+const TextAnswer& answer_alone(int64_t i) {
+  static TextAnswers known;
   const auto [at, is_new] = known.try_emplace(i);
   if (is_new) {
-    DecodeSession session(tiny(), {.threads = 1});
+    DecodeSession session(two_layers(), {.threads = 1});
     TokenScheduler scheduler(session);
-    scheduler.add(request(i));
-    at->second = run_all(scheduler)[0];
+    scheduler.add(guessed_request(i));
+    at->second = run_checked(scheduler)[0];
   }
   return at->second;
 }
@@ -112,7 +97,7 @@ class Prophet final : public Drafter {
       : right_(right), request_of_(std::move(request_of)) {}
   void draft(std::span<const DraftWish> wishes) override {
     for (const DraftWish& wish : wishes) {
-      const std::vector<int64_t>& answer = alone(request_of_(wish.text)).tokens;
+      const std::vector<int64_t>& answer = answer_alone(request_of_(wish.text)).tokens;
       for (int64_t i = 0; i < wish.most; ++i) {
         const auto at = static_cast<size_t>(wish.position + i);
         const bool errs = at >= answer.size() || rng_.uniform() >= right_;
@@ -138,24 +123,24 @@ std::unique_ptr<DraftModel> small_model(const DecodeOptions& options, uint64_t s
                                       kVocabulary);
 }
 
-const std::vector<DecodeOptions>& sessions() {
+const std::vector<DecodeOptions>& session_forms() {
   static const std::vector<DecodeOptions> list{
       {.threads = 3},
       {.threads = 1, .share_prefixes = false, .max_sequences = 5},
       {.threads = 2, .max_sequences = 16, .max_tokens = 13},
-      {.threads = 2, .cache_bytes = 9 * kPageBytes, .max_tokens = 33},
+      {.threads = 2, .cache_bytes = 9 * kTinyPageBytes, .max_tokens = 33},
   };
   return list;
 }
 
-constexpr int64_t kRequests = 40;
+constexpr int64_t kGuessedRequests = 40;
 
 TEST(Speculation, AnswersAreThoseWithoutGuesses) {
   const auto number = [](int64_t text) { return text; };
   int64_t accepted = 0, rejected = 0, put_back = 0;
-  for (const DecodeOptions& o : sessions()) {
+  for (const DecodeOptions& o : session_forms()) {
     DecodeOptions short_of_pages = o;
-    short_of_pages.cache_bytes = 12 * kPageBytes / 2;  // one layer
+    short_of_pages.cache_bytes = 12 * kTinyPageBytes / 2;  // one layer
     std::unique_ptr<Drafter> drafters[] = {std::make_unique<Prophet>(1.0, number),
                                            std::make_unique<Prophet>(0.7, number),
                                            std::make_unique<Prophet>(0.0, number),
@@ -163,12 +148,13 @@ TEST(Speculation, AnswersAreThoseWithoutGuesses) {
                                            small_model({.threads = 1}),
                                            small_model(short_of_pages)};
     for (const auto& drafter : drafters) {
-      DecodeSession session(tiny(), o);
+      DecodeSession session(two_layers(), o);
       TokenScheduler scheduler(session, {.drafter = drafter.get(), .draft_tokens = 5});
-      for (int64_t i = 0; i < kRequests; ++i) scheduler.add(request(i));
-      const Answers answers = run_all(scheduler);
-      for (int64_t i = 0; i < kRequests; ++i)
-        EXPECT_EQ(answers.at(i), alone(i)) << "request " << i << " guessed by " << typeid(*drafter).name();
+      for (int64_t i = 0; i < kGuessedRequests; ++i) scheduler.add(guessed_request(i));
+      const TextAnswers answers = run_checked(scheduler);
+      for (int64_t i = 0; i < kGuessedRequests; ++i)
+        EXPECT_EQ(answers.at(i), answer_alone(i))
+            << "request " << i << " guessed by " << typeid(*drafter).name();
       EXPECT_EQ(session.free_pages(), session.pool().pages());
       const DraftCounts& counts = scheduler.draft_counts();
       EXPECT_GT(counts.tokens, 0);
@@ -187,13 +173,13 @@ TEST(Speculation, AnswersAreThoseWithoutGuesses) {
 
 TEST(Speculation, ManyTokensComeInOneStep) {
   Prophet drafter(1.0, [](int64_t) { return 2; });
-  const Answer& want = alone(2);
+  const TextAnswer& want = answer_alone(2);
   ASSERT_GT(want.tokens.size(), 12u);
-  DecodeSession session(tiny(), {.threads = 1});
+  DecodeSession session(two_layers(), {.threads = 1});
   TokenScheduler scheduler(session, {.drafter = &drafter, .draft_tokens = 4});
-  scheduler.add(request(2));
+  scheduler.add(guessed_request(2));
   size_t steps = 0;
-  Answers answers;
+  TextAnswers answers;
   for (; !scheduler.is_idle(); ++steps) take(scheduler.step(), answers);
   EXPECT_EQ(answers[0], want);
   EXPECT_LT(steps, 3 + want.tokens.size() / 3);
@@ -212,20 +198,20 @@ TEST(Speculation, ARandomCompanyChangesNothing) {
     PromptLookup lookup(1 + static_cast<int64_t>(rng.below(3)));
     Drafter& drafter = seed % 3 == 0 ? static_cast<Drafter&>(lookup) : prophet;
     const DecodeOptions o{.threads = 1 + static_cast<int>(rng.below(2)),
-                          .cache_bytes = (7 + static_cast<int64_t>(rng.below(20))) * kPageBytes,
+                          .cache_bytes = (7 + static_cast<int64_t>(rng.below(20))) * kTinyPageBytes,
                           .share_prefixes = rng.below(2) == 0,
                           .max_sequences = 2 + static_cast<int64_t>(rng.below(20)),
                           .max_tokens = 5 + static_cast<int64_t>(rng.below(60))};
-    DecodeSession session(tiny(), o);
+    DecodeSession session(two_layers(), o);
     TokenScheduler scheduler(session,
                              {.drafter = &drafter, .draft_tokens = 1 + static_cast<int64_t>(rng.below(9))});
-    Answers answers;
+    TextAnswers answers;
     std::map<int64_t, bool> cancelled;
     while (numbers.size() < 100 || !scheduler.is_idle()) {
       while (numbers.size() < 100 && rng.below(2) == 0) {
         numbers.push_back(static_cast<int64_t>(rng.below(60)));
         const uint32_t priority = rng.below(5) == 0 ? kBackground : static_cast<uint32_t>(rng.below(2));
-        scheduler.add(request(numbers.back()),
+        scheduler.add(guessed_request(numbers.back()),
                       {.priority = priority, .tenant = static_cast<uint32_t>(rng.below(3))});
         if (rng.below(8) == 0) {
           const auto gone = static_cast<int64_t>(rng.below(numbers.size()));
@@ -236,8 +222,8 @@ TEST(Speculation, ARandomCompanyChangesNothing) {
       take(scheduler.step(), answers);
     }
     for (size_t i = 0; i < numbers.size(); ++i) {
-      const Answer& got = answers.at(static_cast<int64_t>(i));
-      const Answer& want = alone(numbers[i]);
+      const TextAnswer& got = answers.at(static_cast<int64_t>(i));
+      const TextAnswer& want = answer_alone(numbers[i]);
       if (!cancelled[static_cast<int64_t>(i)]) {
         ASSERT_EQ(got, want) << "seed " << seed << ", request " << numbers[i];
         continue;
@@ -255,8 +241,8 @@ TEST(Speculation, RanksAndDevicesAnswerAlike) {
     DecodeSession session(prepare(2, 9, o), o);
     PromptLookup lookup(1);
     TokenScheduler scheduler(session, {.drafter = speculates ? &lookup : nullptr});
-    for (const int64_t i : {0, 2, 6, 14, 26, 32}) scheduler.add(request(i));
-    Answers answers = run_all(scheduler);
+    for (const int64_t i : {0, 2, 6, 14, 26, 32}) scheduler.add(guessed_request(i));
+    TextAnswers answers = run_checked(scheduler);
     EXPECT_EQ(scheduler.draft_counts().accepted > 0, speculates) << o.device << o.run_ahead;
     EXPECT_EQ(session.free_pages(), session.pool().pages());
     std::map<int64_t, std::vector<int64_t>> tokens;
@@ -282,16 +268,16 @@ TEST(Speculation, PenaltiesCountTheGuessesBeforeThem) {
     for (const double right : {0.5, 0.9}) {
       for (const DecodeOptions& o :
            {DecodeOptions{.threads = 1, .counts_ahead = counts_ahead}, DecodeOptions{.threads = 2,
-                                                                       .cache_bytes = 8 * kPageBytes,
+                                                                       .cache_bytes = 8 * kTinyPageBytes,
                                                                        .counts_ahead = counts_ahead,
                                                                        .max_sequences = 9}}) {
         Prophet prophet(right, penalized);
-        DecodeSession session(tiny(), o);
+        DecodeSession session(two_layers(), o);
         TokenScheduler scheduler(session, {.drafter = &prophet, .draft_tokens = 5});
-        for (int64_t i = 0; i < kCount; ++i) scheduler.add(request(penalized(i)));
-        const Answers answers = run_all(scheduler);
+        for (int64_t i = 0; i < kCount; ++i) scheduler.add(guessed_request(penalized(i)));
+        const TextAnswers answers = run_checked(scheduler);
         for (int64_t i = 0; i < kCount; ++i)
-          EXPECT_EQ(answers.at(i), alone(penalized(i))) << right << " " << i;
+          EXPECT_EQ(answers.at(i), answer_alone(penalized(i))) << right << " " << i;
         if (counts_ahead) {
           EXPECT_GT(scheduler.draft_counts().accepted, 40);
           EXPECT_GT(scheduler.draft_counts().tokens, scheduler.draft_counts().accepted + 5);
@@ -310,8 +296,8 @@ TEST(Speculation, PenaltiesCountAlikeOnRanksAndDevices) {
     DecodeSession session(prepare(2, 9, o), o);
     Prophet prophet(0.8, [](int64_t number) { return kPenalized + number; });
     TokenScheduler scheduler(session, {.drafter = speculates ? &prophet : nullptr});
-    for (int64_t i = 0; i < 6; ++i) scheduler.add(request(kPenalized + i));
-    Answers answers = run_all(scheduler);
+    for (int64_t i = 0; i < 6; ++i) scheduler.add(guessed_request(kPenalized + i));
+    TextAnswers answers = run_checked(scheduler);
     EXPECT_EQ(scheduler.draft_counts().accepted > 0, speculates) << o.device << o.run_ahead;
     std::map<int64_t, std::vector<int64_t>> tokens;
     for (auto& [number, answer] : answers) tokens[number] = std::move(answer.tokens);
@@ -336,7 +322,7 @@ TEST(Speculation, WrongGuessesAreCharged) {
    public:
     void draft(std::span<const DraftWish> wishes) override {
       for (const DraftWish& wish : wishes) {
-        const std::vector<int64_t>& right = alone(2).tokens;
+        const std::vector<int64_t>& right = answer_alone(2).tokens;
         for (int64_t i = 0; wish.text == 0 && i < wish.most; ++i)
           wish.drafts->push_back((right.at(static_cast<size_t>(wish.position)) + 1) % kVocabulary);
       }
@@ -347,10 +333,10 @@ TEST(Speculation, WrongGuessesAreCharged) {
   };
   for (const bool guesses : {false, true}) {
     ForTheFirst drafter;
-    DecodeSession session(tiny(), {.threads = 1, .share_prefixes = false});
+    DecodeSession session(two_layers(), {.threads = 1, .share_prefixes = false});
     TokenScheduler scheduler(session, {.drafter = guesses ? &drafter : nullptr});
-    for (const uint32_t tenant : {1u, 2u}) scheduler.add(request(2), {.tenant = tenant});
-    run_all(scheduler);
+    for (const uint32_t tenant : {1u, 2u}) scheduler.add(guessed_request(2), {.tenant = tenant});
+    run_checked(scheduler);
     EXPECT_EQ(scheduler.draft_counts().tokens > 20, guesses);
     EXPECT_EQ(scheduler.draft_counts().accepted, 0);
     for (const uint32_t tenant : {2u, 1u, 2u}) scheduler.add({.prompt = {1}}, {.tenant = tenant});
@@ -364,14 +350,14 @@ TEST(Speculation, WrongGuessesAreCharged) {
 TEST(DraftModel, FollowsTheTextsItGuessesFor) {
   // The very model that checks: every guess is right, greedy or drawn, as long as the draft has its pages.
   const DecodeOptions options{.threads = 1};
-  DraftModel same(std::make_unique<DecodeSession>(tiny(), options), kVocabulary);
-  DecodeSession session(tiny(), options);
+  DraftModel same(std::make_unique<DecodeSession>(two_layers(), options), kVocabulary);
+  DecodeSession session(two_layers(), options);
   TokenScheduler scheduler(session, {.drafter = &same, .draft_tokens = 4});
-  for (const int64_t i : {1, 2, 6}) scheduler.add(request(i));
-  const Answers answers = run_all(scheduler);
-  EXPECT_EQ(answers.at(0), alone(1));
-  EXPECT_EQ(answers.at(1), alone(2));
-  EXPECT_EQ(answers.at(2), alone(6));
+  for (const int64_t i : {1, 2, 6}) scheduler.add(guessed_request(i));
+  const TextAnswers answers = run_checked(scheduler);
+  EXPECT_EQ(answers.at(0), answer_alone(1));
+  EXPECT_EQ(answers.at(1), answer_alone(2));
+  EXPECT_EQ(answers.at(2), answer_alone(6));
   EXPECT_GT(scheduler.draft_counts().tokens, 10);
   EXPECT_EQ(scheduler.draft_counts().accepted, scheduler.draft_counts().tokens);
   EXPECT_EQ(same.session().free_pages(), same.session().pool().pages());
@@ -381,11 +367,11 @@ TEST(DraftModel, MayKnowOtherTokensThanTheModel) {
   const DecodeOptions options{.threads = 1};
   for (const int64_t vocabulary : {kVocabulary - 9, kVocabulary + 9}) {
     DraftModel draft(std::make_unique<DecodeSession>(prepare(1, 9, {}, vocabulary), options), kVocabulary);
-    DecodeSession session(tiny(), options);
+    DecodeSession session(two_layers(), options);
     TokenScheduler scheduler(session, {.drafter = &draft, .draft_tokens = 3});
-    for (int64_t i = 0; i < kRequests; ++i) scheduler.add(request(i));
-    const Answers answers = run_all(scheduler);
-    for (int64_t i = 0; i < kRequests; ++i) EXPECT_EQ(answers.at(i), alone(i)) << vocabulary;
+    for (int64_t i = 0; i < kGuessedRequests; ++i) scheduler.add(guessed_request(i));
+    const TextAnswers answers = run_checked(scheduler);
+    for (int64_t i = 0; i < kGuessedRequests; ++i) EXPECT_EQ(answers.at(i), answer_alone(i)) << vocabulary;
     EXPECT_GT(scheduler.draft_counts().tokens, 0);
   }
   EXPECT_THROW(DraftModel(std::make_unique<DecodeSession>(prepare(1, 9, {}, 5000), options), kVocabulary),
@@ -412,7 +398,7 @@ class Fixed final : public Drafter {
 
 /// Probabilities of the next token behind each of several texts.
 std::vector<std::vector<double>> chances(const std::vector<std::vector<int64_t>>& texts) {
-  DecodeSession session(tiny(), {.threads = 1, .share_prefixes = false});
+  DecodeSession session(two_layers(), {.threads = 1, .share_prefixes = false});
   std::vector<std::vector<double>> all;
   for (const std::vector<int64_t>& text : texts) {
     const SequenceId id = session.open();
@@ -450,14 +436,14 @@ TEST(Speculation, SamplesAsTheModelSays) {
   }
   const auto likeliest = std::max_element(by_second.begin(), by_second.end()) - by_second.begin();
   Fixed drafter({likeliest, 7});
-  DecodeSession session(tiny(), {.threads = 1});
+  DecodeSession session(two_layers(), {.threads = 1});
   TokenScheduler scheduler(session, {.drafter = &drafter, .draft_tokens = 2});
   constexpr int64_t kSeeds = 6000;
   std::vector<double> seen_second(kVocabulary), seen_third(kVocabulary);
   for (int64_t seed = 0; seed < kSeeds;) {
     for (int i = 0; i < 20; ++i, ++seed)  // each with two guesses: a step has 64 rows
       scheduler.add({.prompt = prompt, .max_tokens = 4, .stop = {}, .sampling = {.seed = seed}});
-    for (const auto& [number, answer] : run_all(scheduler)) {
+    for (const auto& [number, answer] : run_checked(scheduler)) {
       ++seen_second.at(static_cast<size_t>(answer.tokens.at(1)));
       ++seen_third.at(static_cast<size_t>(answer.tokens.at(2)));
     }
@@ -503,16 +489,16 @@ TEST(Speculation, TurnsItselfOffWhereItDoesNotPay) {
   const auto run = [](double right, const std::function<double(int64_t)>& ms, int64_t texts) {
     PricedClock clock(ms);
     Prophet drafter(right, [](int64_t text) { return 2 + 12 * (text % 3); });
-    DecodeSession session(tiny(), {.threads = 1});
+    DecodeSession session(two_layers(), {.threads = 1});
     TokenScheduler scheduler(session, {.clock = &clock, .drafter = &drafter, .draft_tokens = 4});
     clock.scheduler = &scheduler;
     int64_t generated = 0;
     for (int turn = 0; turn < 12; ++turn) {
-      for (int64_t i = 0; i < texts; ++i) scheduler.add(request(2 + 12 * ((i + turn * texts) % 3)));
-      const Answers answers = run_all(scheduler);
+      for (int64_t i = 0; i < texts; ++i) scheduler.add(guessed_request(2 + 12 * ((i + turn * texts) % 3)));
+      const TextAnswers answers = run_checked(scheduler);
       int64_t number = turn * texts;
       for (const auto& [text, answer] : answers) {
-        EXPECT_EQ(answer, alone(2 + 12 * (number++ % 3)));
+        EXPECT_EQ(answer, answer_alone(2 + 12 * (number++ % 3)));
         generated += static_cast<int64_t>(answer.tokens.size());
       }
     }
@@ -533,16 +519,16 @@ TEST(Speculation, TurnsItselfOffWhereItDoesNotPay) {
 
 TEST(TokenScheduler, KeepsToTheGoalBetweenTokens) {
   const auto ms = [](int64_t tokens) { return 1 + 0.1 * static_cast<double>(rounded_size(tokens)); };
-  struct Seen {
-    Answers answers;
+  struct Timed {
+    TextAnswers answers;
     int64_t longest = 0;
   };
   const auto run = [&](const TextGoals& goals) {
     PricedClock clock(ms);
-    DecodeSession session(tiny(), {.threads = 1, .share_prefixes = false, .max_tokens = 90});
+    DecodeSession session(two_layers(), {.threads = 1, .share_prefixes = false, .max_tokens = 90});
     TokenScheduler scheduler(session, {.clock = &clock, .goals = goals});
     clock.scheduler = &scheduler;
-    Seen seen;
+    Timed seen;
     // One answers, long prompts come beside it.
     for (int turn = 0; turn < 6; ++turn) {
       GenerateRequest talker{
@@ -564,8 +550,8 @@ TEST(TokenScheduler, KeepsToTheGoalBetweenTokens) {
     }
     return seen;
   };
-  const Seen fast = run({}), smooth = run({.tpot_goal = {5 * base::kNsPerMs}}),
-             lazy = run({.ttft_goal = {1000 * base::kNsPerMs}});
+  const Timed fast = run({}), smooth = run({.tpot_goal = {5 * base::kNsPerMs}}),
+              lazy = run({.ttft_goal = {1000 * base::kNsPerMs}});
   EXPECT_EQ(fast.answers, smooth.answers);
   EXPECT_EQ(fast.answers, lazy.answers);
   EXPECT_GT(fast.longest, 64);

@@ -12,7 +12,7 @@
 #include "engine/ranks/rank_service.h"
 #include "model/hf/forms/test_configs.h"
 #include "model/zoo/gpt2.h"
-#include "sched/text/token_scheduler.h"
+#include "sched/text/test_answers.h"
 #include "tests/test_device.h"
 #include "tests/tiny_llama.h"
 
@@ -23,27 +23,13 @@ using namespace engine;
 
 using base::Json;
 
-constexpr int64_t kVocabulary = 64;
+constexpr int64_t kStagedVocabulary = 64;
 
-/// What a text was told: tokens, the logarithms of their chances, what might have come, and how it ended.
-struct Answer {
-  std::vector<int64_t> tokens, likeliest;
-  std::vector<double> logs;
-  FinishReason finish = FinishReason::none;
-  bool operator==(const Answer&) const = default;
-};
-using Answers = std::map<int64_t, Answer>;
-
-void PrintTo(const Answer& a, std::ostream* out) {
-  *out << to_string(a.finish) << ":";
-  for (size_t i = 0; i < a.tokens.size(); ++i) *out << " " << a.tokens[i] << "@" << a.logs[i];
-}
-
-Answers run_all(TokenScheduler& scheduler) {
-  Answers answers;
+TextAnswers run_with_prompts(TokenScheduler& scheduler) {
+  TextAnswers answers;
   while (!scheduler.is_idle()) {
     for (const GenerateEvent& e : scheduler.step()) {
-      Answer& a = answers[e.request];
+      TextAnswer& a = answers[e.request];
       a.finish = e.finish;
       for (const ScoredToken& scored : e.prompt) a.logs.push_back(scored.log_probability);
       if (e.token < 0) continue;
@@ -60,7 +46,7 @@ class Rests final : public TokenFilter {
  public:
   std::span<const uint64_t> mask() override {
     mask_ = 0;
-    for (int64_t id = 0; id < kVocabulary; ++id) {
+    for (int64_t id = 0; id < kStagedVocabulary; ++id) {
       if (id % 3 == last_ % 3 || id % 3 == (last_ + 1) % 3) mask_ |= uint64_t{1} << id;
     }
     return {&mask_, 1};
@@ -74,19 +60,19 @@ class Rests final : public TokenFilter {
 };
 
 /// Draws, penalties, forms, biases, chances, scored prompts; some begin alike, some repeat themselves.
-GenerateRequest request(uint64_t seed, int64_t i) {
+GenerateRequest staged_request(uint64_t seed, int64_t i) {
   base::Rng rng(seed, static_cast<uint64_t>(i));
   const auto below = [&](uint64_t n) { return static_cast<int64_t>(rng.below(n)); };
   GenerateRequest r;
   const int64_t period = 1 + below(6), alike = i % 2 == 0 ? 12 : 0;
   for (int64_t t = 0, n = 1 + below(30) + alike; t < n; ++t)
-    r.prompt.push_back(t < alike ? t : (i + 5 * (t % period)) % kVocabulary);
+    r.prompt.push_back(t < alike ? t : (i + 5 * (t % period)) % kStagedVocabulary);
   r.max_tokens = 1 + below(9);
   r.sampling.temperature = i % 3 == 1 ? 0.9 : 0;
   r.sampling.seed = i;
   if (i % 5 == 2) r.sampling.repetition_penalty = 1.3;
   if (i % 5 == 3) r.filter = std::make_shared<Rests>();
-  if (i % 4 == 1) r.biases = {{static_cast<int32_t>(below(kVocabulary)), 2.0f}};
+  if (i % 4 == 1) r.biases = {{static_cast<int32_t>(below(kStagedVocabulary)), 2.0f}};
   if (i % 3 == 0) r.likeliest = 3;
   r.scores_prompt = i % 6 == 4;
   return r;
@@ -98,7 +84,7 @@ std::vector<model::Model> decoders(uint64_t seed) {
   const auto layers = static_cast<int64_t>(2 + rng.below(3));
   std::vector<model::Model> list;
   const model::hf::FormSizes sizes{
-      .vocabulary = kVocabulary, .width = 64, .inner = 96, .layers = layers, .positions = 96};
+      .vocabulary = kStagedVocabulary, .width = 64, .inner = 96, .layers = layers, .positions = 96};
   for (Json c : model::hf::form_configs(sizes)) {
     const std::string type = c.at("model_type").as_string();
     if (type != "gpt_neox") c.set("tie_word_embeddings", rng.below(2) == 0);
@@ -107,7 +93,7 @@ std::vector<model::Model> decoders(uint64_t seed) {
     list.back().name = type;
   }
   model::zoo::Gpt2Config g = model::zoo::Gpt2Config::nano();
-  g.vocabulary = kVocabulary;
+  g.vocabulary = kStagedVocabulary;
   g.width = 64;
   g.layers = layers;
   g.has_bias = true;
@@ -121,7 +107,7 @@ struct Layout {
   int pp = 1, tp = 1;
 };
 
-Answers answers_of(const model::Model& model, DecodeOptions o, Layout layout, uint64_t seed) {
+TextAnswers answers_of(const model::Model& model, DecodeOptions o, Layout layout, uint64_t seed) {
   o.strategy.pp = layout.pp;
   o.strategy.tp = layout.tp;
   DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
@@ -129,8 +115,8 @@ Answers answers_of(const model::Model& model, DecodeOptions o, Layout layout, ui
   PromptLookup lookup(2);
   const bool guesses = seed % 2 == 1;
   TokenScheduler scheduler(session, {.drafter = guesses ? &lookup : nullptr, .draft_tokens = 3});
-  for (int64_t i = 0; i < 7; ++i) scheduler.add(request(seed, i));
-  Answers answers = run_all(scheduler);
+  for (int64_t i = 0; i < 7; ++i) scheduler.add(staged_request(seed, i));
+  TextAnswers answers = run_with_prompts(scheduler);
   EXPECT_EQ(session.free_pages(), session.pool().pages());
   return answers;
 }
@@ -156,7 +142,7 @@ DecodeOptions random_options(base::Rng& rng) {
   return o;
 }
 
-std::string text_of(const DecodeOptions& o, Layout layout) {
+std::string layout_text(const DecodeOptions& o, Layout layout) {
   return base::concat("pp ", layout.pp, ", tp ", layout.tp, ", precision ",
                       static_cast<int>(o.strategy.precision.compute), ", weights ",
                       static_cast<int>(o.strategy.weights.weights), ", cache ",
@@ -170,7 +156,7 @@ TEST(Stages, AnswerAsOneRankInEveryLayout) {
       const DecodeOptions o = random_options(rng);
       const auto tp = static_cast<int>(1 + rng.below(2));
       const Layout layout{.pp = static_cast<int>(2 + rng.below(3)), .tp = tp};
-      SCOPED_TRACE(base::concat(model.name, " of seed ", seed, ": ", text_of(o, layout)));
+      SCOPED_TRACE(base::concat(model.name, " of seed ", seed, ": ", layout_text(o, layout)));
       EXPECT_EQ(answers_of(model, o, layout, seed), answers_of(model, o, {.tp = tp}, seed));
     }
   }
@@ -195,7 +181,7 @@ TEST(Stages, AnswerAlikeOnDevices) {
     r.sampling.repetition_penalty = 1.3;
     scheduler.add(r);
     std::vector<std::vector<int64_t>> tokens;
-    for (const auto& [number, answer] : run_all(scheduler)) tokens.push_back(answer.tokens);
+    for (const auto& [number, answer] : run_with_prompts(scheduler)) tokens.push_back(answer.tokens);
     return std::pair(tokens, logits);
   };
   const auto want = run({});
@@ -342,7 +328,7 @@ TEST(Stages, OfAJobFollowTheFirst) {
     r.sampling.repetition_penalty = 1.3;  // what was seen is kept where it is drawn
     scheduler.add(r);
     scheduler.add({.prompt = {9}, .max_tokens = 4, .stop = {}, .sampling = {.temperature = 0}});
-    return std::pair(run_all(scheduler), logits);
+    return std::pair(run_with_prompts(scheduler), logits);
   };
   DecodeOptions options{.threads = 1, .page_tokens = 4};
   for (const int tp : {1, 2}) {
@@ -374,9 +360,9 @@ TEST(Stages, OfAServiceFollowEverySession) {
     DecodeSession session(prepared, o);
     TokenScheduler scheduler(session);
     add(scheduler);
-    return run_all(scheduler);
+    return run_with_prompts(scheduler);
   };
-  const Answers want = run(std::make_shared<DecodeModel>(model.graph, options), options);
+  const TextAnswers want = run(std::make_shared<DecodeModel>(model.graph, options), options);
   comm::LocalWorld world(4);
   world.run([&](comm::Communicator& all) {
     const auto prepared = std::make_shared<const DecodeModel>(model.graph, options);
@@ -397,8 +383,8 @@ TEST(Stages, OfAServiceFollowEverySession) {
     add(one);
     one.step();
     add(other);
-    EXPECT_EQ(run_all(other), want);
-    run_all(one);
+    EXPECT_EQ(run_with_prompts(other), want);
+    run_with_prompts(one);
     EXPECT_FALSE(service.is_lost());
   });
 }
@@ -458,14 +444,14 @@ TEST(Stages, OfAServiceGoOnWhereOneRankCannotOpenAModel) {
     EXPECT_EQ(open("talk", 1).first, Code::exhausted);  // on the first rank alone
     EXPECT_FALSE(service.is_lost());
     add(scheduler);
-    const Answers answers = run_all(scheduler);  // nobody else minds
+    const TextAnswers answers = run_with_prompts(scheduler);  // nobody else minds
     EXPECT_EQ(answers.at(0).tokens.size(), 6);
     own.model_key = "talk";
     own.cache_bytes = 0;
     DecodeSession again(prepared, own);
     TokenScheduler next(again);
     add(next);
-    EXPECT_EQ(run_all(next), answers);
+    EXPECT_EQ(run_with_prompts(next), answers);
   });
 }
 

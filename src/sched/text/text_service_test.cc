@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "engine/decode/prompt_lookup.h"
+#include "sched/text/test_answers.h"
 #include "tests/tiny_llama.h"
 
 namespace trireme::sched {
@@ -17,15 +18,13 @@ namespace {
 
 using namespace engine;
 
-constexpr int64_t kPageBytes = 2 * 2 * 2 * 16 * 8 * 4;  // of 16 tokens: layers, keys and values, heads, ...
-
-std::shared_ptr<const DecodeModel> tiny() {
+std::shared_ptr<const DecodeModel> tiny_decoder() {
   static const auto model = std::make_shared<const DecodeModel>(tests::tiny_llama().graph);
   return model;
 }
 
-TextService::MakeSession sessions(const DecodeOptions& options) {
-  return [options] { return std::make_unique<DecodeSession>(tiny(), options); };
+TextService::MakeSession decode_sessions(const DecodeOptions& options) {
+  return [options] { return std::make_unique<DecodeSession>(tiny_decoder(), options); };
 }
 
 /// Keeps what it is told.
@@ -63,7 +62,7 @@ class Kept final : public TextListener {
   }
 };
 
-GenerateRequest request(int64_t i) {
+GenerateRequest service_request(int64_t i) {
   GenerateRequest r;
   for (int64_t t = 0; t <= (i * 7) % 40; ++t) r.prompt.push_back((i * 13 + t * 5) % 61);
   r.max_tokens = 3 + (i * 5) % 30;
@@ -75,13 +74,13 @@ GenerateRequest request(int64_t i) {
 }
 
 /// What a request gives when nothing else runs.
-const std::vector<int64_t>& alone(int64_t i) {
+const std::vector<int64_t>& tokens_alone(int64_t i) {
   static std::map<int64_t, std::vector<int64_t>> known;
   std::vector<int64_t>& answer = known[i];
   if (!answer.empty()) return answer;
-  DecodeSession session(tiny(), {.threads = 1});
+  DecodeSession session(tiny_decoder(), {.threads = 1});
   TokenScheduler scheduler(session);
-  scheduler.add(request(i));
+  scheduler.add(service_request(i));
   while (!scheduler.is_idle()) {
     for (const GenerateEvent& e : scheduler.step()) {
       if (e.token >= 0) answer.push_back(e.token);
@@ -92,7 +91,7 @@ const std::vector<int64_t>& alone(int64_t i) {
 
 std::shared_ptr<Kept> ask(TextService& service, int64_t i, Standing standing = {}) {
   auto kept = std::make_shared<Kept>();
-  service.submit({.generate = request(i), .standing = standing, .listener = kept});
+  service.submit({.generate = service_request(i), .standing = standing, .listener = kept});
   return kept;
 }
 
@@ -106,8 +105,9 @@ base::SystemClock& system_clock() {
 TEST(TextService, AnswersAsAloneWhereverPagesRunOut) {
   for (const int64_t pages : {5, 6, 200}) {
     std::atomic<bool> are_there{false};
-    TextService service(sessions({.threads = 2, .cache_bytes = pages * kPageBytes, .max_tokens = 33}),
-                        {.on_step = [&](const TextStats&) { are_there.wait(false); }}, system_clock());
+    TextService service(
+        decode_sessions({.threads = 2, .cache_bytes = pages * kTinyPageBytes, .max_tokens = 33}),
+        {.on_step = [&](const TextStats&) { are_there.wait(false); }}, system_clock());
     ASSERT_EQ(service.limits().pages, pages);
     std::vector<std::shared_ptr<Kept>> kept(100);
     std::vector<std::thread> threads;
@@ -122,7 +122,8 @@ TEST(TextService, AnswersAsAloneWhereverPagesRunOut) {
     are_there.notify_all();
     for (size_t i = 0; i < kept.size(); ++i) {
       kept[i]->wait();
-      EXPECT_EQ(kept[i]->tokens, alone(static_cast<int64_t>(i))) << "request " << i << ", pages " << pages;
+      EXPECT_EQ(kept[i]->tokens, tokens_alone(static_cast<int64_t>(i)))
+          << "request " << i << ", pages " << pages;
       EXPECT_EQ(kept[i]->reason, FinishReason::length);
       EXPECT_GE(kept[i]->known_, 0);
     }
@@ -142,12 +143,12 @@ TEST(TextService, AnswersAsAloneWhereverPagesRunOut) {
 }
 
 TEST(TextService, WhoLeavesGivesItsPagesBack) {
-  TextService service(sessions({.threads = 1, .max_sequences = 3}), {}, system_clock());
+  TextService service(decode_sessions({.threads = 1, .max_sequences = 3}), {}, system_clock());
   std::vector<std::shared_ptr<Kept>> leavers;
   for (int64_t i = 0; i < 30; ++i) {
     auto kept = std::make_shared<Kept>();
     kept->leaves_after = 1 + static_cast<size_t>(i) % 2;
-    GenerateRequest r = request(i);
+    GenerateRequest r = service_request(i);
     r.max_tokens = 80;
     r.prompt.resize(5);
     service.submit({.generate = r, .standing = {}, .listener = kept});
@@ -160,7 +161,7 @@ TEST(TextService, WhoLeavesGivesItsPagesBack) {
     EXPECT_LE(k->tokens.size(), k->leaves_after + 1);
   }
   stays->wait();
-  EXPECT_EQ(stays->tokens, alone(4));
+  EXPECT_EQ(stays->tokens, tokens_alone(4));
   service.drain();
   EXPECT_EQ(service.stats().page_use, 0);
   EXPECT_GT(service.stats().told_ns, 0);
@@ -168,16 +169,16 @@ TEST(TextService, WhoLeavesGivesItsPagesBack) {
 }
 
 TEST(TextService, AListenerThatHasEnoughIsToldNoMore) {
-  TextService service(sessions({.threads = 1}), {}, system_clock());
+  TextService service(decode_sessions({.threads = 1}), {}, system_clock());
   auto kept = std::make_shared<Kept>();
   kept->wanted = 2;
-  service.submit({.generate = request(11), .standing = {}, .listener = kept});
+  service.submit({.generate = service_request(11), .standing = {}, .listener = kept});
   const auto other = ask(service, 5);
   kept->wait();
   other->wait();
   service.drain();
   EXPECT_EQ(kept->tokens.size(), 2u);
-  EXPECT_EQ(other->tokens, alone(5));
+  EXPECT_EQ(other->tokens, tokens_alone(5));
 }
 
 /// Throws what nobody expects, and is told of it alone.
@@ -197,20 +198,20 @@ class Thrower final : public TextListener {
 };
 
 TEST(TextService, WhatAListenerThrowsIsItsOwnEnd) {
-  TextService service(sessions({.threads = 1}), {}, system_clock());
+  TextService service(decode_sessions({.threads = 1}), {}, system_clock());
   const auto thrower = std::make_shared<Thrower>();
-  service.submit({.generate = request(20), .standing = {}, .listener = thrower});
+  service.submit({.generate = service_request(20), .standing = {}, .listener = thrower});
   const auto other = ask(service, 5);
   other->wait();
   thrower->over.wait(0);
   EXPECT_NE(thrower->message.find("no room to write"), std::string::npos);
-  EXPECT_EQ(other->tokens, alone(5));
+  EXPECT_EQ(other->tokens, tokens_alone(5));
   service.drain();
   EXPECT_EQ(service.stats().page_use, 0);
 }
 
 TEST(TextService, RefusesWhatIsTooMuchOrTooLong) {
-  TextService service(sessions({.threads = 1, .cache_bytes = 3 * kPageBytes}), {.max_waiting = 0},
+  TextService service(decode_sessions({.threads = 1, .cache_bytes = 3 * kTinyPageBytes}), {.max_waiting = 0},
                       system_clock());
   const auto code_of = [&](GenerateRequest r) {
     try {
@@ -220,27 +221,27 @@ TEST(TextService, RefusesWhatIsTooMuchOrTooLong) {
     }
     return base::ErrorCode::internal;
   };
-  EXPECT_EQ(code_of(request(1)), base::ErrorCode::exhausted);  // nobody may wait
+  EXPECT_EQ(code_of(service_request(1)), base::ErrorCode::exhausted);  // nobody may wait
   GenerateRequest strange{.prompt = {61}};
   EXPECT_EQ(code_of(strange), base::ErrorCode::invalid_argument);
   GenerateRequest large{.prompt = std::vector<int64_t>(40, 1), .max_tokens = 50};
   EXPECT_EQ(code_of(large), base::ErrorCode::exhausted);  // pages that there are not
   service.drain();
-  EXPECT_EQ(code_of(request(1)), base::ErrorCode::unavailable);
+  EXPECT_EQ(code_of(service_request(1)), base::ErrorCode::unavailable);
 }
 
 TEST(TextService, DeadlinesEndWhatWaits) {
   base::FakeClock clock(1000);
-  TextService service(sessions({.threads = 1, .max_sequences = 1}), {}, clock);
+  TextService service(decode_sessions({.threads = 1, .max_sequences = 1}), {}, clock);
   const auto first = std::make_shared<Kept>();
-  GenerateRequest endless = request(2);
+  GenerateRequest endless = service_request(2);
   endless.max_tokens = 50;
   service.submit({.generate = endless, .standing = {.deadline_ns = 500}, .listener = first});  // too late
   const auto second = ask(service, 3, {.deadline_ns = 5000});
   first->wait();
   second->wait();
   EXPECT_EQ(first->reason, FinishReason::expired);
-  EXPECT_EQ(second->tokens, alone(3));
+  EXPECT_EQ(second->tokens, tokens_alone(3));
 }
 
 /// A step that fails ends what it held, and the next request finds a new session.
@@ -265,14 +266,14 @@ TEST(TextService, GoesOnBehindAStepThatFails) {
   const auto answered = ask(service, 1);
   answered->wait();
   EXPECT_FALSE(answered->error);
-  EXPECT_EQ(static_cast<int64_t>(answered->tokens.size()), request(1).max_tokens);
+  EXPECT_EQ(static_cast<int64_t>(answered->tokens.size()), service_request(1).max_tokens);
   EXPECT_EQ(made, 2);
 }
 
 TEST(TextService, StopFailsWhatIsThere) {
   std::vector<std::shared_ptr<Kept>> kept;
   {
-    TextService service(sessions({.threads = 1, .max_sequences = 1}), {}, system_clock());
+    TextService service(decode_sessions({.threads = 1, .max_sequences = 1}), {}, system_clock());
     for (int64_t i = 0; i < 20; ++i) kept.push_back(ask(service, i));
     EXPECT_TRUE(service.stop());
     EXPECT_TRUE(service.stop());
@@ -289,11 +290,11 @@ TEST(TextService, RandomCompaniesChangeNothing) {
   for (uint64_t seed = 0; seed < 6; ++seed) {
     base::Rng rng(seed);
     const int64_t chunk = 1 + rng() % 40, pages = 7 + rng() % 12;
-    TextService service(sessions({.threads = 1 + static_cast<int>(rng() % 3),
-                                  .page_tokens = 16,
-                                  .cache_bytes = pages * kPageBytes,
-                                  .max_sequences = 1 + static_cast<int64_t>(rng() % 8),
-                                  .max_tokens = chunk}),
+    TextService service(decode_sessions({.threads = 1 + static_cast<int>(rng() % 3),
+                                         .page_tokens = 16,
+                                         .cache_bytes = pages * kTinyPageBytes,
+                                         .max_sequences = 1 + static_cast<int64_t>(rng() % 8),
+                                         .max_tokens = chunk}),
                         {}, system_clock());
     std::vector<std::pair<int64_t, std::shared_ptr<Kept>>> kept;
     for (int i = 0; i < 60; ++i) {
@@ -303,12 +304,12 @@ TEST(TextService, RandomCompaniesChangeNothing) {
       const Standing standing{.priority = static_cast<uint32_t>(rng() % 3),
                               .tenant = static_cast<uint32_t>(rng() % 4),
                               .weight = 1.0 + static_cast<double>(rng() % 3)};
-      service.submit({.generate = request(which), .standing = standing, .listener = listener});
+      service.submit({.generate = service_request(which), .standing = standing, .listener = listener});
       kept.emplace_back(which, listener);
     }
     for (const auto& [which, listener] : kept) {
       listener->wait();
-      const std::vector<int64_t>& want = alone(which);
+      const std::vector<int64_t>& want = tokens_alone(which);
       ASSERT_LE(listener->tokens.size(), want.size());
       EXPECT_TRUE(std::equal(listener->tokens.begin(), listener->tokens.end(), want.begin())) << which;
       if (listener->reason == FinishReason::length) {
@@ -322,14 +323,14 @@ TEST(TextService, RandomCompaniesChangeNothing) {
 }
 
 TEST(TextService, GuessedTokensAreCountedAndChangeNothing) {
-  TextService service(sessions({.threads = 1, .cache_bytes = 40 * kPageBytes}),
+  TextService service(decode_sessions({.threads = 1, .cache_bytes = 40 * kTinyPageBytes}),
                       {.make_drafter = [] { return std::make_unique<PromptLookup>(1); }, .draft_tokens = 4},
                       system_clock());
   std::vector<std::shared_ptr<Kept>> kept;
   for (int64_t i = 0; i < 40; ++i) kept.push_back(ask(service, i));
   for (int64_t i = 0; i < 40; ++i) {
     kept[static_cast<size_t>(i)]->wait();
-    EXPECT_EQ(kept[static_cast<size_t>(i)]->tokens, alone(i)) << i;
+    EXPECT_EQ(kept[static_cast<size_t>(i)]->tokens, tokens_alone(i)) << i;
   }
   service.drain();
   const DraftCounts counts = service.stats().drafts;

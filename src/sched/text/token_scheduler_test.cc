@@ -28,11 +28,9 @@ std::vector<std::string> exact_devices() {
                                             : std::vector<std::string>{"cpu"};
 }
 
-model::Model tiny() { return tests::tiny_llama(); }
-
 using Answers = std::map<int64_t, std::vector<int64_t>>;
 
-Answers run_all(TokenScheduler& generator) {
+Answers run_tokens(TokenScheduler& generator) {
   Answers answers;
   while (!generator.is_idle()) {
     for (const GenerateEvent& e : generator.step()) {
@@ -59,7 +57,7 @@ std::vector<GenerateRequest> requests() {
 }
 
 TEST(TokenScheduler, AnswersDoNotDependOnCompany) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   const auto prepared = std::make_shared<DecodeModel>(model.graph);
   Answers alone;
   {
@@ -68,7 +66,7 @@ TEST(TokenScheduler, AnswersDoNotDependOnCompany) {
     for (GenerateRequest& r : requests()) {
       TokenScheduler generator(session);
       generator.add(r);
-      alone[i++] = run_all(generator)[0];
+      alone[i++] = run_tokens(generator)[0];
     }
   }
   for (const DecodeOptions& o : {DecodeOptions{.threads = 3}, DecodeOptions{.threads = 2, .max_sequences = 3},
@@ -77,20 +75,20 @@ TEST(TokenScheduler, AnswersDoNotDependOnCompany) {
     DecodeSession session(prepared, o);
     TokenScheduler generator(session);
     for (GenerateRequest& r : requests()) generator.add(r);
-    EXPECT_EQ(run_all(generator), alone);
+    EXPECT_EQ(run_tokens(generator), alone);
     EXPECT_EQ(session.free_pages(), session.pool().pages());
   }
 }
 
 TEST(TokenScheduler, BackgroundTextsRunInWhatOthersLeave) {
-  const auto prepared = std::make_shared<DecodeModel>(tiny().graph);
+  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
   const std::vector<GenerateRequest> list = requests();
   Answers alone;
   DecodeSession quiet(prepared, {.threads = 1});
   for (size_t i = 0; i < list.size(); ++i) {
     TokenScheduler generator(quiet);
     generator.add(list[i]);
-    alone[static_cast<int64_t>(i)] = run_all(generator)[0];
+    alone[static_cast<int64_t>(i)] = run_tokens(generator)[0];
   }
   // Three places, all of them with texts in the background when the others come; and few pages.
   for (const DecodeOptions& o : {DecodeOptions{.threads = 1, .max_sequences = 3},
@@ -140,7 +138,7 @@ Logged with_logarithms(TokenScheduler& generator) {
 }
 
 TEST(TokenScheduler, DevicesDrawTheTokensOfTheCpu) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   const auto run = [&](const DecodeOptions& o) {
     DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
     TokenScheduler generator(session);
@@ -187,7 +185,7 @@ class Order {
 };
 
 TEST(TokenScheduler, CancelsWhatIsUnderWayInEveryOrderOfStreams) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   for (const char* how : {"direct", "late", "early", "shuffled:3"}) {
     const Order order(how);
     const std::string device = how == std::string("direct") ? "cpu" : exact_devices().back();
@@ -210,14 +208,14 @@ TEST(TokenScheduler, CancelsWhatIsUnderWayInEveryOrderOfStreams) {
     for (int64_t i : {1, 2}) {
       TokenScheduler alone(session);
       alone.add({.prompt = {1, 2, 3 + i}, .max_tokens = 6, .stop = {}, .sampling = {.temperature = 0}});
-      EXPECT_EQ(run_all(alone)[0], got[i]) << device << ", " << how;
+      EXPECT_EQ(run_tokens(alone)[0], got[i]) << device << ", " << how;
     }
     EXPECT_EQ(session.free_pages(), session.pool().pages());
   }
 }
 
 TEST(TokenScheduler, TextsThatBeginAlikeShareTheirPages) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   std::vector<GenerateRequest> list;
   for (int64_t i = 0; i < 7; ++i) {
     GenerateRequest r{
@@ -283,7 +281,7 @@ TEST(TokenScheduler, RanksAnswerAsOne) {
         r.sampling.temperature = 0;
         generator.add(r);
       }
-      const Answers answers = run_all(generator);
+      const Answers answers = run_tokens(generator);
       EXPECT_EQ(session.host_operators(), "");
       EXPECT_EQ(session.free_pages(), session.pool().pages());
       const int64_t all = DecodeModel(model.graph).form().layers[0].kv_heads;
@@ -320,7 +318,7 @@ TEST(TokenScheduler, RanksAnswerAsOne) {
 
 /// Programs come and go; what is only looked at on the first rank must not change which ones the others keep.
 TEST(TokenScheduler, RanksLetTheSameProgramsGo) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   DecodeOptions o{.threads = 2, .max_programs = 2};
   o.strategy.tp = 2;
   DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
@@ -339,7 +337,7 @@ TEST(TokenScheduler, RanksLetTheSameProgramsGo) {
 }
 
 TEST(TokenScheduler, ALostRankEndsTheSession) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   DecodeOptions o{.threads = 2};
   o.strategy.tp = 2;
   DecodeSession session(std::make_shared<DecodeModel>(model.graph, o), o);
@@ -361,7 +359,7 @@ TEST(TokenScheduler, ALostRankEndsTheSession) {
 }
 
 TEST(TokenScheduler, RanksOfAJobFollowTheFirst) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   const auto run = [&](const std::shared_ptr<const DecodeModel>& prepared, const DecodeOptions& o) {
     DecodeSession session(prepared, o);
     const SequenceId first = session.open();
@@ -373,7 +371,7 @@ TEST(TokenScheduler, RanksOfAJobFollowTheFirst) {
     request.sampling.repetition_penalty = 1.3;  // what was seen is kept on every rank
     generator.add(request);
     generator.add({.prompt = {9}, .max_tokens = 4, .stop = {}, .sampling = {.temperature = 0}});
-    return run_all(generator);
+    return run_tokens(generator);
   };
   DecodeOptions options{.threads = 1, .page_tokens = 4};
   const Answers want = run(std::make_shared<DecodeModel>(model.graph, options), options);
@@ -390,7 +388,7 @@ TEST(TokenScheduler, RanksOfAJobFollowTheFirst) {
 }
 
 TEST(TokenScheduler, StoredWeightsAnswerAlikeOnDevices) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   for (const auto bits : {passes::WeightBits::int8, passes::WeightBits::int4, passes::WeightBits::q4_0}) {
     Answers want;
     for (const std::string& device : exact_devices()) {
@@ -405,7 +403,7 @@ TEST(TokenScheduler, StoredWeightsAnswerAlikeOnDevices) {
       TokenScheduler generator(session);
       for (int64_t i = 0; i < 3; ++i)
         generator.add({.prompt = {7, 8 + i}, .max_tokens = 5, .stop = {}, .sampling = {.temperature = 0}});
-      const Answers got = run_all(generator);
+      const Answers got = run_tokens(generator);
       if (want.empty()) want = got;
       EXPECT_EQ(got, want);
     }
@@ -413,18 +411,18 @@ TEST(TokenScheduler, StoredWeightsAnswerAlikeOnDevices) {
 }
 
 TEST(TokenScheduler, EndsAtStopsLengthsAndCancels) {
-  const model::Model model = tiny();
+  const model::Model model = tests::tiny_llama();
   DecodeSession session(std::make_shared<DecodeModel>(model.graph), {.threads = 1});
   TokenScheduler generator(session);
   GenerateRequest r{.prompt = {1, 2, 3}, .max_tokens = 1000};
   r.sampling.temperature = 0;
   generator.add(r);
-  const std::vector<int64_t> whole = run_all(generator)[0];
+  const std::vector<int64_t> whole = run_tokens(generator)[0];
   EXPECT_EQ(whole.size(), 93u);  // positions - prompt
   r.stop = {whole[5]};
   const auto first = static_cast<size_t>(std::find(whole.begin(), whole.end(), whole[5]) - whole.begin());
   generator.add(r);
-  EXPECT_EQ(run_all(generator)[1],
+  EXPECT_EQ(run_tokens(generator)[1],
             std::vector<int64_t>(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(first)));
   r.stop.clear();
   const int64_t id = generator.add(r);

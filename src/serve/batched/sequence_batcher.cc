@@ -16,8 +16,8 @@ using tensor::Tensor;
 using Control = SequenceConfig::Control;
 
 constexpr const char* kClosing = "the model is being unloaded, or the server is shutting down";
-constexpr int64_t kPatienceNs = base::kNsPerSecond;       // for sequences to end by themselves
-constexpr int64_t kMostToldNs = 60 * base::kNsPerSecond;  // for which a lost slot is remembered
+constexpr int64_t kSequencePatienceNs = base::kNsPerSecond;  // for sequences to end by themselves
+constexpr int64_t kMostToldNs = 60 * base::kNsPerSecond;     // for which a lost slot is remembered
 constexpr const char* kRevoked =
     "the sequence has lost its slot to a tenant that had less than its share of them";
 
@@ -414,7 +414,7 @@ void SequenceBatcher::lose_slot(Table& table, Sequence& s, Items& ready) const {
 void SequenceBatcher::share_slots(Table& table, Items& ready, Items& refused) const {
   const auto is_going = [](const auto& entry) { return entry.second.is_revoked && entry.second.is_running; };
   if (std::any_of(table.sequences.begin(), table.sequences.end(), is_going)) return;
-  const int64_t patience_ns = std::min(options_.idle_ns, kPatienceNs);
+  const int64_t patience_ns = std::min(options_.idle_ns, kSequencePatienceNs);
   while (const auto debtor = table.slots.debtor(env_.clock.now_ns(), patience_ns)) {
     Sequence* last = nullptr;
     for (auto& [key, s] : table.sequences) {

@@ -5,19 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "ops/table.h"
-#include "serve/config/model_config.h"
+#include "serve/config/test_refusal.h"
 
 namespace trireme::serve {
 namespace {
-
-std::string refusal(std::string_view text, bool is_json = false) {
-  try {
-    is_json ? parse_model_config_json(text) : parse_model_config(text);
-  } catch (const base::Error& e) {
-    return e.message();
-  }
-  return "accepted";
-}
 
 void expect_parts(const std::string& message, std::initializer_list<const char*> parts) {
   for (const char* part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << "\n" << message;

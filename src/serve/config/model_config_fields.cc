@@ -131,9 +131,9 @@ constexpr std::string_view kHonoured[] = {
     "ensemble_scheduling.max_inflight_requests",
 };
 
-bool is_default(const TextField& f) {
+bool is_default_field(const TextField& f) {
   if (f.kind == TextField::Kind::message) {
-    return std::all_of(f.fields.begin(), f.fields.end(), is_default);
+    return std::all_of(f.fields.begin(), f.fields.end(), is_default_field);
   }
   if (f.kind == TextField::Kind::string) return f.text.empty();
   constexpr std::string_view kDefaults[] = {"", "0", "0.0", "false", "False", "f", "PRIORITY_DEFAULT"};
@@ -172,7 +172,7 @@ void refuse_field(std::string_view path, const TextField& field) {
                            meant(field.name));
   }
   const bool is_list = whole == "instance_group.gpus";  // their elements have no default
-  if (is_default(field) && !is_list) return;
+  if (is_default_field(field) && !is_list) return;
   base::fail_unsupported("line ", field.line, ": field '", whole, "' is not honoured: ", at->reason);
 }
 

@@ -5,18 +5,10 @@
 
 #include "ops/table.h"
 #include "serve/config/pbtxt.h"
+#include "serve/config/test_refusal.h"
 
 namespace trireme::serve {
 namespace {
-
-std::string refusal(std::string_view text) {
-  try {
-    parse_model_config(text);
-  } catch (const base::Error& e) {
-    return e.message();
-  }
-  return "accepted";
-}
 
 TEST(Pbtxt, ReadsEveryFormOfTheText) {
   const auto fields = parse_pbtxt(R"(

@@ -246,7 +246,7 @@ bool is_map(std::string_view name) {
   return std::find(std::begin(kMaps), std::end(kMaps), name) != std::end(kMaps);
 }
 
-bool is_default(const Json& value) {
+bool is_default_value(const Json& value) {
   if (value.is_null() || (value.is_array() && value.size() == 0)) return true;
   if (value.is_bool()) return !value.as_bool();
   if (value.is_number()) return value.as_double() == 0;
@@ -308,7 +308,7 @@ std::vector<TextField> fields_of_json(const Json& json) {
         list.push_back(field_of_json(name, item));
         check_room(list);
       }
-    } else if (!is_default(value) || (may_be_absent(name) && !value.is_null())) {
+    } else if (!is_default_value(value) || (may_be_absent(name) && !value.is_null())) {
       list.push_back(field_of_json(name, value));
     }
     check_room(list);

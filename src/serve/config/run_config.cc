@@ -10,7 +10,7 @@
 namespace trireme::serve {
 namespace {
 
-struct Fields {
+struct RunFields {
   RunConfig config;
   passes::WeightOptions weights;
   engine::SpeculationOptions speculation;
@@ -60,12 +60,12 @@ std::map<std::string, double> values_by_name(const std::string& text, double oth
 }  // namespace
 
 bool RunConfig::knows(const std::string& key) {
-  Fields fields;
+  RunFields fields;
   return base::OptionList(fields).to_json().contains(key);
 }
 
 RunConfig RunConfig::of(const std::vector<std::pair<std::string, std::string>>& parameters) {
-  Fields fields;
+  RunFields fields;
   base::OptionList list(fields);
   const base::Json known = list.to_json();
   for (const auto& [key, value] : parameters) {

@@ -13,8 +13,8 @@ using tensor::DType;
 using Fields = std::vector<TextField>;
 using Control = SequenceConfig::Control;
 
-constexpr std::string_view kKinds[] = {"CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_READY",
-                                       "CONTROL_SEQUENCE_END", "CONTROL_SEQUENCE_CORRID"};
+constexpr std::string_view kControlKinds[] = {"CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_READY",
+                                              "CONTROL_SEQUENCE_END", "CONTROL_SEQUENCE_CORRID"};
 
 Control read_control(const TextField& field, const std::string& name) {
   Control out;
@@ -23,7 +23,7 @@ Control read_control(const TextField& field, const std::string& name) {
   bool has_type = false;
   for (const TextField& f : field.as_message()) {
     if (f.name == "kind") {
-      out.kind = static_cast<Control::Kind>(read_choice(f, kKinds));
+      out.kind = static_cast<Control::Kind>(read_choice(f, kControlKinds));
     } else if (f.name == "int32_false_true" || f.name == "fp32_false_true" || f.name == "bool_false_true") {
       out.type = f.name[0] == 'i' ? DType::i32 : f.name[0] == 'f' ? DType::f32 : DType::boolean;
       values.push_back(read_number(f));
@@ -135,7 +135,7 @@ Json numbers(const std::vector<int64_t>& list) {
 }
 
 Json control_json(const Control& c) {
-  Json control = Json::object({{"kind", kKinds[static_cast<size_t>(c.kind)]},
+  Json control = Json::object({{"kind", kControlKinds[static_cast<size_t>(c.kind)]},
                                {"int32_false_true", Json::array()},
                                {"fp32_false_true", Json::array()},
                                {"bool_false_true", Json::array()},

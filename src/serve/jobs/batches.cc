@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using base::Json;
 
-constexpr std::string_view kKind = "batch_", kEnding = ".json";
+constexpr std::string_view kBatchKind = "batch_", kBatchEnding = ".json";
 constexpr size_t kMostRecord = 1 << 20, kMostLine = size_t{64} << 20;
 constexpr int64_t kChunkRows = 256;
 constexpr size_t kMostBatches = 10'000, kMostWindow = 32;
@@ -33,7 +33,7 @@ constexpr std::string_view kServerEnds = "the server ends", kCancelled = "cancel
 Json time_or_null(int64_t seconds) { return seconds == 0 ? Json() : Json(seconds); }
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
-[[noreturn]] void fail_unknown(const std::string& id) {
+[[noreturn]] void fail_unknown_batch(const std::string& id) {
   base::fail(base::ErrorCode::not_found, "No such Batch object: ", id.substr(0, 64));
 }
 
@@ -166,8 +166,8 @@ Batches::Batches(Options options, FileStore& files, const OpenAiApi& api, const 
   std::error_code error;
   fs::create_directories(options_.directory, error);
   for (const std::string& name : base::names_in(options_.directory, error)) {
-    if (!name.ends_with(kEnding) ||
-        !is_id(std::string_view(name).substr(0, name.size() - kEnding.size()), kKind))
+    if (!name.ends_with(kBatchEnding) ||
+        !is_id(std::string_view(name).substr(0, name.size() - kBatchEnding.size()), kBatchKind))
       continue;
     try {
       BatchRecord batch = read_record(options_.directory + "/" + name);
@@ -198,7 +198,7 @@ BatchRecord Batches::create(BatchRecord batch) {
                 "' has no batches");
   base::require(files_.find(batch.input_file, batch.tenant).purpose == "batch",
                 "input_file_id: the file's purpose is ", "not \"batch\"");
-  batch.id = new_id(kKind);
+  batch.id = new_id(kBatchKind);
   batch.created_s = now_s();
   base::require(batch.window.size() <= kMostWindow, "completion_window: no time has so many characters");
   batch.expires_s = batch.created_s + base::parse_duration(batch.window).ns / base::kNsPerSecond;
@@ -207,7 +207,7 @@ BatchRecord Batches::create(BatchRecord batch) {
   {
     const std::lock_guard lock(mutex_);
     make_room();
-    base::write_file_atomic(path_of(batch.id) + std::string(kEnding), record_json(batch).dump());
+    base::write_file_atomic(path_of(batch.id) + std::string(kBatchEnding), record_json(batch).dump());
     batches_[batch.id] = batch;
   }
   changed_.notify_all();
@@ -225,14 +225,14 @@ void Batches::make_room() {
   if (first == batches_.end())
     base::fail(base::ErrorCode::exhausted, kMostBatches, " batches are waiting, which is as many as may");
   std::error_code error;
-  fs::remove(path_of(first->first) + std::string(kEnding), error);
+  fs::remove(path_of(first->first) + std::string(kBatchEnding), error);
   batches_.erase(first);
 }
 
 BatchRecord Batches::find(const std::string& id, const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   const auto found = batches_.find(id);
-  if (found == batches_.end() || found->second.tenant != tenant) fail_unknown(id);
+  if (found == batches_.end() || found->second.tenant != tenant) fail_unknown_batch(id);
   return found->second;
 }
 
@@ -266,7 +266,7 @@ BatchRecord Batches::change(const std::string& id, const std::function<void(Batc
   const std::lock_guard lock(mutex_);
   BatchRecord& batch = batches_.at(id);
   change(batch);
-  base::write_file_atomic(path_of(id) + std::string(kEnding), record_json(batch).dump());
+  base::write_file_atomic(path_of(id) + std::string(kBatchEnding), record_json(batch).dump());
   return batch;
 }
 

@@ -16,12 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kKind = "file-", kEnding = ".json";
+constexpr std::string_view kFileKind = "file-", kFileEnding = ".json";
 constexpr size_t kIdDigits = 24;
 constexpr size_t kMostMeta = 64 << 10;
 constexpr int64_t kMostFiles = 10'000;  // each file, however small, takes two directory entries
 
-[[noreturn]] void fail_unknown(const std::string& id) {
+[[noreturn]] void fail_unknown_file(const std::string& id) {
   base::fail(base::ErrorCode::not_found, "No such File object: ", id.substr(0, 64));
 }
 
@@ -60,7 +60,7 @@ FileStore::FileStore(std::string directory, int64_t most_bytes)
                "': ", error.message());
   // Content without a JSON file was left incomplete when the server ended.
   for (const std::string& name : base::names_in(directory_, error)) {
-    if (is_id(name, kKind) && !base::file_exists(path_of(name) + std::string(kEnding)))
+    if (is_id(name, kFileKind) && !base::file_exists(path_of(name) + std::string(kFileEnding)))
       fs::remove(path_of(name), error);
   }
 }
@@ -68,13 +68,13 @@ FileStore::FileStore(std::string directory, int64_t most_bytes)
 void FileStore::write(const StoredFile& file) const {
   base::Json meta = file.json();
   meta.set("tenant", file.tenant);
-  base::write_file_atomic(path_of(file.id) + std::string(kEnding), meta.dump());
+  base::write_file_atomic(path_of(file.id) + std::string(kFileEnding), meta.dump());
 }
 
 StoredFile FileStore::add(std::string name, std::string purpose, const std::string& tenant,
                           std::string_view content, int64_t now_s) {
   const std::lock_guard lock(mutex_);
-  StoredFile file{.id = new_id(kKind),
+  StoredFile file{.id = new_id(kFileKind),
                   .name = std::move(name),
                   .purpose = std::move(purpose),
                   .bytes = static_cast<int64_t>(content.size()),
@@ -93,7 +93,7 @@ StoredFile FileStore::add(std::string name, std::string purpose, const std::stri
 StoredFile FileStore::adopt(const std::string& path, std::string name, std::string purpose,
                             const std::string& tenant, int64_t now_s) {
   const std::lock_guard lock(mutex_);
-  StoredFile file{.id = new_id(kKind),
+  StoredFile file{.id = new_id(kFileKind),
                   .name = std::move(name),
                   .purpose = std::move(purpose),
                   .bytes = static_cast<int64_t>(fs::file_size(path)),
@@ -105,8 +105,10 @@ StoredFile FileStore::adopt(const std::string& path, std::string name, std::stri
 }
 
 std::optional<StoredFile> FileStore::read(const std::string& id) const {
-  if (!is_id(id, kKind) || !base::file_exists(path_of(id) + std::string(kEnding))) return std::nullopt;
-  const base::Json meta = base::parse_json(base::read_file(path_of(id) + std::string(kEnding), kMostMeta));
+  if (!is_id(id, kFileKind) || !base::file_exists(path_of(id) + std::string(kFileEnding)))
+    return std::nullopt;
+  const base::Json meta =
+      base::parse_json(base::read_file(path_of(id) + std::string(kFileEnding), kMostMeta));
   return StoredFile{.id = id,
                     .name = meta.at("filename").as_string(),
                     .purpose = meta.at("purpose").as_string(),
@@ -118,7 +120,7 @@ std::optional<StoredFile> FileStore::read(const std::string& id) const {
 StoredFile FileStore::find(const std::string& id, const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   std::optional<StoredFile> file = read(id);
-  if (!file || file->tenant != tenant) fail_unknown(id);
+  if (!file || file->tenant != tenant) fail_unknown_file(id);
   return *std::move(file);
 }
 
@@ -127,7 +129,7 @@ std::vector<StoredFile> FileStore::list(const std::string& tenant) const {
   std::vector<StoredFile> files;
   std::error_code error;
   for (const std::string& name : base::names_in(directory_, error)) {
-    if (!is_id(name, kKind)) continue;
+    if (!is_id(name, kFileKind)) continue;
     std::optional<StoredFile> file = read(name);
     if (file && file->tenant == tenant) files.push_back(*std::move(file));
   }
@@ -143,7 +145,7 @@ FileStore::Kept FileStore::kept_now() const {
   for (const std::string& name : base::names_in(directory_, error)) {
     const uintmax_t bytes = fs::file_size(path_of(name), error);
     if (!error) kept.bytes += static_cast<int64_t>(bytes);
-    kept.files += is_id(name, kKind) ? 1 : 0;
+    kept.files += is_id(name, kFileKind) ? 1 : 0;
   }
   return kept;
 }
@@ -151,9 +153,10 @@ FileStore::Kept FileStore::kept_now() const {
 void FileStore::remove(const std::string& id, const std::string& tenant) {
   const std::lock_guard lock(mutex_);
   const std::optional<StoredFile> file = read(id);
-  if (!file || file->tenant != tenant) fail_unknown(id);
+  if (!file || file->tenant != tenant) fail_unknown_file(id);
   std::error_code error;
-  fs::remove(path_of(id) + std::string(kEnding), error);  // removed first: content without it has no owner
+  // Removed first: content without it has no owner.
+  fs::remove(path_of(id) + std::string(kFileEnding), error);
   fs::remove(path_of(id), error);
 }
 

@@ -21,7 +21,7 @@ std::string_view without_slashes(std::string_view path) {
   return path;
 }
 
-std::string text_of(const Json& body, const char* name) {
+std::string needed_text(const Json& body, const char* name) {
   const Json* member = body.find(name);
   if (member == nullptr || !member->is_string() || member->as_string().empty())
     throw MemberError(base::ErrorCode::invalid_argument, name, "expected a string");
@@ -60,12 +60,12 @@ void AdapterApi::handle(const http::Request& request, const Caller& caller, http
     }
     const Json body = request_json(request.body.view());
     base::require(body.is_object(), "expected a JSON object, found ", body.type_name());
-    const std::string name = text_of(body, "lora_name");
+    const std::string name = needed_text(body, "lora_name");
     const ModelName parts = split_model_name(name);
     const bool says_model = parts.base.size() != name.size();
     AdapterChange change{.model = says_model ? std::string(parts.base) : only_model(core_),
                          .adapter = std::string(says_model ? parts.adapter : parts.base),
-                         .path = loads ? text_of(body, "lora_path") : ""};
+                         .path = loads ? needed_text(body, "lora_path") : ""};
     const Access access = core_.rules().judge(Category::model_repository, change.model, caller);
     if (access != Access::allowed)
       return shared->send(openai_error(

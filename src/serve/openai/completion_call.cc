@@ -7,7 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/text/json.h"
 #include "serve/openai/openai_error.h"
 
@@ -20,16 +19,12 @@ std::string_view finish_of(engine::FinishReason reason) {
   return reason == engine::FinishReason::length ? "length" : "stop";
 }
 
-void append_quoted(std::string& out, std::string_view text) { base::append_json(out, text); }
-
 void append_member(std::string& out, std::string_view name, int64_t value) {
   out += '"';
   out += name;
   out += "\":";
   base::append_json(out, value);
 }
-
-int64_t now_ns() { return base::SystemClock().now_ns(); }
 
 size_t characters_in(std::string_view utf8) {
   return static_cast<size_t>(
@@ -193,7 +188,7 @@ std::string CompletionCall::head(bool is_chunk) const {
   out += "\",";
   append_member(out, "created", origin_.created);
   out += ",\"model\":";
-  append_quoted(out, request_.model);
+  base::append_json(out, request_.model);
   out += ',';
   return out;
 }
@@ -248,9 +243,9 @@ void CompletionCall::append_calls(std::string& out, const std::vector<ToolCall>&
     }
     out += "\"id\":\"call_" + origin_.id + "_" + std::to_string(i) +
            "\",\"type\":\"function\",\"function\":{\"name\":";
-    append_quoted(out, calls[i].name);
+    base::append_json(out, calls[i].name);
     out += ",\"arguments\":";
-    append_quoted(out, calls[i].arguments);
+    base::append_json(out, calls[i].arguments);
     out += "}}";
   }
   out += ']';
@@ -262,7 +257,7 @@ void CompletionCall::append_chunk_text(std::string& out, std::string_view text, 
                                        const Chunk& chunk) const {
   if (!request_.is_chat) {
     out += "\"text\":";
-    return append_quoted(out, text);
+    return base::append_json(out, text);
   }
   out += "\"delta\":{";
   if (is_first) out += "\"role\":\"assistant\",";
@@ -270,7 +265,7 @@ void CompletionCall::append_chunk_text(std::string& out, std::string_view text, 
     append_calls(out, *chunk.calls, true);
   } else if (is_first || chunk.finish.empty()) {
     out += "\"content\":";
-    append_quoted(out, text);
+    base::append_json(out, text);
   }
   out += '}';
 }
@@ -311,7 +306,7 @@ void CompletionCall::send_chunk(size_t answer, const Chunk& chunk) {
   if (chunk.finish.empty()) {
     json += "null";
   } else {
-    append_quoted(json, chunk.finish);
+    base::append_json(json, chunk.finish);
   }
   json += "}]";
   if (request_.wants_usage) {
@@ -351,7 +346,7 @@ std::string_view CompletionCall::append_message(std::string& out, const std::str
   if (!calls.empty() && answer.content.empty()) {
     out += "null";
   } else {
-    append_quoted(out, answer.content);
+    base::append_json(out, answer.content);
   }
   out += ",\"refusal\":null";
   if (!calls.empty()) {
@@ -375,7 +370,7 @@ void CompletionCall::send_whole() {
       finish = append_message(json, a.text, finish);
     } else {
       json += "\"text\":";
-      append_quoted(json, request_.echoes ? echoes_[prompt_of(i)] + a.text : a.text);
+      base::append_json(json, request_.echoes ? echoes_[prompt_of(i)] + a.text : a.text);
     }
     json += ",\"logprobs\":";
     if (request_.wants_log_probabilities) {
@@ -384,7 +379,7 @@ void CompletionCall::send_whole() {
       json += "null";
     }
     json += ",\"finish_reason\":";
-    append_quoted(json, finish);
+    base::append_json(json, finish);
     json += '}';
   }
   http::Response response = http::json_response(200, json + "],\"usage\":" + usage() + "}");

@@ -98,7 +98,7 @@ void read_biases(const Members& m, engine::GenerateRequest& r) {
 
 /// Refuses members that would change an answer but are not supported, so that no client takes an answer for
 /// what it asked for.
-void refuse_others(const Members& m) {
+void refuse_unserved(const Members& m) {
   for (const char* name :
        {"suffix", "prompt_logprobs", "guided_whitespace_pattern", "allowed_token_ids", "bad_words",
         "use_beam_search", "functions", "function_call", "truncate_prompt_tokens", "logits_processors"}) {
@@ -129,7 +129,7 @@ CompletionRequest common(const Members& m, int64_t seed) {
   if (m.has("cache_salt") && r.ask.generate.salt.empty()) fail_member("cache_salt", "is empty");
   r.ask.generate.least_tokens = m.integer("min_tokens", 0, 0, INT32_MAX);
   r.form = read_form(m);
-  refuse_others(m);
+  refuse_unserved(m);
   return r;
 }
 

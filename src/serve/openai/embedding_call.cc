@@ -19,7 +19,6 @@ namespace {
 using base::ErrorCode;
 using base::Json;
 
-constexpr size_t kMostTexts = 2048;
 constexpr size_t kMostBackgroundTexts = 4;
 constexpr const char *kText = "text", *kPair = "text_pair";
 constexpr const char *kScore = "score", *kLogits = "logits";
@@ -208,7 +207,8 @@ void fit_to_model(EmbeddingRequest& request, const ModelConfig& config) {
 }
 
 /// The texts for one side of the pairs, for rows first .. first + count - 1.
-WireTensor texts_of(const EmbeddingRequest& request, const TensorConfig& input, size_t first, size_t count) {
+WireTensor pair_texts(const EmbeddingRequest& request, const TensorConfig& input, size_t first,
+                      size_t count) {
   WireTensor tensor{.name = input.name, .type = std::nullopt};
   const bool is_second = input.name == kPair;
   for (size_t row = first; row < first + count; ++row) {
@@ -237,7 +237,7 @@ void embed(const KserveCore& core, const std::shared_ptr<ServedModel>& model, Em
     const EmbeddingRequest& asked = call->request();
     InferRequest part;
     for (size_t i = 0; i < texts; ++i)
-      part.inputs.push_back(texts_of(asked, config.inputs[i], first, std::min(most, count - first)));
+      part.inputs.push_back(pair_texts(asked, config.inputs[i], first, std::min(most, count - first)));
     if (asked.firsts > 0) part.outputs.push_back({.name = asked.is_raw ? kLogits : kScore});
     part.priority = asked.priority;
     part.timeout_us = asked.timeout_us;

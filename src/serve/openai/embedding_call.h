@@ -12,6 +12,8 @@
 
 namespace trireme::serve {
 
+constexpr size_t kMostTexts = 2048;  // of one request
+
 struct EmbeddingRequest {
   std::string model;
   std::vector<std::string> texts;

@@ -10,7 +10,7 @@ namespace {
 
 using base::Json;
 
-std::string_view type_of(int status) {
+std::string_view error_type(int status) {
   if (status == 401) return "authentication_error";
   if (status == 403) return "permission_error";
   if (status == 404) return "not_found_error";
@@ -21,7 +21,7 @@ std::string_view type_of(int status) {
 
 std::string body_of(int status, std::string_view message, const Json& member, std::string_view code) {
   const Json error = Json::object({{"message", base::shortened(std::string(message))},
-                                   {"type", type_of(status)},
+                                   {"type", error_type(status)},
                                    {"param", member},
                                    {"code", code.empty() ? Json() : Json(code)}});
   return Json::object({{"error", error}}).dump();
@@ -32,7 +32,7 @@ int status_of_ours(const base::Error& error) {
   return error.code() == base::ErrorCode::unsupported ? 400 : http::status_of(error.code());
 }
 
-Json member_of(const base::Error& error) {
+Json erring_member(const base::Error& error) {
   const auto* of_member = dynamic_cast<const MemberError*>(&error);
   return of_member == nullptr ? Json() : Json(of_member->member());
 }
@@ -40,7 +40,7 @@ Json member_of(const base::Error& error) {
 }  // namespace
 
 std::string openai_error_body(const base::Error& error) {
-  return body_of(status_of_ours(error), error.message(), member_of(error), {});
+  return body_of(status_of_ours(error), error.message(), erring_member(error), {});
 }
 
 http::Response openai_error(const base::Error& error) {

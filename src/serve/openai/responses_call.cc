@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/clock.h"
 #include "serve/openai/openai_error.h"
 
 namespace trireme::serve {
@@ -19,8 +18,6 @@ std::string as_json(std::string_view text) {
 }
 
 std::string number(int64_t value) { return std::to_string(value); }
-
-int64_t now_ns() { return base::SystemClock().now_ns(); }
 
 }  // namespace
 

@@ -10,7 +10,7 @@ namespace {
 
 using base::Json;
 
-std::string type_of(const Json& item, const char* otherwise) {
+std::string item_type(const Json& item, const char* otherwise) {
   const Json* type = item.find("type");
   if (type == nullptr || type->is_null()) return otherwise;
   if (!type->is_string()) fail_member("input", "the type of an item is a string");
@@ -18,12 +18,12 @@ std::string type_of(const Json& item, const char* otherwise) {
 }
 
 /// The text of a content: one string, or parts with text.
-std::string text_of(const Json& content) {
+std::string content_text(const Json& content) {
   if (content.is_string()) return content.as_string();
   if (!content.is_array()) fail_member("input", "content is a text or a list of parts");
   std::string text;
   for (const Json& part : content.as_array()) {
-    const std::string type = type_of(part, "text");
+    const std::string type = item_type(part, "text");
     const Json* words = part.find(type == "refusal" ? "refusal" : "text");
     const bool is_text = type == "input_text" || type == "output_text" || type == "text" || type == "refusal";
     if (!is_text) refuse_member("input", "parts of type '" + type + "' are not served");
@@ -58,18 +58,20 @@ void add_call(const Json& item, Json& messages) {
 
 void add_item(const Json& item, Json& messages) {
   if (!item.is_object()) fail_member("input", base::concat("an item is an object, found ", item.type_name()));
-  const std::string type = type_of(item, "message");
+  const std::string type = item_type(item, "message");
   if (type == "message") {
     const Json* content = item.find("content");
     if (content == nullptr) fail_member("input", "a message has no content");
-    messages.push_back(Json::object({{"role", string_member(item, "role")}, {"content", text_of(*content)}}));
+    messages.push_back(
+        Json::object({{"role", string_member(item, "role")}, {"content", content_text(*content)}}));
   } else if (type == "function_call") {
     add_call(item, messages);
   } else if (type == "function_call_output") {
     const Json* output = item.find("output");
     if (output == nullptr) fail_member("input", "an output of a call has no output");
-    messages.push_back(Json::object(
-        {{"role", "tool"}, {"tool_call_id", string_member(item, "call_id")}, {"content", text_of(*output)}}));
+    messages.push_back(Json::object({{"role", "tool"},
+                                     {"tool_call_id", string_member(item, "call_id")},
+                                     {"content", content_text(*output)}}));
   } else if (type != "reasoning") {  // perhaps another model's: ignored, as an answer does not depend on it
     refuse_member("input", "items of type '" + type + "' are not served");
   }
@@ -105,7 +107,7 @@ Json shown_items(const Json& items) {
   Json shown = Json::array();
   for (const Json& given : items.as_array()) {
     Json item = given;
-    const std::string type = type_of(item, "message");
+    const std::string type = item_type(item, "message");
     item.set("type", type);
     if (item.find("id") == nullptr || !item.find("id")->is_string())
       item.set("id", base::concat(type == "message" ? "msg" : "item", "_", shown.size()));
@@ -150,7 +152,7 @@ Json tool_choice_of(const Json& choice) {
   return Json::object({{"type", "function"}, {"function", Json::object({{"name", *name}})}});
 }
 
-void refuse_others(const Members& m, bool keeps) {
+void refuse_unserved_items(const Members& m, bool keeps) {
   if (m.has("conversation"))
     refuse_member("conversation", "is not served: go on by previous_response_id, or give all items in input");
   if (!keeps && m.has("previous_response_id"))
@@ -255,7 +257,7 @@ bool includes_chances(const Members& m) {
 ResponsesRequest responses_request(std::string_view body, int64_t seed, const FindConversation& find) {
   const Json json = request_object(body);
   const Members m(json);
-  refuse_others(m, find != nullptr);
+  refuse_unserved_items(m, find != nullptr);
   ResponsesRequest r;
   r.is_kept = m.flag("store", true) && find != nullptr;
   const Json items = items_of(m, find);

@@ -12,10 +12,8 @@ namespace {
 
 using base::Json;
 
-constexpr size_t kMostTexts = 2048;
-
 /// Reads a text, or an object that contains one.
-std::string text_of(const Json& given, std::string_view member) {
+std::string given_text(const Json& given, std::string_view member) {
   const Json* text = given.is_object() ? given.find("text") : &given;
   if (text == nullptr || !text->is_string()) fail_member(member, "expected texts, or objects with a text");
   if (text->as_string().empty()) fail_member(member, "a text is empty");
@@ -23,12 +21,12 @@ std::string text_of(const Json& given, std::string_view member) {
 }
 
 /// Reads a list of texts, or one text.
-std::vector<std::string> texts_of(const Json& given, std::string_view member) {
+std::vector<std::string> given_texts(const Json& given, std::string_view member) {
   const base::JsonArray list = given.is_array() ? given.as_array() : base::JsonArray{given};
   if (list.empty() || list.size() > kMostTexts)
     fail_member(member, base::concat("expected 1 to ", kMostTexts, " texts, found ", list.size()));
   std::vector<std::string> texts;
-  for (const Json& one : list) texts.push_back(text_of(one, member));
+  for (const Json& one : list) texts.push_back(given_text(one, member));
   return texts;
 }
 
@@ -39,7 +37,7 @@ std::string model_of(const Members& m) {
 }
 
 /// Finds a member that has several names: the first one present.
-const Json& member_of(const Members& m, std::initializer_list<const char*> names) {
+const Json& first_member(const Members& m, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (const Json* found = m.find(name)) return *found;
   }
@@ -62,8 +60,6 @@ std::string usage(const Embedded& rows) {
   return R"("usage":{"prompt_tokens":)" + tokens + R"(,"total_tokens":)" + tokens + "}";
 }
 
-void append_quoted(std::string& out, std::string_view text) { base::append_json(out, text); }
-
 }  // namespace
 
 RerankRequest rerank_request(std::string_view body) {
@@ -72,10 +68,10 @@ RerankRequest rerank_request(std::string_view body) {
   RerankRequest r;
   read_common(r.embedding, m);
   r.embedding.firsts = 1;
-  r.embedding.texts = {text_of(member_of(m, {"query"}), "query")};
-  const Json& documents = member_of(m, {"documents"});
+  r.embedding.texts = {given_text(first_member(m, {"query"}), "query")};
+  const Json& documents = first_member(m, {"documents"});
   if (!documents.is_array()) fail_member("documents", "expected a list of texts");
-  std::vector<std::string> texts = texts_of(documents, "documents");
+  std::vector<std::string> texts = given_texts(documents, "documents");
   const auto count = static_cast<int64_t>(texts.size());
   r.embedding.texts.insert(r.embedding.texts.end(), texts.begin(), texts.end());
   const int64_t most = m.integer("top_n", 0, 0, INT32_MAX);
@@ -89,8 +85,9 @@ ScoreRequest score_request(std::string_view body) {
   const Members m(json);
   ScoreRequest r;
   read_common(r.embedding, m);
-  r.embedding.texts = texts_of(member_of(m, {"text_1", "data_1", "queries"}), "text_1");
-  const std::vector<std::string> second = texts_of(member_of(m, {"text_2", "data_2", "documents"}), "text_2");
+  r.embedding.texts = given_texts(first_member(m, {"text_1", "data_1", "queries"}), "text_1");
+  const std::vector<std::string> second =
+      given_texts(first_member(m, {"text_2", "data_2", "documents"}), "text_2");
   const size_t firsts = r.embedding.firsts = r.embedding.texts.size();
   if (firsts > 1 && firsts != second.size())
     fail_member("text_2", base::concat("has ", second.size(), " texts, text_1 has ", firsts,
@@ -127,14 +124,14 @@ std::string rerank_answer(const RerankRequest& request, const Embedded& rows, co
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
   order.resize(std::min(order.size(), request.most));
   std::string out = "{\"id\":\"rerank-" + id + "\",\"object\":\"list\",\"model\":";
-  append_quoted(out, request.embedding.model);
+  base::append_json(out, request.embedding.model);
   out += "," + usage(rows) + ",\"results\":[";
   for (size_t i = 0; i < order.size(); ++i) {
     out += (i > 0 ? ",{\"index\":" : "{\"index\":") + std::to_string(order[i]) + ",\"relevance_score\":";
     base::append_json(out, scores[order[i]]);
     if (request.gives_documents) {
       out += ",\"document\":{\"text\":";
-      append_quoted(out, request.embedding.texts[order[i] + 1]);
+      base::append_json(out, request.embedding.texts[order[i] + 1]);
       out += '}';
     }
     out += '}';
@@ -146,7 +143,7 @@ std::string score_answer(const ScoreRequest& request, const Embedded& rows, cons
                          int64_t created) {
   std::string out = "{\"id\":\"score-" + id +
                     "\",\"object\":\"list\",\"created\":" + std::to_string(created) + ",\"model\":";
-  append_quoted(out, request.embedding.model);
+  base::append_json(out, request.embedding.model);
   out += ",\"data\":[";
   const std::vector<double> scores = fits(request.embedding, rows);
   for (size_t pair = 0; pair < scores.size(); ++pair) {

@@ -8,10 +8,14 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "http/reply.h"
 #include "serve/access/quota.h"
 
 namespace trireme::serve {
+
+/// The time that KeptStream::keep_alive() is told.
+inline int64_t now_ns() { return base::SystemClock().now_ns(); }
 
 /// An event stream that may wait long for its first or next event.
 class KeptStream {

@@ -14,11 +14,11 @@ std::string told(const ToolAnswer& answer) {
   return out;
 }
 
-struct Case {
+struct CallCase {
   const char *text, *want;
 };
 
-constexpr Case kCases[] = {
+constexpr CallCase kCallCases[] = {
     {"", ""},
     {"plain text", "plain text"},
     {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", "|f{\"a\":1}"},
@@ -42,13 +42,13 @@ constexpr Case kCases[] = {
 };
 
 TEST(ToolCalls, AreFoundInEveryForm) {
-  for (const Case& c : kCases) EXPECT_EQ(told(find_tool_calls(c.text)), c.want) << c.text;
+  for (const CallCase& c : kCallCases) EXPECT_EQ(told(find_tool_calls(c.text)), c.want) << c.text;
 }
 
 /// However a text is split into pieces, the streamed parts together equal the result for the whole text.
 TEST(ToolCalls, AStreamSaysWhatTheWholeSays) {
   base::Rng rng(4);
-  for (const Case& c : kCases) {
+  for (const CallCase& c : kCallCases) {
     for (int turn = 0; turn < 50; ++turn) {
       ToolText stream;
       std::string shown;

@@ -43,25 +43,25 @@ WantedForm schema_form(const Json& given, bool strict, std::string_view member) 
               [schema = std::move(schema), strict] { return data::grammar_of_schema(schema, !strict); });
 }
 
-std::string text_of(const Json& value, std::string_view member) {
+std::string string_of(const Json& value, std::string_view member) {
   if (!value.is_string()) fail_member(member, base::concat("expected a string, found ", value.type_name()));
   return value.as_string();
 }
 
 WantedForm regex_form(const Json& value, std::string_view member) {
-  const std::string text = text_of(value, member);
+  const std::string text = string_of(value, member);
   return form("regex", text, std::string(member), [text] { return data::grammar_of_regex(text); });
 }
 
 WantedForm ebnf_form(const Json& value, std::string_view member) {
-  const std::string text = text_of(value, member);
+  const std::string text = string_of(value, member);
   return form("ebnf", text, std::string(member), [text] { return data::grammar_of_ebnf(text); });
 }
 
 WantedForm choice_form(const Json& value, std::string_view member) {
   if (!value.is_array() || value.size() == 0) fail_member(member, "expected a list that is not empty");
   std::vector<std::string> choices;
-  for (const Json& one : value.as_array()) choices.push_back(text_of(one, member));
+  for (const Json& one : value.as_array()) choices.push_back(string_of(one, member));
   return form("choice", value.dump(), std::string(member),
               [choices = std::move(choices)] { return data::grammar_of_choices(choices); });
 }

@@ -8,7 +8,7 @@
 namespace trireme::serve {
 namespace {
 
-constexpr int64_t kWindowNs = 60 * base::kNsPerSecond;
+constexpr int64_t kSummaryWindowNs = 60 * base::kNsPerSecond;
 constexpr int64_t kBetweenLooksNs = 5 * base::kNsPerSecond;  ///< scrapes may come more often
 
 }  // namespace
@@ -36,7 +36,7 @@ std::vector<double> MetricSummary::read() {
   std::vector<uint64_t> recent = now.counts;
   looks_.with([&](std::deque<Look>& looks) {
     // Of the samples before the window, only the last is needed: it holds the counts at the window's start.
-    while (looks.size() > 1 && now.at_ns - looks[1].at_ns >= kWindowNs) looks.pop_front();
+    while (looks.size() > 1 && now.at_ns - looks[1].at_ns >= kSummaryWindowNs) looks.pop_front();
     if (!looks.empty()) {
       for (size_t i = 0; i < recent.size(); ++i) recent[i] -= std::min(recent[i], looks.front().counts[i]);
     }

@@ -48,8 +48,8 @@ WriteResult write(FileOps& files, const std::string& root, const Checkpoint& che
   return write_checkpoint(files, root, checkpoint, whole_pieces(checkpoint.tensors), shard_bytes);
 }
 
-std::optional<CheckpointOutcome> save(CheckpointWriter& writer, const Checkpoint& checkpoint,
-                                      double score = NAN) {
+std::optional<CheckpointOutcome> save_whole(CheckpointWriter& writer, const Checkpoint& checkpoint,
+                                            double score = NAN) {
   return writer.save(checkpoint, whole_pieces(checkpoint.tensors), score);
 }
 
@@ -288,7 +288,7 @@ TEST(Checkpoint, DeathAtEveryCallLeavesACompleteOne) {
     // The next start cleans up and continues.
     {
       CheckpointWriter writer({.root = root, .keep = 1, .keep_best = 0}, good);
-      save(writer, example(3));
+      save_whole(writer, example(3));
     }
     expect_same(load_checkpoint(find_checkpoint(root)), example(3));
     EXPECT_EQ(std::distance(fs::directory_iterator(root), fs::directory_iterator()), 2);
@@ -303,7 +303,7 @@ TEST(CheckpointWriter, WritesACopyAndKeepsTheLastAndTheBest) {
     CheckpointWriter writer({.root = root, .keep = 2, .keep_best = 1}, files);
     for (int64_t step = 1; step <= 6; ++step) {
       Checkpoint live = example(step);
-      const auto before = save(writer, live, step == 2 ? 0.9 : 0.1 * static_cast<double>(step));
+      const auto before = save_whole(writer, live, step == 2 ? 0.9 : 0.1 * static_cast<double>(step));
       EXPECT_EQ(before.has_value(), step > 1);
       for (float& v : live.tensors[2].second.mutable_data<float>()) v = -1;  // training continues
       if (step == 6) {
@@ -321,7 +321,7 @@ TEST(CheckpointWriter, WritesACopyAndKeepsTheLastAndTheBest) {
   EXPECT_EQ(base::read_file(root + "/latest"), "step-00000006\n");
   {  // Resuming from step 5: step 6 belongs to an abandoned run, 2 is still the best.
     CheckpointWriter writer({.root = root, .keep = 2, .keep_best = 1, .resumed_step = 5}, files);
-    save(writer, example(7), 0.3);
+    save_whole(writer, example(7), 0.3);
   }
   EXPECT_EQ(list_checkpoints(root),
             (std::vector<std::string>{"step-00000002", "step-00000005", "step-00000007"}));
@@ -333,14 +333,14 @@ TEST(CheckpointWriter, ReportsAFullDiskAndGoesOn) {
   write(good, root, example(1));
   TroubledFiles files(6, TroubledFiles::How::fail);
   CheckpointWriter writer({.root = root, .keep = 3}, files);
-  save(writer, example(2));
+  save_whole(writer, example(2));
   const auto outcome = writer.wait();
   ASSERT_TRUE(outcome && outcome->error);
   EXPECT_FALSE(outcome->committed);
   EXPECT_EQ(outcome->error->code(), base::ErrorCode::exhausted);
   EXPECT_NE(outcome->error->message().find("checkpoint of step 2"), std::string::npos);
   expect_same(load_checkpoint(find_checkpoint(root)), example(1));
-  save(writer, example(3));
+  save_whole(writer, example(3));
   EXPECT_TRUE(writer.wait()->committed);
   expect_same(load_checkpoint(find_checkpoint(root)), example(3));
 }

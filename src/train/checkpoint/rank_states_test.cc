@@ -135,7 +135,7 @@ struct Saver {
   }
 };
 
-void save(const Layout& layout, const std::string& root, int layers, int64_t step) {
+void save_on_ranks(const Layout& layout, const std::string& root, int layers, int64_t step) {
   PosixFiles files;
   comm::LocalWorld world(layout.mesh().size());
   world.run([&](comm::Communicator& c) {
@@ -167,7 +167,7 @@ void expect_loads(const Layout& layout, const std::string& directory, int layers
 TEST(RankStates, SavedUnderAnyLayoutLoadsUnderAnyOther) {
   for (const Layout& from : kLayouts) {
     const std::string root = fresh(from.text());
-    save(from, root, kLayers, 3);
+    save_on_ranks(from, root, kLayers, 3);
     const std::string directory = find_checkpoint(root);
     for (const Layout& to : kLayouts) expect_loads(to, directory, kLayers);
     const Checkpoint all = load_checkpoint(directory);
@@ -178,7 +178,7 @@ TEST(RankStates, SavedUnderAnyLayoutLoadsUnderAnyOther) {
 
 TEST(RankStates, EveryByteIsWrittenOnceByItsOwnRank) {
   const std::string root = fresh("once");
-  save({2, 2, 2}, root, kLayers, 1);
+  save_on_ranks({2, 2, 2}, root, kLayers, 1);
   const CheckpointReader reader(find_checkpoint(root));
   int64_t bytes = 0;
   std::set<std::string> files;
@@ -196,7 +196,7 @@ TEST(RankStates, EveryByteIsWrittenOnceByItsOwnRank) {
 
 TEST(RankStates, ACheckpointOfAnotherModelIsRefused) {
   const std::string root = fresh("another");
-  save({2, 1, 2}, root, kLayers, 1);
+  save_on_ranks({2, 1, 2}, root, kLayers, 1);
   comm::LocalWorld world(2);
   world.run([&](comm::Communicator& c) {
     Saver loader(c, {1, 2, 1}, kLayers, 1);
@@ -213,7 +213,7 @@ TEST(RankStates, ACheckpointOfAnotherModelIsRefused) {
 
 TEST(RankStates, TruncatedAndChangedFilesAreSeen) {
   const std::string root = fresh("truncated");
-  save({2, 2, 2}, root, kLayers, 1);
+  save_on_ranks({2, 2, 2}, root, kLayers, 1);
   const std::string directory = find_checkpoint(root);
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string path = entry.path().string();
@@ -240,7 +240,7 @@ TEST(RankStates, FailureOfAnyRankAtEveryCallCommitsNothing) {
     int64_t call = 0;
     for (bool done = false; !done; ++call) {
       const std::string root = fresh("fail");
-      save(layout, root, kFewLayers, 1);
+      save_on_ranks(layout, root, kFewLayers, 1);
       std::vector<std::optional<CheckpointOutcome>> outcomes(4);
       TroubledFiles bad(call, TroubledFiles::How::fail);
       PosixFiles good;
@@ -269,7 +269,7 @@ TEST(RankStates, FailureOfAnyRankAtEveryCallCommitsNothing) {
       EXPECT_TRUE(found.ends_with("2") || !committed) << "call " << call;  // the last flush may fail
       EXPECT_TRUE(committed || !done);
       for (const std::string& name : list_checkpoints(root)) load_checkpoint(root + "/" + name);
-      save({4, 1, 1}, root, kFewLayers, 3);
+      save_on_ranks({4, 1, 1}, root, kFewLayers, 3);
       expect_loads(layout, find_checkpoint(root), kFewLayers);
     }
     EXPECT_GT(call, troubled == 0 ? 12 : 3);
@@ -282,7 +282,7 @@ TEST(RankStates, DeathOfARankAtEveryCallLeavesACompleteCheckpoint) {
     int64_t call = 0;
     for (bool done = false; !done; ++call) {
       const std::string root = fresh("die");
-      save(layout, root, kFewLayers, 1);
+      save_on_ranks(layout, root, kFewLayers, 1);
       const pid_t child = ::fork();
       if (child == 0) {
         TroubledFiles bad(call, TroubledFiles::How::die);
@@ -300,7 +300,8 @@ TEST(RankStates, DeathOfARankAtEveryCallLeavesACompleteCheckpoint) {
       done = WEXITSTATUS(status) == 0;
       const std::string found = find_checkpoint(root);
       expect_loads({1, 4, 1}, found, kFewLayers);
-      save({4, 1, 1}, root, kFewLayers, 3);  // the next start, with another layout, cleans up and continues
+      save_on_ranks({4, 1, 1}, root, kFewLayers,
+                    3);  // the next start, with another layout, cleans up and continues
       expect_loads({2, 2, 1}, find_checkpoint(root), kFewLayers);
       for (const auto& entry : fs::directory_iterator(root)) {
         EXPECT_NE(entry.path().filename().string()[0], '.') << entry.path();

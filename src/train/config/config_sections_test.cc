@@ -10,7 +10,7 @@ namespace {
 
 enum class Unit { samples, tokens };
 
-struct Schedule {
+struct ScheduleSection {
   double peak = 1e-3;
   int64_t warmup = 0;
   Unit unit = Unit::samples;
@@ -34,7 +34,7 @@ struct Model {
 
 struct Fixture {
   Model model;
-  Schedule schedule;
+  ScheduleSection schedule;
   ConfigSections sections;
   Fixture() {
     sections.add("model", model, "What is trained.");

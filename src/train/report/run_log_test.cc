@@ -2,24 +2,16 @@
 #include "train/report/run_log.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "train/files/test_files.h"
 #include "train/report/report.h"
 
 namespace trireme::train {
 namespace {
-
-std::string fresh(const std::string& name) {
-  const std::string path = base::concat(testing::TempDir(), "/log_", ::getpid(), "_", name);
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
-}
 
 StepRecord record(int64_t step) {
   StepRecord r;
@@ -50,7 +42,7 @@ struct Fixture {
 TEST(RunLog, WorkAfterACheckpointIsLost) {
   Fixture f;
   f.options.progress = {0};
-  const std::string directory = fresh("lost"), path = directory + "/log.jsonl";
+  const std::string directory = fresh("log_lost"), path = directory + "/log.jsonl";
   EXPECT_EQ(work_after(path, 3, 0).steps, 0);  // no log exists yet
   {
     RunLog log(f.options, directory, 0, f.env);
@@ -73,7 +65,7 @@ TEST(RunLog, WorkAfterACheckpointIsLost) {
 TEST(RunLog, LinesReadBackAndResumedLogsAreCut) {
   Fixture f;
   f.options.progress = {0};
-  const std::string directory = fresh("cut");
+  const std::string directory = fresh("log_cut");
   {
     RunLog log(f.options, directory, 0, f.env);
     log.event("start", base::Json::object({{"name", "first"}}));
@@ -102,7 +94,7 @@ TEST(RunLog, LinesReadBackAndResumedLogsAreCut) {
 
 TEST(RunLog, NonFiniteLossesAreLogged) {
   Fixture f;
-  const std::string directory = fresh("nan");
+  const std::string directory = fresh("log_nan");
   StepRecord r = record(1);
   r.loss = INFINITY;
   r.grad_norm = NAN;
@@ -138,7 +130,7 @@ TEST(RunLog, ProgressLine) {
 
 TEST(Report, HoldsTheFiguresAndThePlots) {
   Fixture f;
-  const std::string directory = fresh("report");
+  const std::string directory = fresh("log_report");
   RunLog log(f.options, directory, 0, f.env);
   log.event("start", base::Json::object(
                          {{"name", "demo"},

@@ -3,14 +3,13 @@
 #include "train/report/tensorboard.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <protozero/pbf_reader.hpp>
 
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/files/file.h"
+#include "train/files/test_files.h"
 
 namespace trireme::train {
 namespace {
@@ -75,15 +74,8 @@ Event parse(const std::string& message) {
   return e;
 }
 
-std::string fresh(const std::string& name) {
-  const std::string path = base::concat(testing::TempDir(), "/events_", ::getpid(), "_", name);
-  std::filesystem::remove_all(path);
-  std::filesystem::create_directories(path);
-  return path;
-}
-
 TEST(Tensorboard, ScalarsReadBack) {
-  TensorboardWriter writer(fresh("plain"), 1'700'000'000'500'000'000, 0);
+  TensorboardWriter writer(fresh("events_plain"), 1'700'000'000'500'000'000, 0);
   const std::vector<Scalar> scalars{{"loss", 2.5}, {"time/forward_ms", 12}};
   writer.write(7, 1'700'000'001'000'000'000, scalars);
   writer.write(8, 1'700'000'002'000'000'000, std::vector<Scalar>{{"loss", 2.25}});
@@ -101,7 +93,7 @@ TEST(Tensorboard, ScalarsReadBack) {
 }
 
 TEST(Tensorboard, AResumedRunSaysFromWhere) {
-  TensorboardWriter writer(fresh("resumed"), 1'700'000'000'000'000'000, 41);
+  TensorboardWriter writer(fresh("events_resumed"), 1'700'000'000'000'000'000, 41);
   writer.flush();
   const auto messages = messages_of(base::read_file(writer.path()));
   ASSERT_EQ(messages.size(), 2u);
