@@ -37,7 +37,8 @@ endfunction()
 
 # trireme_unity(TARGET FILE...): the files of a folder are compiled in groups of about eight as one translation unit, so
 # headers and the templates that they share are compiled once a group (docs/decisions/0097-files-compiled-together.md).
-# By themselves stay files with options of their own, as CMake sees to, and those that Highway includes several times.
+# By themselves stay kernels of GPUs, files with options of their own, as CMake sees to, and those that Highway includes
+# several times.
 function(trireme_unity target)
   if(NOT TRIREME_UNITY)
     return()
@@ -45,7 +46,7 @@ function(trireme_unity target)
   set(folders "")
   foreach(file ${ARGN})
     file(STRINGS ${file} highway REGEX "foreach_target\\.h" LIMIT_COUNT 1)
-    if(NOT highway)
+    if(file MATCHES "\\.cc$" AND NOT highway)
       get_filename_component(folder ${file} DIRECTORY)
       list(APPEND folders ${folder})
       list(APPEND files_${folder} ${file})
