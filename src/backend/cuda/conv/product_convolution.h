@@ -7,7 +7,7 @@ namespace trireme::cuda {
 
 /// Whether make_product_convolution() takes it: forward, f32 that stays f32, one group, results with their
 /// channels last. For these cuDNN 9 has only engines that it compiles at run time, about a second each, which
-/// reach 1 TFLOP/s on an H200 (docs/decisions/0100-f32-on-hopper.md).
+/// reach 1 TFLOP/s on an H200 (docs/decisions/0100-few-rows-and-f32-on-a-gpu.md).
 bool is_product_convolution(const ConvolutionShape& shape);
 
 /// y = finish(rows w'): what the points read is copied to rows of a matrix, at most 64 MiB at a time, and one
