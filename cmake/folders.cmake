@@ -37,16 +37,15 @@ endfunction()
 
 # trireme_unity(TARGET FILE...): the files of a folder are compiled in groups of about eight as one translation unit, so
 # headers and the templates that they share are compiled once a group (docs/decisions/0097-files-compiled-together.md).
-# By themselves stay kernels of GPUs, files with options of their own, as CMake sees to, and those that Highway includes
-# several times.
+# By themselves stay kernels of GPUs and of an instruction set, and files with options of their own, as CMake sees to.
 function(trireme_unity target)
   if(NOT TRIREME_UNITY)
     return()
   endif()
   set(folders "")
   foreach(file ${ARGN})
-    file(STRINGS ${file} highway REGEX "foreach_target\\.h" LIMIT_COUNT 1)
-    if(file MATCHES "\\.cc$" AND NOT highway)
+    file(STRINGS ${file} kernels REGEX "foreach_target\\.h|TRIREME_TARGET_" LIMIT_COUNT 1)
+    if(file MATCHES "\\.cc$" AND NOT kernels)
       get_filename_component(folder ${file} DIRECTORY)
       list(APPEND folders ${folder})
       list(APPEND files_${folder} ${file})
