@@ -56,10 +56,22 @@ def renamed(body, value, word):
     return body.nodes[-1].output[0]
 
 
-def keras_loop(rng, cell, states, batch, steps, inputs, hidden, rows="gather"):
+def carried_weights(main, body):
+    """Makes matrices of a body values that the loop carries from round to round: (inputs, results, operands)."""
+    inputs, results, operands = [], [], []
+    for tensor in [t for t in body.initializers if len(t.dims) == 2]:
+        body.initializers.remove(tensor)
+        inputs.append((tensor.name, FLOATS, list(tensor.dims)))
+        results.append((renamed(body, tensor.name, "same"), FLOATS, list(tensor.dims)))
+        operands.append(main.constant(numpy_helper.to_array(tensor)))
+    return inputs, results, operands
+
+
+def keras_loop(rng, cell, states, batch, steps, inputs, hidden, rows="gather", carries=False):
     """A recurrent layer as TensorFlow's converter writes the while loop of Keras: the sequence turned to [steps, batch,
     inputs], counters in 32 bits, a condition of two comparisons of floats, every state h of `states` and one result a
-    step; rows by "gather" (an element of a list) or "slice" (a part of a tensor)."""
+    step; rows by "gather" (an element of a list) or "slice" (a part of a tensor). `carries`: the weights are states that
+    no round changes, as of Keras 3."""
     main, body = Body(), Body()
     sequence = main.op("Transpose", "x", perm=[1, 0, 2])
     limit = main.constant(np.float32(steps))
@@ -77,19 +89,21 @@ def keras_loop(rng, cell, states, batch, steps, inputs, hidden, rows="gather"):
         row = body.op("Squeeze", body.op("Slice", sequence, begin, end, axes), axes)
     new = cell(body, rng, row, held)
     next_counter, next_time = body.op("Add", counter, one), body.op("Add", time, one)
-    again = body.op("And", *(body.op("Less", body.op("Cast", n, to=FLOATS), limit) for n in (next_counter, next_time)))
+    below = [body.op("Less", body.op("Cast", n, to=FLOATS), limit) for n in (next_counter, next_time)]
+    again = body.op("And", *below)
     results = [renamed(body, value, "out") for value in [again, next_counter, next_time, *new, new[0]]]
     shape = [batch, hidden]
+    same = carried_weights(main, body) if carries else ([], [], [])
     graph = body.graph(
         "while_body",
         [("round", NUMBERS, []), ("go", TRUTHS, []), (counter, T.INT32, []), (time, T.INT32, [])] +
-        [(h, FLOATS, None) for h in held],
+        [(h, FLOATS, None) for h in held] + same[0],
         [(results[0], TRUTHS, []), (results[1], T.INT32, []), (results[2], T.INT32, [])] +
-        [(r, FLOATS, None) for r in results[3:]])
+        [(r, FLOATS, None) for r in results[3:-1]] + same[1] + [(results[-1], FLOATS, None)])
     zero = main.constant(number(0, np.int32))
     start = main.constant(np.zeros(shape, np.float32))
     out = main.op("Loop", main.constant(number(2**63 - 1)), main.constant(np.array(True)), zero, zero,
-                  *[start] * states, outputs=3 + states, body=graph)
+                  *[start] * states, *same[2], outputs=3 + states + len(same[2]), body=graph)
     main.nodes.append(helper.make_node("Transpose", [out[-1]], ["y"], perm=[1, 0, 2]))
     main.nodes.append(helper.make_node("Identity", [out[2]], ["h"]))
     return main.graph("keras", [("x", FLOATS, [batch, steps, inputs])],
@@ -198,6 +212,7 @@ def branches(rng, steps=64, hidden=128):
 
 NETWORKS = {
     "gru": lambda rng: keras_loop(rng, gru_cell(32, 64), 1, 1, 64, 32, 64),
+    "gru_carries": lambda rng: keras_loop(rng, gru_cell(128, 256), 1, 1, 40, 128, 256, carries=True),
     "gru_b8": lambda rng: keras_loop(rng, gru_cell(64, 128), 1, 8, 50, 64, 128),
     "lstm": lambda rng: keras_loop(rng, lstm_cell(32, 64), 2, 1, 64, 32, 64),
     "lstm_slices": lambda rng: keras_loop(rng, lstm_cell(64, 128), 2, 4, 50, 64, 128, rows="slice"),

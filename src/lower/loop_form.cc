@@ -196,8 +196,10 @@ class LoopSplit {
     GraphPart part(body_);
     std::set<ValueId> in_part, has_product;
     try {
+      const int64_t rows = most_rows();
       for (const ValueId id : all_slices()) {
-        if (slice(id).slice.dims.empty()) continue;  // numbers have no rows of their own
+        const Dims& dims = slice(id).slice.dims;
+        if (dims.empty() || dims[0] != rows) continue;  // rows of several rounds would not stand side by side
         add_rows(part, id);
         in_part.insert(id);
       }
@@ -220,6 +222,15 @@ class LoopSplit {
     } catch (const base::Error&) {
       liftable_.clear();  // some node fits only one round's rows
     }
+  }
+
+  /// Of all slices, the most rows in a round: those of the batch.
+  int64_t most_rows() const {
+    int64_t most = 0;
+    for (const LoopTimes::Slice& s : times_.slices()) {
+      if (!s.slice.dims.empty()) most = std::max(most, s.slice.dims[0]);
+    }
+    return most;
   }
 
   /// Whether all sequence values that a node reads are among `given`.

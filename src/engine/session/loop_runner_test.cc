@@ -338,6 +338,42 @@ TEST(Loops, RowsCountersAndConditionsLeaveTheRounds) {
   EXPECT_EQ(form.round_inputs.size(), 2u);
 }
 
+/// A sequence of single rows that every round adds to the rows of a batch does not go with them.
+TEST(Loops, SequencesOfOtherRowsStayInTheRounds) {
+  const ir::GraphPtr body = std::make_shared<const ir::Graph>(ir::parse(R"(graph "body"
+  %0 = input "h" : f32[2,1]
+  %1 = input "x" : f32[2,3]
+  %2 = input "shift" : f32[1,1]
+  %3 = param "w" : f32[3,1]{1, 10, 100}
+  %4 = matmul(%1, %3)
+  %5 = add(%4, %2)
+  %6 = add(%0, %5)
+  %7 = identity(%6)
+  return %6, %7
+)",
+                                                                        ops::table()));
+  ir::Graph outer;
+  const ValueId h = outer.add_input("h", {DType::f32, Shape{2, 1}});
+  const ValueId x = outer.add_input("x", {DType::f32, Shape{2, 2, 3}});
+  const ValueId shift = outer.add_input("shift", {DType::f32, Shape{2, 1, 1}});
+  ir::Attrs attrs{{"num_scan_inputs", int64_t{2}}, {"captures", int64_t{0}}};
+  attrs.set("body", body);
+  const auto out = outer.add(ops::table().need("scan"), {h, x, shift}, attrs, 2, "scan");
+  outer.add_output(out[0], "last");
+  outer.add_output(out[1], "all");
+  Session session(std::make_shared<const PreparedModel>(std::move(outer)),
+                  {.device = tests::device_under_test(), .threads = 1});
+  const auto got = session.run({Tensor::from<float>({2, 1}, {0.5f, 0.25f}),
+                                Tensor::from<float>({2, 2, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 1, 1}),
+                                Tensor::from<float>({2, 1, 1}, {1000, 2000})});
+  EXPECT_EQ(got[1].to_doubles(), (Reals{1321.5, 1654.25, 4308.5, 3765.25}));
+  EXPECT_EQ(got[0].to_doubles(), (Reals{4308.5, 3765.25}));
+  const lower::LoopForm form =
+      lower::form_loop(*body, {.is_scan = true, .states = 1, .slices = 2, .from_last = {false, false}},
+                       {{2, 1}, {2, 3}, {1, 1}}, lower::LoopRows::exist);
+  EXPECT_EQ(form.lifted.nodes().size(), 1u);  // the product
+}
+
 /// States that grow have a program for each length; results keep their type or are refused.
 TEST(Loops, StatesMayGrow) {
   ir::Graph g;
@@ -444,9 +480,11 @@ TEST(Loops, WeightsThatAreFoundOutsideArePacked) {
   const ir::Node* loop = nullptr;
   for (const ir::Node& node : model->graph().nodes()) loop = node.op_name() == "loop" ? &node : loop;
   ASSERT_NE(loop, nullptr);
-  for (const ir::Node& node : loop->attrs.get_graph("body")->nodes()) {
+  const ir::Graph& body = *loop->attrs.get_graph("body");
+  EXPECT_EQ(body.outputs()[2], body.inputs()[3]);  // and are not copied in every round
+  for (const ir::Node& node : body.nodes()) {
     if (node.op_name() == "matmul") {
-      EXPECT_NE(loop->attrs.get_graph("body")->known(node.in[1]), nullptr);
+      EXPECT_NE(body.known(node.in[1]), nullptr);
     }
   }
   Session session(model, {.device = tests::device_under_test(), .threads = 1});
