@@ -165,10 +165,10 @@ class RandomLoop {
     make_results();
   }
 
-  void check(const std::string& seed) {
+  void check(const std::string& seed, int threads) {
     if (!run_oracle()) return;  // rounding decides when it ends
     Session session(std::make_shared<const PreparedModel>(outer_graph(), passes::PassOptions{.verify = true}),
-                    {.device = tests::device_under_test(), .threads = 1, .passes = {.verify = true}});
+                    {.device = tests::device_under_test(), .threads = threads, .passes = {.verify = true}});
     std::vector<Tensor> inputs{Tensor::scalar<int64_t>(start_), first_[0], first_[1]};
     if (held_is_input_) inputs.push_back(first_[2]);
     if (x_is_input_) inputs.push_back(rows_);
@@ -291,7 +291,7 @@ class RandomLoop {
 
 TEST(Loops, RandomBodiesComputeWhatPlainLoopsDo) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
-    RandomLoop(seed).check(base::concat("seed ", seed));
+    RandomLoop(seed).check(base::concat("seed ", seed), 1 + static_cast<int>(seed % 2));
     if (HasFatalFailure()) return;
   }
 }
@@ -336,6 +336,91 @@ TEST(Loops, RowsCountersAndConditionsLeaveTheRounds) {
   EXPECT_EQ(names(form.lifted), "matmul add ");
   EXPECT_EQ(names(form.round), "matmul add tanh ");
   EXPECT_EQ(form.round_inputs.size(), 2u);
+}
+
+/// Extents of a random scan: x has `length` rows [batch, inputs] along some axis, as the results along
+/// another.
+struct ScanCase {
+  int64_t length, batch, inputs, hidden, in_axis, out_axis;
+  bool in_from_last, out_from_last;
+};
+
+/// Offset of element (row, i, j) where `rows` rows of [n, m] are stacked along an axis.
+size_t offset_of(int64_t axis, const Dims& extents, int64_t row, int64_t i, int64_t j) {
+  const int64_t rows = extents[0], n = extents[1], m = extents[2];
+  return static_cast<size_t>(axis == 0   ? (row * n + i) * m + j
+                             : axis == 1 ? (i * rows + row) * m + j
+                                         : (i * m + j) * rows + row);
+}
+
+Dims stacked_dims(int64_t axis, const Dims& extents) {
+  Dims dims{extents[1], extents[2]};
+  dims.insert(dims.begin() + axis, extents[0]);
+  return dims;
+}
+
+void check_random_scan(const ScanCase& c, RandomBody& draw) {
+  const Tensor w = draw.noise({c.inputs, c.hidden}, 0.8f), r = draw.noise({c.hidden, c.hidden}, 0.8f);
+  const Dims in{c.length, c.batch, c.inputs}, result{c.length, c.batch, c.hidden};
+  const Tensor x = draw.noise(stacked_dims(c.in_axis, in), 1), h = draw.noise({c.batch, c.hidden}, 1);
+  ir::Graph body;
+  const auto& ops = ops::table();
+  const ValueId state = body.add_input("h", {DType::f32, Shape{c.batch, c.hidden}});
+  const ValueId row = body.add_input("x", {DType::f32, Shape{c.batch, c.inputs}});
+  const ValueId sum =
+      body.add1(ops.need("add"), {body.add1(ops.need("matmul"), {row, body.add_constant(w)}),
+                                  body.add1(ops.need("matmul"), {state, body.add_constant(r)})});
+  const ValueId next = body.add1(ops.need("tanh"), {sum});
+  body.add_output(next, "next");
+  body.add_output(body.add1(ops.need("identity"), {next}), "row");
+  body.sort();
+  ir::Graph outer;
+  ir::Attrs attrs{{"num_scan_inputs", int64_t{1}}, {"captures", int64_t{0}}};
+  attrs.set("scan_input_axes", std::vector<int64_t>{c.in_axis});
+  attrs.set("scan_output_axes", std::vector<int64_t>{c.out_axis - 3 * (c.length % 2)});  // or from the last
+  attrs.set("scan_input_directions", std::vector<int64_t>{c.in_from_last});
+  attrs.set("scan_output_directions", std::vector<int64_t>{c.out_from_last});
+  attrs.set("body", std::make_shared<const ir::Graph>(body));
+  const auto out = outer.add(ops.need("scan"),
+                             {outer.add_input("h", {DType::f32, Shape::of(h.dims())}),
+                              outer.add_input("x", {DType::f32, Shape::of(x.dims())})},
+                             attrs, 2, "scan");
+  outer.add_output(out[0], "last");
+  outer.add_output(out[1], "all");
+  Session session(std::make_shared<const PreparedModel>(std::move(outer)),
+                  {.device = tests::device_under_test(), .threads = 1});
+  const auto got = session.run({h, x});
+
+  Reals now = h.to_doubles(), all(static_cast<size_t>(tensor::element_count(result)));
+  for (int64_t t = 0; t < c.length; ++t) {
+    Reals row_now;
+    for (int64_t i = 0; i < c.batch; ++i) {
+      for (int64_t j = 0; j < c.inputs; ++j)
+        row_now.push_back(
+            double(x.data<float>()[offset_of(c.in_axis, in, c.in_from_last ? c.length - 1 - t : t, i, j)]));
+    }
+    const Reals a = RandomBody::product(row_now, w, c.batch), b = RandomBody::product(now, r, c.batch);
+    for (size_t i = 0; i < now.size(); ++i) now[i] = std::tanh(a[i] + b[i]);
+    for (int64_t i = 0; i < c.batch; ++i) {
+      for (int64_t j = 0; j < c.hidden; ++j)
+        all[offset_of(c.out_axis, result, c.out_from_last ? c.length - 1 - t : t, i, j)] =
+            now[static_cast<size_t>(i * c.hidden + j)];
+    }
+  }
+  EXPECT_EQ(got[1].dims(), stacked_dims(c.out_axis, result));
+  expect_close(got[0], now, "last");
+  expect_close(got[1], all, "all");
+}
+
+TEST(Loops, RandomScansAlongAllAxesInBothDirections) {
+  RandomBody draw({}, 11);
+  for (int trial = 0; trial < 40; ++trial) {
+    const ScanCase c{1 + draw.draw(5), 1 + draw.draw(2), 2 + draw.draw(2),  2 + draw.draw(2),
+                     draw.draw(2),     draw.draw(2),     draw.draw(1) == 0, draw.draw(1) == 0};
+    SCOPED_TRACE(base::concat(trial, ": axes ", c.in_axis, " ", c.out_axis, " from last ", c.in_from_last,
+                              " ", c.out_from_last, " length ", c.length));
+    check_random_scan(c, draw);
+  }
 }
 
 /// A sequence of single rows that every round adds to the rows of a batch does not go with them.
