@@ -69,7 +69,7 @@ def carried_weights(main, body):
 
 def keras_loop(rng, cell, states, batch, steps, inputs, hidden, rows="gather", carries=False):
     """A recurrent layer as TensorFlow's converter writes the while loop of Keras: the sequence turned to [steps, batch,
-    inputs], counters in 32 bits, a condition of two comparisons of floats, every state h of `states`, one result a step.
+    inputs], counters in 32 bits, a condition of two comparisons of floats, every state h of `states`, a result a step.
 
     rows: by "gather" (an element of a list) or "slice" (a part of a tensor). carries: the weights are states that no
     round changes, as of Keras 3.
