@@ -16,7 +16,7 @@ import serve_report
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RULE = "[0051](decisions/0051-a-figure-is-a-promise.md)"
 RENDERERS = {"models": report.Models, "zoo": report.Zoo, "quantized": report.Quantized,
-             "train": report.Train, "scale": report.Scale, "fashion_mnist": report.Fashion,
+             "loops": report.Loops, "train": report.Train, "scale": report.Scale, "fashion_mnist": report.Fashion,
              "collectives": report.Collectives, "language": report.Language, "serve": serve_report.Serve,
              "batch": batch_report.Batch, "language_server": language_server_report.LanguageServer}
 PAGES = ("README.md", "docs/performance.md", "docs/scaling.md", "docs/batch.md")

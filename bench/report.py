@@ -155,6 +155,33 @@ class Quantized:
                    f"{r['products']['in_integers']} of {r['products']['in_file']} |")
 
 
+class Loops:
+    """Rows of Models over loops; a peer that cannot read a file is not in its row."""
+    what = "recurrent, scanning and decoding loops (Loop, Scan, If) beside ONNX Runtime and OpenVINO"
+    page = "docs/performance.md"
+
+    @staticmethod
+    def numbers(rows):
+        best = [r["ratio_best_peer"][0] for r in rows]
+        runtime = [r["ratio"]["onnxruntime"][0] for r in rows if "onnxruntime" in r["ratio"]]
+        return {"onnxruntime": geometric_mean(runtime), "mean": geometric_mean(best), "least": min(best),
+                "level": sum(x >= 1 for x in best), "rows": len(rows)}
+
+    @staticmethod
+    def sentence(n):
+        return (f"geometric mean {n['onnxruntime']:.2f} times ONNX Runtime and {n['mean']:.2f} times the faster peer; "
+                f"{n['level']:.0f} of {n['rows']:.0f} rows at least level with it (least {n['least']:.2f})")
+
+    @staticmethod
+    def table(rows):
+        yield "| loop | threads | Trireme us | times ONNX Runtime | times OpenVINO |"
+        yield "|---|---|---|---|---|"
+        for r in rows:
+            times = " | ".join(triple(r["ratio"][n]) if n in r["ratio"] else "cannot run it" for n in
+                               ("onnxruntime", "openvino"))
+            yield f"| {r['model']} | {r['threads']} | {r['us']['trireme']:.1f} | {times} |"
+
+
 class Train:
     what = "training steps beside PyTorch in its fastest mode (eager, compiled, each channels-last where that exists)"
     page = "docs/performance.md"

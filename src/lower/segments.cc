@@ -2,8 +2,8 @@
 #include "lower/segments.h"
 
 #include <algorithm>
-#include <unordered_map>
 
+#include "lower/graph_part.h"
 #include "ops/table.h"
 
 namespace trireme::lower {
@@ -18,51 +18,6 @@ bool has_static_results(const Graph& graph, const Node& node) {
   return std::all_of(node.out.begin(), node.out.end(),
                      [&](ValueId id) { return id == ir::kNoValue || graph.type(id).shape.is_static(); });
 }
-
-/// Copies chosen nodes of `source` into a separate graph; values from outside become inputs or constants.
-class Extractor {
- public:
-  explicit Extractor(const Graph& source) : source_(source) { part_.name = source.name; }
-
-  /// Makes `id` an input of the part with its present type.
-  void add_input(ValueId id) {
-    const ir::Value& v = source_.value(id);
-    const std::string name = v.name.empty() ? "v" + std::to_string(ir::index(id)) : v.name;
-    copied_[id] = part_.add_input(name, v.type);
-    inputs_.push_back(id);
-  }
-
-  void add_node(const Node& node) {
-    std::vector<ValueId> in;
-    for (ValueId id : node.in) in.push_back(import(id));
-    const std::vector<ValueId> out = part_.add(*node.op, in, node.attrs, node.out.size(), node.from);
-    for (size_t i = 0; i < out.size(); ++i) {
-      if (node.out[i] == ir::kNoValue) continue;
-      copied_[node.out[i]] = out[i];
-      part_.value(out[i]).name = source_.value(node.out[i]).name;
-    }
-  }
-
-  void add_output(ValueId id, const std::string& name) { part_.add_output(import(id), name); }
-  bool has(ValueId id) const { return copied_.count(id) != 0; }
-  std::vector<ValueId> inputs() const { return inputs_; }
-  Graph take() { return std::move(part_); }
-
- private:
-  ValueId import(ValueId id) {
-    if (id == ir::kNoValue) return id;
-    if (const auto at = copied_.find(id); at != copied_.end()) return at->second;
-    const ir::Value& v = source_.value(id);
-    if (v.data.defined()) return copied_[id] = part_.add_constant(v.data, v.name);
-    add_input(id);
-    return copied_[id];
-  }
-
-  const Graph& source_;
-  Graph part_;
-  std::unordered_map<ValueId, ValueId> copied_;
-  std::vector<ValueId> inputs_;
-};
 
 /// True if no kernel runs the node without the value of an operand (an axis, a mode) that is not known yet.
 bool needs_values(const Graph& bound, const Node& node) {
@@ -120,7 +75,7 @@ Segments cut_segments(const Graph& bound) {
     cut.ready_outputs = bound.outputs();
     return cut;
   }
-  Extractor ready(bound), rest(bound);
+  GraphPart ready(bound), rest(bound);
   for (ValueId id : bound.inputs()) ready.add_input(id);
   for (size_t n = 0; n < places.size(); ++n) {
     if (places[n] == Place::ready) ready.add_node(bound.nodes()[n]);

@@ -10,10 +10,18 @@
 namespace trireme::engine {
 
 class GraphRunner;
+class LoopRunner;
 struct RunnerContext;
 
 /// Runners of the subgraphs of one program's control nodes, made when first needed.
-using SubgraphCache = std::map<const ir::Graph*, std::unique_ptr<GraphRunner>>;
+struct SubgraphCache {
+  std::map<const ir::Graph*, std::unique_ptr<GraphRunner>> branches;
+  std::map<const ir::Graph*, std::unique_ptr<LoopRunner>> loops;
+
+  SubgraphCache();
+  ~SubgraphCache();
+  int64_t folded_bytes() const;
+};
 
 /// Runs a control node. Operands: those of the ONNX operator, then attr `captures` outer values, which the
 /// subgraphs take as their last inputs. Throws invalid_argument for a trip count or body that does not fit.

@@ -33,9 +33,11 @@ struct CompiledShape {
   ir::Graph bound;
   lower::Segments segments;
   std::shared_ptr<const compile::Program> compiled;
-  int64_t slices = 1;       ///< the program covers rows / slices rows of the batch
-  std::vector<Lane> lanes;  ///< at least one; none if programs are only planned
-  void* arena = nullptr;    ///< the memory that executors were last bound to
+  int64_t slices = 1;           ///< the program covers rows / slices rows of the batch
+  std::vector<Lane> lanes;      ///< at least one; none if programs are only planned
+  std::vector<const void*> in;  ///< addresses of a run's tensors
+  std::vector<void*> out;
+  void* arena = nullptr;  ///< the memory that executors were last bound to
   std::unique_ptr<GraphRunner> rest;
   SubgraphCache subgraphs;   ///< runners of branches and loop bodies
   int64_t folded_bytes = 0;  ///< of constants computed for these shapes
@@ -55,11 +57,11 @@ struct CompiledShape {
   }
 };
 
-GraphRunner::GraphRunner(ir::Graph graph, RunnerContext& context)
+GraphRunner::GraphRunner(ir::Graph graph, RunnerContext& context, size_t max_programs)
     : graph_(std::move(graph)),
       context_(context),
       serial_stream_(context.device.open_stream(serial_pool_)),
-      compiled_(context.max_programs) {}
+      compiled_(max_programs > 0 ? max_programs : context.max_programs) {}
 GraphRunner::~GraphRunner() = default;
 
 void GraphRunner::check_types(const std::vector<Tensor>& inputs) const {
@@ -171,6 +173,8 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
     lane.in.resize(shapes.size());
     lane.out.resize(made->compiled->outputs.size());
   }
+  made->in.resize(shapes.size());
+  made->out.resize(made->compiled->outputs.size());
   if (!made->segments.complete) {
     made->rest = std::make_unique<GraphRunner>(std::move(made->segments.rest), context_);
   }
@@ -190,12 +194,21 @@ void GraphRunner::bind_arena(CompiledShape& shape) {
 
 void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs,
                          std::vector<Tensor>& outputs, runtime::Trace* trace) {
+  for (size_t i = 0; i < inputs.size(); ++i) shape.in[i] = inputs[i].raw();
+  for (size_t i = 0; i < outputs.size(); ++i) shape.out[i] = outputs[i].mutable_raw();
+  launch_at(shape, shape.in, shape.out, trace);
+}
+
+void GraphRunner::launch_at(CompiledShape& shape, std::span<const void* const> inputs,
+                            std::span<void* const> outputs, runtime::Trace* trace) {
   bind_arena(shape);
+  const compile::Program& program = shape.program();
   const auto run_slice = [&](Lane& lane, int64_t slice, tensor::Stream& stream, runtime::Trace* times) {
-    for (size_t i = 0; i < inputs.size(); ++i)
-      lane.in[i] = inputs[i].raw() + inputs[i].bytes() / shape.slices * slice;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      lane.in[i] = static_cast<const std::byte*>(inputs[i]) + program.slot(program.inputs[i]).bytes * slice;
+    }
     for (size_t i = 0; i < outputs.size(); ++i) {
-      lane.out[i] = outputs[i].mutable_raw() + outputs[i].bytes() / shape.slices * slice;
+      lane.out[i] = static_cast<std::byte*>(outputs[i]) + program.slot(program.outputs[i]).bytes * slice;
     }
     lane.executor->run(lane.in, lane.out, stream, times);
   };
@@ -230,9 +243,30 @@ void GraphRunner::launch(CompiledShape& shape, const std::vector<Tensor>& inputs
   }
 }
 
-std::vector<Tensor> GraphRunner::run(const std::vector<Tensor>& inputs, runtime::Trace* trace) {
-  if (context_.stop != nullptr && context_.stop->load(std::memory_order_relaxed))
+void GraphRunner::check_stop() const {
+  if (context_.stop != nullptr && context_.stop->load(std::memory_order_relaxed)) [[unlikely]]
     base::fail(base::ErrorCode::unavailable, "the run was ended: it took too long");
+}
+
+CompiledShape* GraphRunner::whole(const std::vector<Dims>& shapes) {
+  CompiledShape& shape = compiled_for(shapes);
+  return shape.segments.complete ? &shape : nullptr;
+}
+
+tensor::DType GraphRunner::result_dtype(const CompiledShape& shape, size_t i) {
+  return shape.program().slot(shape.program().outputs[i]).dtype;
+}
+
+Dims GraphRunner::result_dims(const CompiledShape& shape, size_t i) { return shape.out_dims(i); }
+
+void GraphRunner::run_at(CompiledShape& shape, std::span<const void* const> inputs,
+                         std::span<void* const> outputs) {
+  check_stop();
+  launch_at(shape, inputs, outputs, nullptr);
+}
+
+std::vector<Tensor> GraphRunner::run(const std::vector<Tensor>& inputs, runtime::Trace* trace) {
+  check_stop();
   check_types(inputs);
   CompiledShape& shape = compiled_for(inputs);
   const compile::Program& program = shape.program();
@@ -307,7 +341,7 @@ int64_t GraphRunner::folded_bytes() const {
   int64_t bytes = 0;
   compiled_.for_each([&](const std::vector<Dims>&, const CompiledShape& shape) {
     bytes += shape.folded_bytes + (shape.rest ? shape.rest->folded_bytes() : 0);
-    for (const auto& [graph, runner] : shape.subgraphs) bytes += runner->folded_bytes();
+    bytes += shape.subgraphs.folded_bytes();
   });
   return bytes;
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/threads/thread_pool.h"
@@ -43,8 +44,8 @@ struct CompiledShape;
 
 class GraphRunner {
  public:
-  /// `graph` has gone through prepare_passes.
-  GraphRunner(ir::Graph graph, RunnerContext& context);
+  /// `graph` has gone through prepare_passes. `max_programs`: instead of the context's.
+  GraphRunner(ir::Graph graph, RunnerContext& context, size_t max_programs = 0);
   ~GraphRunner();
 
   /// Results in output order. Throws invalid_argument for inputs the graph does not take.
@@ -53,6 +54,15 @@ class GraphRunner {
   /// is compiled. Throws unsupported if the graph is not one static segment for these shapes.
   void run_into(const std::vector<tensor::Tensor>& inputs, std::vector<tensor::Tensor>& outputs,
                 runtime::Trace* trace = nullptr);
+
+  /// The program for these shapes if one covers the whole graph, else null: for run_at(), until the next call
+  /// of any other function.
+  CompiledShape* whole(const std::vector<tensor::Dims>& shapes);
+  /// Types of the results of such a program.
+  static tensor::DType result_dtype(const CompiledShape& shape, size_t i);
+  static tensor::Dims result_dims(const CompiledShape& shape, size_t i);
+  /// run_into() with addresses of inputs and results of the right types.
+  void run_at(CompiledShape& shape, std::span<const void* const> inputs, std::span<void* const> outputs);
 
   /// Compiles (or finds) the program for these shapes: of one slice where the batch runs in slices.
   const compile::Program& program_for(const std::vector<tensor::Dims>& shapes);
@@ -85,6 +95,9 @@ class GraphRunner {
   void check_types(const std::vector<tensor::Tensor>& inputs) const;
   void launch(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs,
               std::vector<tensor::Tensor>& outputs, runtime::Trace* trace);
+  void launch_at(CompiledShape& shape, std::span<const void* const> inputs, std::span<void* const> outputs,
+                 runtime::Trace* trace);
+  void check_stop() const;
   std::vector<tensor::Tensor> finish(CompiledShape& shape, const std::vector<tensor::Tensor>& inputs,
                                      std::vector<tensor::Tensor> computed);
   std::vector<tensor::Tensor> run_node(CompiledShape& shape, const ir::Node& node,

@@ -47,19 +47,12 @@ bool is_shape_arithmetic(const ir::Graph& graph, const ir::Node& node) {
 
 }  // namespace
 
-ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes) {
+ir::Graph bind_open_shapes(const ir::Graph& graph, const std::vector<tensor::Shape>& shapes) {
   // A constant that is computed here exists once per bucket, so only the small integers of shape arithmetic
   // are worth computing.
   constexpr int64_t kMaxBytes = 4096;
-  base::require(shapes.size() == graph.inputs().size(), "the model takes ", graph.inputs().size(),
-                " inputs, got ", shapes.size());
   ir::Graph bound = graph;
-  std::unordered_map<std::string, int64_t> symbols;
-  for (size_t i = 0; i < shapes.size(); ++i) {
-    ir::Value& input = bound.value(bound.inputs()[i]);
-    check_declared(input, shapes[i], symbols);
-    input.type.shape = tensor::Shape::of(shapes[i]);
-  }
+  for (size_t i = 0; i < shapes.size(); ++i) bound.value(bound.inputs()[i]).type.shape = shapes[i];
   base::ThreadPool pool(1);
   const size_t count = bound.nodes().size();
   for (size_t n = 0; n < count; ++n) {
@@ -70,6 +63,18 @@ ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& s
   }
   bound.sort();
   return bound;
+}
+
+ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes) {
+  base::require(shapes.size() == graph.inputs().size(), "the model takes ", graph.inputs().size(),
+                " inputs, got ", shapes.size());
+  std::unordered_map<std::string, int64_t> symbols;
+  std::vector<tensor::Shape> bound;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    check_declared(graph.value(graph.inputs()[i]), shapes[i], symbols);
+    bound.push_back(tensor::Shape::of(shapes[i]));
+  }
+  return bind_open_shapes(graph, bound);
 }
 
 }  // namespace trireme::passes

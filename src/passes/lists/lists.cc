@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "passes/cleanup/captures.h"
 #include "passes/cleanup/cleanup.h"
 #include "passes/cleanup/fold.h"
 #include "passes/fuse/batch_norm.h"
@@ -38,6 +39,7 @@ const std::vector<Pass>& prepare_passes() {
       {"noops", "removes nodes that change nothing", remove_noops},
       {"integer", "quantize/dequantize pairs become integer products and sums", use_integer_kernels},
       {"fold", "computes nodes whose operands are constant", fold_constants},
+      {"captures", "subgraphs have the constants that they read outside", bind_captures},
       {"blocks", "products and lookups read weights in blocks as they are stored", keep_blocks},
       {"stored", "products read weights of few bits as they are stored", keep_stored_weights},
       {"byte_moves", "quantized values are moved as bytes", move_bytes},

@@ -34,5 +34,7 @@ std::vector<PassRecord> run_passes(const std::vector<Pass>& list, ir::Graph& gra
 /// again and small constants that follow from the shapes are computed. Nodes whose shapes depend on data stay
 /// unknown. Throws invalid_argument when a shape contradicts the declared one.
 ir::Graph bind_shapes(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes);
+/// The same where some extents stay open, of as many shapes as there are inputs, without that check.
+ir::Graph bind_open_shapes(const ir::Graph& graph, const std::vector<tensor::Shape>& shapes);
 
 }  // namespace trireme::passes
