@@ -15,8 +15,7 @@ find_path(UTF8PROC_INCLUDE utf8proc.h REQUIRED)
 find_library(UTF8PROC_LIBRARY utf8proc REQUIRED)
 find_path(PCRE2_INCLUDE pcre2.h REQUIRED)
 find_library(PCRE2_LIBRARY pcre2-8 REQUIRED)
-find_path(HIGHWAY_INCLUDE hwy/highway.h REQUIRED)
-find_library(HIGHWAY_LIBRARY hwy REQUIRED)
+find_path(HIGHWAY_INCLUDE hwy/highway.h REQUIRED)  # headers only: backend/cpu/simd/highway_dispatch.cc
 
 find_package(GTest REQUIRED)
 find_package(benchmark REQUIRED)

@@ -32,9 +32,9 @@ struct Preparation {
   tensor::Device* device;
 
   /// Prepares the node with `view`. Errors name the node.
-  ir::BoundKernel run(const ir::NodeView& view, base::SharedCache& packs) const {
+  ir::BoundKernel run(const ir::NodeView& view, const Binding& with) const {
     try {
-      return kernel->prepare({view, packs, threads, device});
+      return kernel->prepare({view, with.packs, threads, device, with.team});
     } catch (const base::Error& e) {
       throw e.with(
           base::concat("node '", node->from, "' (", node->op_name(), ", kernel ", kernel->name, ")"));
@@ -42,14 +42,14 @@ struct Preparation {
   }
 
   /// Prepares the step from the content of the program's slots.
-  ir::BoundKernel bind(const Program& program, const Step& step, base::SharedCache& packs) const {
+  ir::BoundKernel bind(const Program& program, const Step& step, const Binding& with) const {
     ir::NodeView view = graph->view(*node);
     for (size_t i = 0; i < view.known.size(); ++i) {
       if (view.known[i] == nullptr) continue;
       const Slot& slot = program.slot(step.in[i]);
       view.known[i] = &slot.constant;
     }
-    ir::BoundKernel bound = run(view, packs);
+    ir::BoundKernel bound = run(view, with);
     for (size_t i = 0; i < view.known.size() && !bound.run; ++i) {
       if (view.known[i] != nullptr && tensor::is_absent(*view.known[i]))
         base::fail_invalid("constant '", program.slot(step.in[i]).name, "' of type ", view.in[i].to_string(),
@@ -176,13 +176,13 @@ class Compiler {
       view.known[i] = &types[i];
     }
     try {
-      chosen.step.bound = by.run(view, packs_);
+      chosen.step.bound = by.run(view, {packs_});
     } catch (...) {
       chosen.failure = std::current_exception();
     }
     if (chosen.step.bound.run) return;
-    chosen.step.bind = [by](const Program& program, const Step& step, base::SharedCache& packs) {
-      return by.bind(program, step, packs);
+    chosen.step.bind = [by](const Program& program, const Step& step, const Binding& with) {
+      return by.bind(program, step, with);
     };
   }
 
@@ -459,21 +459,21 @@ Program plan(const Graph& graph, const CompileOptions& options, base::SharedCach
   return Compiler(std::move(ready), options, packs).run();
 }
 
-Program bind(Program plan, base::SharedCache& packs) {
+Program bind(Program plan, const Binding& with) {
   for (Step& step : plan.steps) {
     if (!step.bind) continue;
-    step.bound = step.bind(plan, step, packs);
+    step.bound = step.bind(plan, step, with);
     step.bind = nullptr;
   }
   return plan;
 }
 
-std::shared_ptr<const Program> bind(std::shared_ptr<const Program> plan, base::SharedCache& packs) {
-  return plan->is_bound() ? plan : std::make_shared<const Program>(bind(*plan, packs));
+std::shared_ptr<const Program> bind(std::shared_ptr<const Program> plan, const Binding& with) {
+  return plan->is_bound() ? plan : std::make_shared<const Program>(bind(*plan, with));
 }
 
 Program compile(const Graph& graph, const CompileOptions& options, base::SharedCache& packs) {
-  return bind(plan(graph, options, packs), packs);
+  return bind(plan(graph, options, packs), {packs});
 }
 
 }  // namespace trireme::compile

@@ -38,6 +38,12 @@ struct Slot {
 
 struct Program;
 
+/// With what a plan is bound to its constants: the cache of what kernels pack, and the team that packs.
+struct Binding {
+  base::SharedCache& packs;
+  base::ThreadPool* team = nullptr;  ///< not used by anyone else meanwhile; null: the caller packs alone
+};
+
 struct Step {
   const ir::OpDef* op = nullptr;  ///< null for a copy the compiler inserted
   std::string kernel;
@@ -55,7 +61,7 @@ struct Step {
   std::vector<std::string> refusals;  ///< "kernel: reason" of those tried before
   /// Of a kernel that packs or reads large constants: prepares it from the content of the program's slots.
   /// Empty: `bound` runs.
-  std::function<ir::BoundKernel(const Program&, const Step&, base::SharedCache&)> bind = {};
+  std::function<ir::BoundKernel(const Program&, const Step&, const Binding&)> bind = {};
 };
 
 /// Bytes a program needs, for reports.
@@ -108,9 +114,9 @@ struct CompileOptions {
 Program plan(const ir::Graph& graph, const CompileOptions& options, base::SharedCache& packs);
 /// Prepares the steps of a plan that read constants, from the content of its slots, which may have been given
 /// since. Places, order and listings stay. Throws invalid_argument naming a constant that still has none.
-Program bind(Program plan, base::SharedCache& packs);
+Program bind(Program plan, const Binding& with);
 /// The same where it is shared; the program itself if it is bound.
-std::shared_ptr<const Program> bind(std::shared_ptr<const Program> plan, base::SharedCache& packs);
+std::shared_ptr<const Program> bind(std::shared_ptr<const Program> plan, const Binding& with);
 /// Both at once.
 Program compile(const ir::Graph& graph, const CompileOptions& options, base::SharedCache& packs);
 

@@ -12,6 +12,9 @@
 #include "ir/schema.h"
 #include "tensor/device.h"
 
+namespace trireme::base {
+class ThreadPool;
+}
 namespace trireme::comm {
 class Mesh;
 }
@@ -71,6 +74,9 @@ struct KernelInit {
   /// The device that runs the kernel and holds what it packs. Null for the CPU, and for a program that is
   /// only inspected, whose kernels do not run.
   tensor::Device* device = nullptr;
+  /// The team with which constants are packed (ops/pack_memory.h), not used by anyone else meanwhile. Null:
+  /// the caller packs alone.
+  base::ThreadPool* team = nullptr;
 };
 
 /// A kernel bound to one node, its choices made. `run` never allocates or locks; only collectives throw.

@@ -47,10 +47,10 @@ LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target,
 }
 
 std::shared_ptr<const compile::Program> bind_weights(std::shared_ptr<const compile::Program> plan,
-                                                     base::SharedCache& packs) {
-  std::shared_ptr<const compile::Program> bound = compile::bind(std::move(plan), packs);
-  fill_read_weights(*bound, packs);
-  fill_read_joined(*bound, packs);
+                                                     const compile::Binding& with) {
+  std::shared_ptr<const compile::Program> bound = compile::bind(std::move(plan), with);
+  fill_read_weights(*bound, with.packs);
+  fill_read_joined(*bound, with.packs);
   return bound;
 }
 

@@ -37,7 +37,7 @@ LoweredInference lower_inference(ir::Graph bound, const InferenceTarget& target,
 /// The program with its weights packed, once for all programs that share `packs`, and those that it reads at
 /// hand.
 std::shared_ptr<const compile::Program> bind_weights(std::shared_ptr<const compile::Program> plan,
-                                                     base::SharedCache& packs);
+                                                     const compile::Binding& with);
 
 /// What one rank computes of a model that several hold: its stage of the pipeline, its parts of the weights.
 /// Programs of all shapes share the parts. Used by one thread at a time.

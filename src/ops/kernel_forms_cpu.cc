@@ -91,7 +91,7 @@ ir::Kernel via_f32(ir::Kernel inner) {
     HalfPlan plan;
     std::vector<tensor::TensorType> in_types = init.node.in, out_types = init.node.out;
     const ir::NodeView wide = in_f32(init.node);
-    plan.inner = inner.prepare({wide, init.packs, init.threads});
+    plan.inner = inner.prepare({wide, init.packs, init.threads, init.device, init.team});
     int64_t offset = align_up(plan.inner.workspace_bytes);
     plan.in = place(in_types, offset);
     plan.out = place(out_types, offset);

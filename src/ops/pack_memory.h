@@ -3,6 +3,7 @@
 
 #include "base/memory/shared_cache.h"
 #include "base/memory/slab.h"
+#include "base/threads/thread_pool.h"
 #include "ir/kernel.h"
 #include "tensor/absent.h"
 
@@ -19,6 +20,20 @@ struct PackMemory {
       : slab(std::move(from)), data(slab->allocate(bytes)) {}
   std::shared_ptr<const base::Slab> slab;
   std::shared_ptr<char> data;
+};
+
+/// Who packs: the team that a kernel is prepared with, or the caller alone where there is none, or where a
+/// weight is so small that meeting takes longer than packing.
+class Packers {
+ public:
+  Packers(const ir::KernelInit& init, const tensor::Tensor& weight)
+      : pool_(init.team == nullptr || weight.bytes() < kWorthMeeting ? alone_ : *init.team) {}
+  operator base::ThreadPool&() { return pool_; }
+
+ private:
+  static constexpr int64_t kWorthMeeting = 64 << 10;
+  base::ThreadPool alone_{1};
+  base::ThreadPool& pool_;
 };
 
 /// What `make` packs of a constant, once for all programs of a model that ask for this format. Null while the

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "base/threads/team_meetings.h"
 #include "ops/table.h"
 #include "runtime/executor.h"
 #include "runtime/open_device.h"
@@ -136,13 +137,13 @@ std::optional<std::string> kernel_that_waits(const OpCase& c, size_t fed) {
   for (const compile::Step& step : plan.steps) kernel = step.bind ? step.kernel : kernel;
   if (waits) {
     EXPECT_THROW(Executor(std::make_shared<const compile::Program>(plan)), base::Error) << c.op;
-    EXPECT_THROW(compile::bind(plan, packs), base::Error) << c.op << " without content";
+    EXPECT_THROW(compile::bind(plan, {packs}), base::Error) << c.op << " without content";
   }
   for (compile::Slot& slot : plan.slots) {
     if (slot.constant.defined() && tensor::is_absent(slot.constant))
       slot.constant = c.in[static_cast<size_t>(std::stoi(slot.name.substr(1)))];
   }
-  const compile::Program bound = compile::bind(plan, packs);
+  const compile::Program bound = compile::bind(plan, {packs});
   EXPECT_TRUE(bound.is_bound());
   EXPECT_EQ(text_of(bound), text_of(want)) << c.op;
   const Tensor input = fed < c.in.size() ? c.in[fed] : Tensor();
@@ -178,11 +179,31 @@ TEST(Plan, PacksNothingBeforeItIsBound) {
       std::make_shared<const compile::Program>(compile::plan(graph_of(c, 0, false), {.threads = 2}, packs));
   EXPECT_FALSE(plan->is_bound());
   EXPECT_GT(plan->steps[0].bound.unread_inputs, 0u);
-  const auto bound = compile::bind(plan, packs);
+  const auto bound = compile::bind(plan, {packs});
   EXPECT_TRUE(bound->is_bound());
-  EXPECT_EQ(compile::bind(bound, packs), bound);
+  EXPECT_EQ(compile::bind(bound, {packs}), bound);
   const std::vector<Tensor> a = run(*bound, c.in[0]);
   EXPECT_TRUE(a[0].same_as(run(compile::compile(graph_of(c, 0, false), {.threads = 2}, packs), c.in[0])[0]));
+}
+
+/// Weights of some size are packed by the team that a plan is bound with, small ones by the caller; the bits
+/// are the same.
+TEST(Plan, IsBoundByTheTeamOnlyWhereWeightsAreLarge) {
+  for (const auto& [columns, meets] : std::vector<std::pair<int64_t, bool>>{{300, true}, {70, false}}) {
+    const OpCase c{"linear", {random_tensor({3, 232}, 2), random_tensor({232, columns}, 1)}};
+    const auto plan_of = [&](base::SharedCache& packs) {
+      return compile::plan(graph_of(c, 0, false), {.threads = 3}, packs);
+    };
+    base::SharedCache shared, own;
+    base::ThreadPool team(3);
+    int64_t before = base::team_meetings();
+    const compile::Program together = compile::bind(plan_of(shared), {shared, &team});
+    EXPECT_EQ(base::team_meetings() > before, meets) << columns << " columns";
+    before = base::team_meetings();
+    const compile::Program alone = compile::bind(plan_of(own), {own});
+    EXPECT_EQ(base::team_meetings(), before);
+    EXPECT_TRUE(run(together, c.in[0])[0].same_as(run(alone, c.in[0])[0]));
+  }
 }
 
 }  // namespace

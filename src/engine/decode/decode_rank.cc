@@ -167,8 +167,9 @@ std::shared_ptr<DecodeRank::Compiled> DecodeRank::build(const Key& key) {
                                                   .threads = threads_.size()},
                                       .passes = {.off = {"projections"}},
                                       .strategy = model_->strategy()};
-  made->program = lower::bind_weights(
-      lower::lower_inference(std::move(bound), target, model_->packs(), graph).program, model_->packs());
+  made->program =
+      lower::bind_weights(lower::lower_inference(std::move(bound), target, model_->packs(), graph).program,
+                          {model_->packs(), &threads_});
   const compile::Program& p = *made->program;
   runtime::DeviceBinding on = on_;
   base::check(p.inputs.size() == made->operands.size(), "a decoding program has inputs of its own");

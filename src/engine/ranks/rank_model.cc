@@ -80,7 +80,7 @@ std::shared_ptr<const RankProgram> RankModel::build(const std::vector<Dims>& sha
     whole = passes::bind_shapes(model_->graph(), with_rows_of_one(shapes, made->micro_batches));
   passes::PipelinePart part = part_.of(std::move(whole));
   made->program = lower::bind_weights(
-      lower::lower_inference(std::move(part.graph), target_, packs_, model_->graph()).program, packs_);
+      lower::lower_inference(std::move(part.graph), target_, packs_, model_->graph()).program, {packs_});
   const compile::Program& p = *made->program;
   base::check(p.states.empty(), "a model with states runs on one rank");
   for (size_t i = 0; i < p.inputs.size(); ++i) {

@@ -162,8 +162,9 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
   const int threads = plan.lanes > 1 ? 1 : context_.compile.threads;
   const lower::LoweredInference lowered = compile_ready(made->segments.ready, threads);
   // A session that only plans packs no weights.
-  made->compiled =
-      context_.plan_only ? lowered.program : lower::bind_weights(lowered.program, context_.packs);
+  made->compiled = context_.plan_only
+                       ? lowered.program
+                       : lower::bind_weights(lowered.program, {context_.packs, &context_.pool});
   made->folded_bytes = lowered.folded_bytes;
   ++context_.compiles;
   made->lanes.resize(context_.plan_only ? 0 : static_cast<size_t>(plan.lanes));

@@ -62,7 +62,7 @@ std::unique_ptr<BoundStep> StepRunner::bind(ir::Graph graph, std::shared_ptr<con
                                             const std::function<bool(const std::string&)>& is_crossing) {
   auto made = std::make_unique<BoundStep>();
   made->graph = std::move(graph);
-  made->program = compile::bind(std::move(program), packs_);  // packs frozen weights
+  made->program = compile::bind(std::move(program), {packs_});  // packs frozen weights
   const compile::Program& p = *made->program;
   std::vector<void*> addresses;
   for (const compile::SlotId id : p.states) addresses.push_back(states.address(p.slot(id).name));

@@ -7,6 +7,7 @@
 #include <protozero/pbf_reader.hpp>
 
 #include "base/files/file.h"
+#include "base/memory/slab.h"
 #include "tensor/element_bytes.h"
 
 namespace trireme::model::onnx {
@@ -134,6 +135,19 @@ Tensor normal_bools(Tensor t) {
   return clean;
 }
 
+/// A copy at an aligned address. Files put bytes anywhere, so that most weights of some files are copied:
+/// those of some megabytes to huge pages, which take one fault where 512 would be taken.
+Tensor aligned_copy(const Tensor& t) {
+  constexpr int64_t kWorthHugePages = 4 << 20;
+  if (t.bytes() < kWorthHugePages) return t.clone();
+  const auto bytes = static_cast<size_t>(t.bytes());
+  const auto lease = std::make_shared<base::MemoryLease>(base::MemoryUse::tensors, t.bytes());
+  const std::shared_ptr<void> memory = base::map_memory(bytes);
+  std::memcpy(memory.get(), t.raw(), bytes);
+  const std::shared_ptr<const void> owner(memory.get(), [lease, memory](const void*) {});
+  return Tensor::view(t.dtype(), t.dims(), {static_cast<const std::byte*>(memory.get()), bytes}, owner);
+}
+
 Tensor from_bytes(const TensorProto& proto, DType dtype, std::string_view bytes,
                   std::shared_ptr<const void> owner) {
   const auto span = std::as_bytes(std::span(bytes.data(), bytes.size()));
@@ -143,7 +157,7 @@ Tensor from_bytes(const TensorProto& proto, DType dtype, std::string_view bytes,
   const size_t alignment = static_cast<size_t>(std::max(1, tensor::bits_of(dtype) / 8));
   const bool is_aligned = reinterpret_cast<uintptr_t>(bytes.data()) % alignment == 0;
   Tensor t = Tensor::view(dtype, proto.dims, span, std::move(owner));
-  if (!is_aligned) t = t.clone();
+  if (!is_aligned) t = aligned_copy(t);
   return dtype == DType::boolean ? normal_bools(std::move(t)) : t;
 }
 

@@ -3,6 +3,7 @@
 #include "backend/cpu/conv_forms/conv_choice.h"
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/conv/conv_pack.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/grouped_nhwc.h"
 #include "backend/cpu/conv_forms/depthwise_lines.h"
@@ -180,8 +181,9 @@ ir::BoundKernel prepare_winograd(const ir::KernelInit& init) {
   const auto slab = pack_slab(init.packs);
   const auto weights = pack_once<WinogradWeights>(init.packs, w, format, [&] {
     const PackMemory memory(slab, cpu::packed_winograd_bytes(shape, tile));
-    const cpu::PackedWinograd packed =
-        cpu::pack_winograd(shape, w.data<float>().data(), tile, memory.data.get());
+    Packers packers(init, w);
+    const cpu::PackedWinograd packed = cpu::transform_view(cpu::forward_view(shape, w.data<float>().data()),
+                                                           tile, memory.data.get(), packers);
     return std::make_shared<WinogradWeights>(WinogradWeights{memory, packed});
   });
   const size_t operands = n.in.size();
@@ -291,8 +293,9 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const auto slab = pack_slab(init.packs);
   const auto packed = pack_once<ImplicitWeights>(init.packs, w, format, [&] {
     const PackMemory memory(slab, cpu::packed_conv_bytes(shape));
+    Packers packers(init, w);
     const cpu::PackedConv conv =
-        cpu::pack_conv(shape, w.data<float>().data(), memory.data.get(), cpu::best_isa(), layout);
+        cpu::pack_conv({shape, w.data<float>().data(), layout}, memory.data.get(), packers);
     return std::make_shared<ImplicitWeights>(ImplicitWeights{memory, conv});
   });
   const size_t operands = n.in.size();

@@ -72,7 +72,9 @@ std::shared_ptr<const PackedWeight> pack_pointwise(const ir::KernelInit& init, s
   return pack_once<PackedWeight>(init.packs, w, format, [&] {
     const int64_t n = w.dims()[0], k = w.dims()[1];
     const PackMemory memory(slab, cpu::packed_b_bytes(k, n));
-    const cpu::PackedMatrix matrix = cpu::pack_b({w.data<float>().data(), k, n, k, true}, memory.data.get());
+    Packers packers(init, w);
+    const cpu::PackedMatrix matrix =
+        cpu::pack_b({w.data<float>().data(), k, n, k, true}, memory.data.get(), packers);
     return std::make_shared<PackedWeight>(PackedWeight{memory, matrix});
   });
 }

@@ -36,18 +36,20 @@ struct PackedWeight {
 
 /// Packs a constant [k, n] (or [n, k] if transposed) once per model and level. One that was joined from parts
 /// is put together for the while. Null for one without content, which is not packed yet.
-inline std::shared_ptr<const PackedWeight> pack_matrix(base::SharedCache& packs, const tensor::Tensor& weight,
-                                                       bool transposed) {
+inline std::shared_ptr<const PackedWeight> pack_matrix(const ir::KernelInit& init,
+                                                       const tensor::Tensor& weight, bool transposed) {
   const std::string format =
       base::concat("gemm_f32 ", cpu::to_string(cpu::best_isa()), transposed ? " t" : " n");
-  const auto slab = pack_slab(packs);
-  return pack_once<PackedWeight>(packs, weight, format, [&] {
+  const auto slab = pack_slab(init.packs);
+  return pack_once<PackedWeight>(init.packs, weight, format, [&] {
     const int64_t rows = weight.dims()[0], cols = weight.dims()[1];
     const int64_t k = transposed ? cols : rows, n = transposed ? rows : cols;
     const PackMemory memory(slab, cpu::packed_b_bytes(k, n));
     const tensor::Tensor joined = tensor::joined_now(weight);
     const float* content = (joined.defined() ? joined : weight).data<float>().data();
-    const cpu::PackedMatrix matrix = cpu::pack_b({content, k, n, cols, transposed}, memory.data.get());
+    Packers packers(init, weight);
+    const cpu::PackedMatrix matrix =
+        cpu::pack_b({content, k, n, cols, transposed}, memory.data.get(), packers);
     return std::make_shared<PackedWeight>(PackedWeight{memory, matrix});
   });
 }

@@ -48,7 +48,7 @@ ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
   ir::BoundKernel bound{
       .workspace_bytes = static_cast<int64_t>(cpu::gemm_workspace_bytes(p.m, p.k, p.n, init.threads)),
       .unread_inputs = 1u << 1};
-  const auto packed = pack_matrix(init.packs, *init.node.value(1), p.transposed);
+  const auto packed = pack_matrix(init, *init.node.value(1), p.transposed);
   if (packed == nullptr) return bound;
   cpu::GemmArgs gemm{
       .m = p.m, .lda = p.k, .b = packed->matrix, .ldc = p.n, .epilogue = epilogue_of(p.activation)};

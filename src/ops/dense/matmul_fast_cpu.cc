@@ -25,7 +25,7 @@ ir::BoundKernel bind_packed(const ir::KernelInit& init, cpu::GemmArgs gemm, bool
   ir::BoundKernel bound{
       .workspace_bytes = static_cast<int64_t>(cpu::gemm_workspace_bytes(gemm.m, k, n, init.threads)),
       .unread_inputs = 1u << 1};
-  const auto packed = pack_matrix(init.packs, *init.node.value(1), transposed);
+  const auto packed = pack_matrix(init, *init.node.value(1), transposed);
   if (packed == nullptr) return bound;
   gemm.b = packed->matrix;
   bound.run = [gemm, packed, biased](const ir::RunArgs& args) {

@@ -98,7 +98,7 @@ ir::BoundKernel prepare_packed_floats(const ir::KernelInit& init) {
   std::vector<std::shared_ptr<const PackedWeight>> packed;
   std::vector<cpu::PackedMatrix> matrices;
   for (int64_t i = 0; i < e.experts; ++i) {
-    packed.push_back(pack_matrix(init.packs, weights.rows(i, i + 1).reshaped({e.n, e.k}), true));
+    packed.push_back(pack_matrix(init, weights.rows(i, i + 1).reshaped({e.n, e.k}), true));
     if (packed.back() == nullptr) return bound;  // the weights have no content yet
     matrices.push_back(packed.back()->matrix);
   }

@@ -46,7 +46,7 @@ ir::Kernel rounding(const ir::Kernel& kernel, size_t plain) {
   };
   made.prepare = [kernel, plain](const ir::KernelInit& init) {
     const ir::NodeView view = plain_of(init.node, plain);
-    ir::BoundKernel inner = kernel.prepare({view, init.packs, init.threads, init.device});
+    ir::BoundKernel inner = kernel.prepare({view, init.packs, init.threads, init.device, init.team});
     if (init.node.out.size() <= plain) return inner;
     const tensor::TensorType& rounded = init.node.out[plain];
     Rounding run{.inner = inner,

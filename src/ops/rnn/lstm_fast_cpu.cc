@@ -40,10 +40,10 @@ ir::Refusal refuse_packed_lstm(const ir::NodeView& node) {
 }
 
 /// Packs direction d of a constant [directions, rows, cols] as the right operand [cols, rows] of a product.
-std::shared_ptr<const PackedWeight> pack_direction(base::SharedCache& packs, const tensor::Tensor& t,
+std::shared_ptr<const PackedWeight> pack_direction(const ir::KernelInit& init, const tensor::Tensor& t,
                                                    int64_t d) {
   const tensor::Tensor rows = t.rows(d, d + 1).reshaped({t.dims()[1], t.dims()[2]});
-  return pack_matrix(packs, rows, true);
+  return pack_matrix(init, rows, true);
 }
 
 std::shared_ptr<const LstmPlan> make_lstm_plan(const ir::KernelInit& init) {
@@ -54,8 +54,8 @@ std::shared_ptr<const LstmPlan> make_lstm_plan(const ir::KernelInit& init) {
   const RecurrentPlan& p = plan->shape;
   const int64_t rows = 4 * p.hidden;
   for (int64_t d = 0; d < p.directions; ++d) {
-    LstmWeights weights{pack_direction(init.packs, *init.node.value(1), d),
-                        pack_direction(init.packs, *init.node.value(2), d),
+    LstmWeights weights{pack_direction(init, *init.node.value(1), d),
+                        pack_direction(init, *init.node.value(2), d),
                         std::vector<float>(static_cast<size_t>(rows), 0.0f)};
     const bool is_packed = weights.w != nullptr && weights.r != nullptr &&
                            !(init.node.present(3) && tensor::is_absent(*init.node.value(3)));

@@ -49,10 +49,10 @@ ir::Refusal refuse_packed_layer(const ir::NodeView& node) {
 }
 
 /// Packs rows [first, last) of direction d of a constant [directions, rows, columns] as a right operand.
-std::shared_ptr<const PackedWeight> pack_rows(base::SharedCache& packs, const Tensor& t, int64_t d,
+std::shared_ptr<const PackedWeight> pack_rows(const ir::KernelInit& init, const Tensor& t, int64_t d,
                                               int64_t first, int64_t last) {
   const Tensor matrix = t.rows(d, d + 1).reshaped({t.dims()[1], t.dims()[2]});
-  return pack_matrix(packs, matrix.rows(first, last), true);
+  return pack_matrix(init, matrix.rows(first, last), true);
 }
 
 Direction pack_direction(const PackedPlan& plan, const ir::KernelInit& init, int64_t d) {
@@ -60,9 +60,9 @@ Direction pack_direction(const PackedPlan& plan, const ir::KernelInit& init, int
   const int64_t rows = plan.rows(), n = p.hidden;
   const Tensor& r = *init.node.value(2);
   Direction out;
-  out.w = pack_rows(init.packs, *init.node.value(1), d, 0, rows);
-  out.r = pack_rows(init.packs, r, d, 0, plan.splits_candidate() ? 2 * n : rows);
-  if (plan.splits_candidate()) out.r_candidate = pack_rows(init.packs, r, d, 2 * n, rows);
+  out.w = pack_rows(init, *init.node.value(1), d, 0, rows);
+  out.r = pack_rows(init, r, d, 0, plan.splits_candidate() ? 2 * n : rows);
+  if (plan.splits_candidate()) out.r_candidate = pack_rows(init, r, d, 2 * n, rows);
   out.bias.assign(static_cast<size_t>(rows), 0.0f);
   out.candidate_bias.assign(static_cast<size_t>(n), 0.0f);
   if (init.node.present(3) && !tensor::is_absent(*init.node.value(3))) {

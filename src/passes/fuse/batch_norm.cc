@@ -1,6 +1,7 @@
 // Folds a batch norm after a convolution with constant weights into these weights.
 #include <cmath>
 
+#include "base/memory/slab.h"
 #include "passes/fuse/batch_norm.h"
 #include "passes/rewriter.h"
 #include "tensor/absent.h"
@@ -35,11 +36,19 @@ std::optional<Affine> affine_of(const Rewriter& rw, const ir::Node& bn) {
   return a;
 }
 
+/// A tensor on the slab, whose huge pages take one fault where 512 would be taken: what is folded has the
+/// size of the file, and lives as long as the model.
+Tensor folded_tensor(const tensor::Dims& dims, const base::Slab& slab) {
+  const auto bytes = static_cast<size_t>(tensor::bytes_of(tensor::DType::f32, tensor::element_count(dims)));
+  const std::shared_ptr<char> memory = slab.allocate(bytes);
+  return Tensor::view(tensor::DType::f32, dims, std::as_bytes(std::span(memory.get(), bytes)), memory);
+}
+
 /// Multiplies each row (first dimension) of an f32 weight by its channel's scale.
-Tensor scaled_rows(const Tensor& w, const Affine& by) {
+Tensor scaled_rows(const Tensor& w, const Affine& by, const base::Slab& slab) {
   const std::vector<double>& scale = by.scale;
   if (by.is_absent || tensor::is_absent(w)) return tensor::absent(tensor::DType::f32, w.dims());
-  Tensor out = Tensor::empty(tensor::DType::f32, w.dims());
+  Tensor out = folded_tensor(w.dims(), slab);
   const size_t row = static_cast<size_t>(w.elements()) / scale.size();
   const std::span<const float> from = w.data<float>();
   const std::span<float> to = out.mutable_data<float>();
@@ -71,7 +80,7 @@ bool is_plain_batch_norm(const Rewriter& rw, const ir::Node& bn) {
   return true;
 }
 
-bool fold_one(Rewriter& rw, const ir::Node& bn) {
+bool fold_one(Rewriter& rw, const ir::Node& bn, const base::Slab& slab) {
   if (!is_plain_batch_norm(rw, bn)) return false;
   const auto conv = rw.producer(bn.in[0], "conv");
   if (!conv || !rw.single_use(bn.in[0])) return false;
@@ -82,7 +91,7 @@ bool fold_one(Rewriter& rw, const ir::Node& bn) {
   const std::optional<Affine> a = affine_of(rw, bn);
   if (!a || a->scale.size() != static_cast<size_t>(w->dims()[0])) return false;
   // Compute both before adding a value, which may move the tensors that w and b point to.
-  Tensor scaled = scaled_rows(*w, *a), folded = folded_bias(b, *a);
+  Tensor scaled = scaled_rows(*w, *a, slab), folded = folded_bias(b, *a);
   const ir::ValueId weight = rw.graph().add_param(rw.graph().value(conv->in[1]).name, std::move(scaled));
   const ir::ValueId shift = rw.graph().add_param(bn.from + ".bias", std::move(folded));
   rw.replace(bn.out[0], rw.add("conv", {conv->in[0], weight, shift}, conv->attrs, conv->from));
@@ -121,7 +130,8 @@ size_t open_batch_norm(ir::Graph& graph) {
 
 size_t fold_batch_norm(ir::Graph& graph) {
   Rewriter rw(graph);
-  return rw.for_each("batch_norm", [&](ir::NodeId, const ir::Node& bn) { return fold_one(rw, bn); });
+  const base::Slab slab;
+  return rw.for_each("batch_norm", [&](ir::NodeId, const ir::Node& bn) { return fold_one(rw, bn, slab); });
 }
 
 }  // namespace trireme::passes

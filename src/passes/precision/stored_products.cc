@@ -107,6 +107,19 @@ bool keep_stored_lookup(Rewriter& rw, const Node& node) {
   return true;
 }
 
+/// All processors, which are counted and given threads when the first weight is widened: most models have
+/// none.
+class WideningTeam {
+ public:
+  base::ThreadPool& pool() {
+    if (!pool_) pool_.emplace(base::read_cpu_info().threads());
+    return *pool_;
+  }
+
+ private:
+  std::optional<base::ThreadPool> pool_;
+};
+
 /// The values that stored weights represent.
 Tensor widened(const Rewriter& rw, const Node& node, base::ThreadPool& pool) {
   std::vector<Tensor> in;
@@ -147,10 +160,10 @@ size_t keep_stored_weights(ir::Graph& graph) {
   });
   graph.sort();
   Rewriter left(graph);
-  base::ThreadPool pool(base::read_cpu_info().threads());
+  WideningTeam team;
   changes += left.for_each(kStored, [&](ir::NodeId, const Node& node) {
     if (!is_known(left, node)) return false;
-    left.replace(node.out[0], left.constant(widened(left, node, pool)));
+    left.replace(node.out[0], left.constant(widened(left, node, team.pool())));
     return true;
   });
   graph.sort();
@@ -159,14 +172,14 @@ size_t keep_stored_weights(ir::Graph& graph) {
 
 size_t widen_stored_floats(ir::Graph& graph, bool all_floats) {
   Rewriter rw(graph);
-  base::ThreadPool pool(base::read_cpu_info().threads());
+  WideningTeam team;
   std::vector<std::pair<ValueId, std::string>> names;
   const size_t changes = rw.for_each(kStored, [&](ir::NodeId, const Node& node) {
     const ops::WeightForm form = form_of(rw, node);
     if (form.type == DType::u8 || (form.has_scales() && !all_floats) || !is_known(rw, node)) return false;
     std::string name = rw.graph().value(node.in[0]).name;
     rw.graph().value(node.in[0]).name.clear();
-    rw.replace(node.out[0], rw.graph().add_param(std::move(name), widened(rw, node, pool)));
+    rw.replace(node.out[0], rw.graph().add_param(std::move(name), widened(rw, node, team.pool())));
     return true;
   });
   graph.sort();

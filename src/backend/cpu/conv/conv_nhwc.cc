@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/conv/conv_inside.h"
+#include "backend/cpu/conv/conv_pack.h"
 #include "backend/cpu/conv/conv_planes.h"
 #include "backend/cpu/conv/conv_source.h"
 #include "backend/cpu/device/round_up.h"
@@ -60,6 +61,19 @@ void copy_padded_floats(const ConvArgs& a, float* out, base::ThreadPool& pool) {
   });
 }
 
+/// Rows [columns, depth, taps] of one group as [columns, taps, depth]: the channels-last order.
+std::vector<float> taps_first(const float* from, int64_t columns, const WeightView& v) {
+  const int64_t taps = v.taps();
+  std::vector<float> rows(static_cast<size_t>(columns * v.depth * taps));
+  for (int64_t o = 0; o < columns; ++o) {
+    for (int64_t c = 0; c < v.depth; ++c) {
+      for (int64_t t = 0; t < taps; ++t)
+        rows[static_cast<size_t>((o * taps + t) * v.depth + c)] = from[(o * v.depth + c) * taps + t];
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
 bool conv_packs_planes(const ConvShape& shape, ImageLayout x_layout) {
@@ -71,32 +85,32 @@ size_t packed_conv_bytes(const ConvShape& shape, Isa isa) {
   return group * static_cast<size_t>(shape.groups) + kAlignment;
 }
 
-PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory, Isa isa,
-                     ImageLayout x_layout) {
-  const int64_t depth = group_depth(shape);
-  const int64_t cg = shape.c / shape.groups;
-  const int64_t og = shape.oc / shape.groups;
-  const int64_t taps = shape.kh * shape.kw;
+PackedConv pack_conv(const ConvWeights& weights, void* memory, base::ThreadPool& pool) {
+  const ConvShape& s = weights.shape;
+  const bool planes = conv_reads_planes(s, weights.x_layout);
+  const WeightView view = forward_view(s, weights.data);
+  // Planes are read channel by channel, as the taps stand in memory.
+  const bool is_in_order = planes || view.taps() == 1;
+  if (!is_in_order && pack_view_takes(view)) return pack_view(view, memory, pool, weights.isa);
+  const int64_t depth = group_depth(s), og = view.columns;
   char* out = align64(memory);
-  const size_t group_bytes = align64(packed_b_bytes(depth, og, isa));
-  const bool planes = conv_reads_planes(shape, x_layout);
-  std::vector<float> rows(static_cast<size_t>(og * depth));  // [og, taps, cg]: the channels-last order
-  PackedConv packed = {nullptr, static_cast<int64_t>(group_bytes / sizeof(float)), isa, planes};
-  for (int64_t g = 0; g < shape.groups; ++g) {
-    const float* w = weights + g * og * depth;
-    for (int64_t o = 0; o < og; ++o) {
-      for (int64_t c = 0; c < cg; ++c) {
-        for (int64_t t = 0; t < taps; ++t) {
-          rows[static_cast<size_t>(planes ? (o * cg + c) * taps + t : (o * taps + t) * cg + c)] =
-              w[(o * cg + c) * taps + t];
-        }
-      }
-    }
+  const size_t group_bytes = align64(packed_b_bytes(depth, og, weights.isa));
+  PackedConv packed = {nullptr, static_cast<int64_t>(group_bytes / sizeof(float)), weights.isa, planes};
+  for (int64_t g = 0; g < s.groups; ++g) {
+    const float* rows = weights.data + g * og * depth;
+    std::vector<float> turned;
+    if (!is_in_order) rows = (turned = taps_first(rows, og, view)).data();
     const PackedMatrix b =
-        pack_b({rows.data(), depth, og, depth, true}, out + static_cast<size_t>(g) * group_bytes, isa);
+        pack_b({rows, depth, og, depth, true}, out + static_cast<size_t>(g) * group_bytes, pool, weights.isa);
     if (g == 0) packed.data = b.data;
   }
   return packed;
+}
+
+PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory, Isa isa,
+                     ImageLayout x_layout) {
+  base::ThreadPool alone(1);
+  return pack_conv({shape, weights, x_layout, isa}, memory, alone);
 }
 
 size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int threads) {

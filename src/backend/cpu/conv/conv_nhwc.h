@@ -40,8 +40,18 @@ size_t packed_conv_bytes(const ConvShape& shape, Isa isa = best_isa());
 
 enum class ImageLayout : uint8_t { nhwc, nchw };
 
-/// Packs ONNX weights [oc, c / groups, kh, kw] into `memory` for inputs of layout `x_layout`. Allocates
-/// scratch; meant for load time.
+/// ONNX weights [oc, c / groups, kh, kw] for inputs of layout `x_layout`.
+struct ConvWeights {
+  ConvShape shape;
+  const float* data = nullptr;
+  ImageLayout x_layout = ImageLayout::nhwc;
+  Isa isa = best_isa();
+};
+
+/// Packs weights into `memory` (packed_conv_bytes) with the team; meant for load time. Reads and writes them
+/// once; only kernels of more than 256 taps take scratch of their size.
+PackedConv pack_conv(const ConvWeights& weights, void* memory, base::ThreadPool& pool);
+/// The same on the calling thread alone.
 PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory, Isa isa = best_isa(),
                      ImageLayout x_layout = ImageLayout::nhwc);
 

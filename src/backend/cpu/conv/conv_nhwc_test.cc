@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "backend/cpu/conv/depthwise_nhwc.h"
@@ -123,6 +124,41 @@ TEST(ConvNhwc, AgreesWithDoubleLoops) {
           std::vector<float>& first = layout == ImageLayout::nhwc ? first_nhwc : first_nchw;
           if (first.empty()) first = y;
           ASSERT_EQ(first, y);
+        }
+      }
+    }
+  }
+}
+
+/// Weights with their taps before their channels, by plain loops: what pack_conv packs without such a copy.
+std::vector<float> taps_before_channels(const ConvShape& s, const std::vector<float>& w) {
+  std::vector<float> out(w.size());
+  const int64_t depth = s.c / s.groups, taps = int64_t{s.kh} * s.kw;
+  for (int64_t o = 0; o < s.oc; ++o) {
+    for (int64_t i = 0; i < depth * taps; ++i)
+      out[static_cast<size_t>(o * depth * taps + i % taps * depth + i / taps)] =
+          w[static_cast<size_t>(o * depth * taps + i)];
+  }
+  return out;
+}
+
+TEST(PackConv, IsThePackedProductOfTurnedWeightsForAnyTeam) {
+  std::vector<ConvShape> shapes = conv_shapes();
+  shapes.push_back(shape(40, 3, 20, 17, 1));  // more taps than are turned in a cache
+  for (const ConvShape& s : shapes) {
+    const int64_t depth = s.c / s.groups * s.kh * s.kw, columns = s.oc / s.groups;
+    const std::vector<float> w = random_floats(s.oc * depth, 2), turned = taps_before_channels(s, w);
+    for (const Isa isa : usable_isas()) {
+      for (const int threads : {1, 3}) {
+        base::ThreadPool pool(threads);
+        std::vector<char> memory(packed_conv_bytes(s, isa)), want(packed_b_bytes(depth, columns, isa));
+        const PackedConv packed = pack_conv({s, w.data(), ImageLayout::nhwc, isa}, memory.data(), pool);
+        for (int64_t g = 0; g < s.groups; ++g) {
+          const PackedMatrix one =
+              pack_b({turned.data() + g * columns * depth, depth, columns, depth, true}, want.data(), isa);
+          const size_t bytes = packed_b_bytes(depth, columns, isa) - 64;
+          ASSERT_EQ(std::memcmp(packed.data + g * packed.group_floats, one.data, bytes), 0)
+              << to_string(isa) << " c=" << s.c << " oc=" << s.oc << " k=" << s.kh << " group " << g;
         }
       }
     }

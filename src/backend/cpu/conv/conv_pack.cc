@@ -168,6 +168,8 @@ WeightView backward_view(const ConvShape& s, const float* weights) {
           .backward = true};
 }
 
+bool pack_view_takes(const WeightView& v) { return v.kh * v.kw <= kMaxRun; }
+
 size_t packed_view_bytes(const WeightView& v, Isa isa) {
   return align64(packed_b_bytes(v.taps() * v.depth, v.columns, isa)) * static_cast<size_t>(v.groups) + 64;
 }
@@ -183,7 +185,7 @@ PackedConv pack_view(const WeightView& v, void* memory, base::ThreadPool& pool, 
   const int64_t rows = v.taps() * v.depth;
   float* out = reinterpret_cast<float*>(align64(memory));
   const int64_t group_floats = static_cast<int64_t>(align64(packed_b_bytes(rows, v.columns, isa)) / 4);
-  base::check(v.kh * v.kw <= kMaxRun, "weights of ", v.kh * v.kw, " taps are packed ahead only");
+  base::check(pack_view_takes(v), "weights of ", v.kh * v.kw, " taps are packed ahead only");
   for_panels(v, kernels, rows, pool, [&](const Piece& p, int64_t offset) {
     float* panel = out + p.group * group_floats + offset;
     const size_t bytes = static_cast<size_t>(kernels.width) * sizeof(float);

@@ -1,4 +1,4 @@
-// Packs convolution weights that change every step: forward, and turned around for the gradient towards x.
+// Packs convolution weights with a team: forward, and turned around for the gradient towards x.
 #pragma once
 
 #include "backend/cpu/conv/conv_nhwc.h"
@@ -30,6 +30,8 @@ WeightView forward_view(const ConvShape& shape, const float* weights);
 /// The weights of `shape` as the gradient towards x at stride 1 reads them: all taps, turned around.
 WeightView backward_view(const ConvShape& shape, const float* weights);
 
+/// Whether the taps are few enough to be turned in the first-level cache, which pack_view does.
+bool pack_view_takes(const WeightView& view);
 size_t packed_view_bytes(const WeightView& view, Isa isa = best_isa());
 
 /// Packs into `memory` (packed_view_bytes) with the team. Reads and writes the weights once; no scratch.

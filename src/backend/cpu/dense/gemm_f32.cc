@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/dense/gemm_driver.h"
@@ -11,6 +12,9 @@
 
 namespace trireme::cpu {
 namespace {
+
+// Of a matrix that is packed row by row, what one task of the team copies.
+constexpr int64_t kPanelsTogether = 8, kRowsTogether = 64;
 
 RowSource matrix_rows(const float* a, int64_t lda, int64_t k) {
   RowSource source;
@@ -21,34 +25,73 @@ RowSource matrix_rows(const float* a, int64_t lda, int64_t k) {
   return source;
 }
 
-/// One panel of `width` columns from column `n0`, `valid` of them real: out[k][width].
-void pack_panel(const MatrixB& b, int64_t n0, int valid, int width, float* out) {
-  for (int64_t k = 0; k < b.k; ++k, out += width) {
-    const float* row = b.data + k * b.ld + n0;
-    for (int j = 0; j < valid; ++j) out[j] = row[j];
-    for (int j = valid; j < width; ++j) out[j] = 0.0f;
+/// Where a panel of columns stands in a packed operand: [k][width], of which `valid` columns are real.
+struct PackedPanel {
+  PackedPanel(const MatrixB& b, int64_t index, const DenseKernels& kernels)
+      : column(index * kernels.panel),
+        valid(static_cast<int>(std::min<int64_t>(kernels.panel, b.n - column))),
+        width(valid > kernels.width ? kernels.panel : kernels.width) {}
+  int64_t column;  // the first one in the matrix
+  int valid, width;
+};
+
+/// Rows [begin, end) of panels [first, last). A row is read through all of these panels at once: read panel
+/// by panel, its lines would come from memory in jumps of a whole row.
+struct PanelRows {
+  int64_t begin, end, first, last;
+};
+
+void pack_panel_rows(const MatrixB& b, const PanelRows& part, const DenseKernels& kernels, float* packed) {
+  for (int64_t k = part.begin; k < part.end; ++k) {
+    for (int64_t i = part.first; i < part.last; ++i) {
+      const PackedPanel p(b, i, kernels);
+      float* out = packed + p.column * b.k + k * p.width;
+      std::memcpy(out, b.data + k * b.ld + p.column, static_cast<size_t>(p.valid) * sizeof(float));
+      std::fill(out + p.valid, out + p.width, 0.0f);
+    }
   }
 }
 
-void pack_panel_transposed(const MatrixB& b, int64_t n0, int valid, int width, float* out) {
-  for (int64_t k = 0; k < b.k; ++k) {
-    for (int j = valid; j < width; ++j) out[k * width + j] = 0.0f;
-  }
-  for (int j = 0; j < valid; ++j) {
-    const float* row = b.data + (n0 + j) * b.ld;
-    for (int64_t k = 0; k < b.k; ++k) out[k * width + j] = row[k];
-  }
-}
-
-/// Whole vectors of columns go through the register transpose.
-void pack_panel_transposed_fast(const MatrixB& b, int64_t n0, int width, float* out,
-                                const DenseKernels& kernels) {
+/// Vectors of columns go through the register transpose; where columns are missing, the last one stands in
+/// and is overwritten by zeros.
+void pack_panel_transposed(const MatrixB& b, const PackedPanel& p, const DenseKernels& kernels,
+                           float* packed) {
+  float* out = packed + p.column * b.k;
   const float* rows[kRowSlots];
-  for (int j0 = 0; j0 < width; j0 += kernels.width) {
-    for (int j = 0; j < kernels.width; ++j) rows[j] = b.data + (n0 + j0 + j) * b.ld;
-    kernels.transpose(rows, b.k, out + j0, width);
+  for (int j0 = 0; j0 < p.width; j0 += kernels.width) {
+    for (int j = 0; j < kernels.width; ++j)
+      rows[j] = b.data + (p.column + std::min(j0 + j, p.valid - 1)) * b.ld;
+    kernels.transpose(rows, b.k, out + j0, p.width);
   }
+  for (int64_t k = 0; k < b.k && p.valid < p.width; ++k)
+    std::fill(out + k * p.width + p.valid, out + (k + 1) * p.width, 0.0f);
 }
+
+/// A matrix cut into tasks that pack it in any order: its panels, or bands of rows of some panels.
+class PackTasks {
+ public:
+  PackTasks(const MatrixB& b, void* memory, Isa isa)
+      : b_(b), kernels_(dense_kernels(isa)), isa_(isa), out_(reinterpret_cast<float*>(align64(memory))) {}
+  int64_t count() const {
+    return b_.transposed ? panels_ : groups_ * ((b_.k + kRowsTogether - 1) / kRowsTogether);
+  }
+  PackedMatrix packed() const { return {out_, b_.k, b_.n, isa_}; }
+  void run(int64_t task) const {
+    if (b_.transposed) return pack_panel_transposed(b_, PackedPanel(b_, task, kernels_), kernels_, out_);
+    const int64_t row = task / groups_ * kRowsTogether, panel = task % groups_ * kPanelsTogether;
+    pack_panel_rows(
+        b_, {row, std::min(b_.k, row + kRowsTogether), panel, std::min(panels_, panel + kPanelsTogether)},
+        kernels_, out_);
+  }
+
+ private:
+  const MatrixB& b_;
+  const DenseKernels& kernels_;
+  Isa isa_;
+  float* out_;
+  int64_t panels_ = (b_.n + kernels_.panel - 1) / kernels_.panel;
+  int64_t groups_ = (panels_ + kPanelsTogether - 1) / kPanelsTogether;
+};
 
 /// A batch index and a run of rows of gemm_batched.
 struct BatchedPiece {
@@ -86,22 +129,15 @@ size_t packed_b_bytes(int64_t k, int64_t n, Isa isa) {
 }
 
 PackedMatrix pack_b(const MatrixB& b, void* memory, Isa isa) {
-  const DenseKernels& kernels = dense_kernels(isa);
-  float* out = reinterpret_cast<float*>(align64(memory));
-  const PackedMatrix packed = {out, b.k, b.n, isa};
-  for (int64_t n0 = 0; n0 < b.n; n0 += kernels.panel) {
-    const int valid = static_cast<int>(std::min<int64_t>(kernels.panel, b.n - n0));
-    const int width = valid > kernels.width ? kernels.panel : kernels.width;
-    if (!b.transposed) {
-      pack_panel(b, n0, valid, width, out);
-    } else if (valid == width) {
-      pack_panel_transposed_fast(b, n0, width, out, kernels);
-    } else {
-      pack_panel_transposed(b, n0, valid, width, out);
-    }
-    out += b.k * width;
-  }
-  return packed;
+  PackTasks tasks(b, memory, isa);
+  for (int64_t i = 0; i < tasks.count(); ++i) tasks.run(i);
+  return tasks.packed();
+}
+
+PackedMatrix pack_b(const MatrixB& b, void* memory, base::ThreadPool& pool, Isa isa) {
+  PackTasks tasks(b, memory, isa);
+  pool.run(tasks.count(), [&](int64_t i) { tasks.run(i); });
+  return tasks.packed();
 }
 
 size_t gemm_workspace_bytes(int64_t m, int64_t k, int64_t n, int threads) {

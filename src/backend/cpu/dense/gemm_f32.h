@@ -33,6 +33,8 @@ size_t packed_b_bytes(int64_t k, int64_t n, Isa isa = best_isa());
 
 /// Packs `b` into `memory` (packed_b_bytes, any alignment; 64 is fastest). Reads and writes the matrix once.
 PackedMatrix pack_b(const MatrixB& b, void* memory, Isa isa = best_isa());
+/// The same with a team, to the same bytes.
+PackedMatrix pack_b(const MatrixB& b, void* memory, base::ThreadPool& pool, Isa isa = best_isa());
 
 /// c[m, n] = epilogue(a[m, k] * b[k, n]); rows of a and c are lda and ldc floats apart. c overlaps nothing.
 struct GemmArgs {

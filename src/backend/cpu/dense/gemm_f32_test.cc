@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/cpu/dense/random_floats.h"
+#include "backend/cpu/tiles/dense_kernels.h"
 
 namespace trireme::cpu {
 namespace {
@@ -192,6 +193,40 @@ TEST(GemmF32, BatchedReadsHeadsWhereTheyLie) {
         }
         if (first.empty()) first = c;
         ASSERT_EQ(first, c);
+      }
+    }
+  }
+}
+
+/// Element (k, n) of a packed operand [panels][k][panel]; the last panel is one vector wide if that holds its
+/// columns.
+float packed_element(const PackedMatrix& packed, int64_t k, int64_t n, int panel, int width) {
+  const int64_t first = n / panel * panel;
+  const int64_t columns = std::min<int64_t>(panel, packed.n - first) > width ? panel : width;
+  return packed.data[first * packed.k + k * columns + n - first];
+}
+
+TEST(PackB, PutsEachElementInItsPanelWhoeverPacks) {
+  for (const auto& [k, n] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 7}, {70, 33}, {131, 500}, {64, 96}}) {
+    for (const bool transposed : {false, true}) {
+      const int64_t ld = (transposed ? k : n) + 3;
+      const std::vector<float> b = random_floats((transposed ? n : k) * ld, 5);
+      for (const Isa isa : usable_isas()) {
+        const DenseKernels& kernels = dense_kernels(isa);
+        std::vector<char> alone(packed_b_bytes(k, n, isa), 'x'), shared = alone;
+        base::ThreadPool pool(3);
+        const MatrixB matrix{b.data(), k, n, ld, transposed};
+        const PackedMatrix one = pack_b(matrix, alone.data(), isa),
+                           team = pack_b(matrix, shared.data(), pool, isa);
+        const int64_t padded = (n + kernels.width - 1) / kernels.width * kernels.width;
+        for (int64_t i = 0; i < k; ++i) {
+          for (int64_t j = 0; j < padded; ++j) {
+            const float want = j >= n ? 0.0f : b[static_cast<size_t>(transposed ? j * ld + i : i * ld + j)];
+            ASSERT_EQ(packed_element(one, i, j, kernels.panel, kernels.width), want) << k << " x " << n;
+            ASSERT_EQ(packed_element(team, i, j, kernels.panel, kernels.width), want) << k << " x " << n;
+          }
+        }
       }
     }
   }
