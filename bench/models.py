@@ -97,6 +97,12 @@ def largest_difference(folder, reference):
     return worst
 
 
+def first_ms(ready):
+    """Until the first result: ours from the start of the process, a peer's from the start of loading. Results are
+    written to disk afterwards."""
+    return ready.get("first_ms", ready["ready_ms"] - ready.get("write_ms", 0))
+
+
 class Row:
     """All contenders on one model, batch and thread count, over all passes of a call."""
 
@@ -179,7 +185,7 @@ class Row:
                 "agrees": self.differences["trireme"] <= self.model.tolerance,
                 "peak_mib": {name: round(self.peaks[key] / 2**20, 1) for name, key in keys.items()},
                 "empty_mib": {name: round(r.get("empty_bytes", 0) / 2**20, 1) for name, r in ready.items()},
-                "first_ms": {name: round(r.get("first_ms", r["ready_ms"]), 1) for name, r in ready.items()}}
+                "first_ms": {name: round(first_ms(r), 1) for name, r in ready.items()}}
 
     def versions(self):
         return {key.split(":")[0]: ready["version"] for key, ready in self.ready.items() if "version" in ready}

@@ -262,12 +262,13 @@ class Repeater {
 
 /// For each line "milliseconds" on standard input, writes one JSON line of times; so `./dev bench models` can
 /// alternate between contenders without paying for process starts.
-void loop_runs(Repeater& repeater, int64_t empty_bytes) {
+void loop_runs(Repeater& repeater, int64_t empty_bytes, double write_ms) {
   const compile::Program& program = repeater.program();
   base::Json ready = base::Json::object();
   ready.set("gflop", repeater.flop() / 1e9);
   if (!repeater.has_ranks()) ready.set("weight_bytes", program.memory.constant_bytes);
   ready.set("empty_bytes", empty_bytes);
+  ready.set("write_ms", write_ms);  // of --output, which comes after the first result
   std::cout << ready.dump() << std::endl;
   for (double budget_ms = 0; std::cin >> budget_ms;) {
     std::vector<double> us;
@@ -351,8 +352,10 @@ int run_session(engine::Session& session, const std::string& name, const RunOpti
     if (options.repeat > 0) time_runs(session, repeater, options, ceiling, report);
     base::require(options.perfetto.empty() || options.profile, "--perfetto goes with --profile");
     if (options.profile) profile(session, inputs, std::max(1, options.repeat), options.perfetto, ceiling);
+    const auto start = std::chrono::steady_clock::now();
     if (!options.output.empty()) write_outputs(session.graph(), outputs, options.output);
-    if (options.loop) loop_runs(repeater, empty_bytes);
+    const std::chrono::duration<double, std::milli> writing = std::chrono::steady_clock::now() - start;
+    if (options.loop) loop_runs(repeater, empty_bytes, writing.count());
     for (size_t i = 0; i < outputs.size() && !options.json && !options.loop && options.repeat == 0; ++i) {
       std::cout << session.graph().output_names()[i] << ": " << outputs[i].type().to_string() << "\n";
     }

@@ -10,6 +10,7 @@
 
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/pool_nhwc.h"
+#include "backend/cpu/dense/gemm_f32.h"
 #include "backend/cpu/dense/random_floats.h"
 
 namespace trireme::cpu {
@@ -144,7 +145,7 @@ std::vector<float> taps_before_channels(const ConvShape& s, const std::vector<fl
 
 TEST(PackConv, IsThePackedProductOfTurnedWeightsForAnyTeam) {
   std::vector<ConvShape> shapes = conv_shapes();
-  shapes.push_back(shape(40, 3, 20, 17, 1));  // more taps than are turned in a cache
+  shapes.push_back(nhwc_shape(40, 3, 20, 17, 1));  // more taps than are turned in a cache
   for (const ConvShape& s : shapes) {
     const int64_t depth = s.c / s.groups * s.kh * s.kw, columns = s.oc / s.groups;
     const std::vector<float> w = random_floats(s.oc * depth, 2), turned = taps_before_channels(s, w);
