@@ -73,7 +73,7 @@ def empty_tests(code, helpers):
 
 
 def run():
-    names = [name for name in cxx() if name.endswith("_test.cc") or name.startswith("tests/")]
+    names = [name for name in cxx() if name.endswith("_test.cc") or name.startswith("tests/") or "/test_" in name]
     codes = {name: blank(text(name)) for name in names}
     helpers = asserting(codes.values())
     return [f"{name}:{line}: {message}" for name, code in codes.items() for line, message in empty_tests(code, helpers)]

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "backend/cuda/attention/mma.h"
+#include "backend/cuda/dense/mma.h"
 #include "backend/cuda/attention/mma_state.h"
 #include "backend/cuda/attention/paged_attention.h"
 #include "backend/cuda/attention/paged_view.h"

@@ -22,7 +22,8 @@ constexpr int most_threads() {
   return 512;
 }
 
-/// Blocks of a multiprocessor at once that the compiler keeps registers for: the kernel's kBlocksAtOnce, or 1.
+/// Blocks of a multiprocessor at once that the compiler keeps registers for: the kernel's kBlocksAtOnce,
+/// or 1.
 template <class Kernel>
 constexpr int blocks_at_once() {
   if constexpr (requires { Kernel::kBlocksAtOnce; }) return Kernel::kBlocksAtOnce;

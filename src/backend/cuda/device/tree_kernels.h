@@ -44,8 +44,9 @@ struct TreeMax {
   }
 };
 
-/// The bits of a 16-bit element as an integer. ptxas 13.0 stores the low byte of a register that it knows to hold
-/// an f16 as the element converted to an integer (seen on an H200), so it is not to know.
+/// The bits of a 16-bit element as an integer. If ptxas 13.0 knows that a register holds an f16, it stores
+/// the number converted to an integer where the low byte is asked for (seen on an H200), so it is not to
+/// know.
 TRIREME_DEVICE uint32_t opaque(uint32_t bits) {
 #ifdef __CUDACC__
   asm volatile("" : "+r"(bits));

@@ -4,28 +4,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "backend/cuda/attention/mma.h"
-#include "backend/cuda/device/step.h"
-#include "backend/cuda/quant/row_products.h"
+#include "backend/cuda/quant/weight_ring.h"
 #include "tensor/element_math.h"
 
 namespace trireme::cuda {
-
-/// 16 bytes of a weight, read once: they need no place in the first-level cache.
-struct alignas(16) WeightWords {
-  uint32_t word[4];
-};
-TRIREME_DEVICE WeightWords stream_words(const void* at) {
-#ifdef __CUDACC__
-  WeightWords w;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-      : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
-      : "l"(at));
-  return w;
-#else
-  return *static_cast<const WeightWords*>(at);
-#endif
-}
 
 /// See RowProductArgs; weights of T, at most kMostProductRows rows of x. A block takes 16 rows of a weight
 /// (of a gated pair: of both), its warps share k: warp w takes every fourth run of 128 elements from the w-th
@@ -40,9 +22,9 @@ struct RowTiles {
   static constexpr int kBlocksAtOnce = kNorm || kGated ? 4 : 3;  // with more, registers would be spilled
   static constexpr int kTile = 16, kColumns = 8;
   static constexpr int kSets = kGated ? 2 : 1, kDepth = kGated ? 4 : 8;
-  static constexpr int kStep = 32, kRun = 128, kStepsOfRun = kRun / kStep;
+  using Ring = WeightRing<T, kSets, kDepth, kWarps>;
   /// Behind each normalised row, so that eight rows of x lie in different banks.
-  static constexpr int kPadding = kStep;
+  static constexpr int kPadding = Ring::kStep;
   static constexpr int64_t kPartialFloats = int64_t{kWarps} * kSets * kTile * kColumns;
   static_assert(sizeof(T) == 2 && kColumns == kMostProductRows);
   RowProductArgs a;
@@ -60,7 +42,9 @@ struct RowTiles {
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
     const Place at = place_of(lane.block());
-    Ring<Lane> weights(lane, *this, at);
+    Ring weights(lane.thread(), a.k);
+    TRIREME_UNROLL
+    for (int s = 0; s < kSets; ++s) weights.set_weight(s, weight(at.first + s), at.row);
     weights.fill();
     const T* x = static_cast<const T*>(a.x);
     int64_t stride = a.k;
@@ -70,7 +54,7 @@ struct RowTiles {
     for (int step = 0; step < steps; step += kDepth) {
       TRIREME_UNROLL
       for (int d = 0; d < kDepth; ++d) {
-        weights.multiply(d, rows_of(lane, x, stride, weights.offset(step + d)), sum);
+        weights.multiply(lane, d, rows_of(lane, x, stride, weights.offset(step + d)), sum);
         weights.read(d, step + d + kDepth);
       }
     }
@@ -99,60 +83,6 @@ struct RowTiles {
     return number == 0 ? a.weights[0] : number == 1 ? a.weights[1] : a.weights[2];
   }
 
-  /// A thread's share of the weights of a block, kDepth steps ahead.
-  template <class Lane>
-  struct Ring {
-    const Lane& lane;
-    const T* from[kSets][2];  // element 0 of the thread's rows
-    int k;                    // fits: a row of x fits shared memory or a cache
-    int first;                // the thread's element of step 0
-    WeightWords words[kDepth][kSets][2];
-
-    TRIREME_DEVICE Ring(const Lane& lane_, const RowTiles& tiles, Place at)
-        : lane(lane_), k(static_cast<int>(tiles.a.k)) {
-      const int thread = lane.thread() % kWarp;
-      first = lane.thread() / kWarp * kRun + thread % 4 * 8;
-      TRIREME_UNROLL
-      for (int s = 0; s < kSets; ++s) {
-        const RowWeight& of = tiles.weight(at.first + s);
-        TRIREME_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          const int64_t row = at.row + thread / 4 + half * 8;
-          // Rows behind the last are read as the last one; their sums are not stored.
-          from[s][half] = static_cast<const T*>(of.w) + (row < of.n ? row : of.n - 1) * k;
-        }
-      }
-    }
-    TRIREME_DEVICE int steps() const {
-      const int runs = (k + kRun - 1) / kRun, own = lane.thread() / kWarp;
-      return own < runs ? (runs - own + kWarps - 1) / kWarps * kStepsOfRun : 0;
-    }
-    /// Where the thread's eight elements of a step begin; k or more behind the last.
-    TRIREME_DEVICE int offset(int step) const {
-      return first + step / kStepsOfRun * (kWarps * kRun) + step % kStepsOfRun * kStep;
-    }
-    TRIREME_DEVICE void read(int d, int step) {
-      const int at = offset(step);
-      TRIREME_UNROLL
-      for (int s = 0; s < kSets; ++s) {
-        TRIREME_UNROLL
-        for (int half = 0; half < 2; ++half)
-          words[d][s][half] = at < k ? stream_words(from[s][half] + at) : WeightWords{};
-      }
-    }
-    TRIREME_DEVICE void fill() {
-      TRIREME_UNROLL
-      for (int d = 0; d < kDepth; ++d) read(d, d);
-    }
-    TRIREME_DEVICE void multiply(int d, const WeightWords& x, float (&sum)[kSets][4]) const {
-      TRIREME_UNROLL
-      for (int s = 0; s < kSets; ++s) {
-        const uint32_t *upper = words[d][s][0].word, *lower = words[d][s][1].word;
-        multiply_add<T>(lane, sum[s], {upper[0], lower[0], upper[1], lower[1]}, {x.word[0], x.word[1]});
-        multiply_add<T>(lane, sum[s], {upper[2], lower[2], upper[3], lower[3]}, {x.word[2], x.word[3]});
-      }
-    }
-  };
   /// Eight elements of the row of x that the thread holds of a product, zeros where there is none.
   template <class Lane>
   TRIREME_DEVICE WeightWords rows_of(const Lane& lane, const T* x, int64_t stride, int at) const {
