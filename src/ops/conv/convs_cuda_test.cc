@@ -71,6 +71,17 @@ TEST_P(ConvCuda, FinishesWithResidualAndActivation) {
   }
 }
 
+/// Columns of f32 products are copied in pieces of 64 MiB: 10,699 of these 10,816 points, then the rest.
+TEST(ConvCudaPieces, TheLastPieceIsShorter) {
+  tests::expect_as_cpu(
+      {.op = "conv_nhwc",
+       .in = {tests::random_tensor({1, 104, 104, 32}, 1), tests::random_tensor({2, 32, 7, 7}, 2),
+              tests::random_tensor({2}, 3), tests::random_tensor({1, 104, 104, 2}, 4)},
+       .attrs = {{"pads", Ints{3, 3, 3, 3}}, {"activation", std::string("relu")}},
+       .relative = 1e-4,
+       .absolute = 1e-4});
+}
+
 TEST_P(ConvCuda, Gradients) {
   for (const WindowCase& c : kWindows) {
     const Dims w{8, 4 / c.group, c.kernel[0], c.kernel[1]};

@@ -1,5 +1,5 @@
-// Plans of convolutions: f32 as products, cuDNN where it takes the shape, else the plain kernel. A finish that cuDNN does not
-// do is computed by a kernel of ours afterwards.
+// Plans of convolutions: f32 as products, cuDNN where it takes the shape, else the plain kernel. A finish
+// that cuDNN does not do is computed by a kernel of ours afterwards.
 #include "backend/cuda/conv/convolution.h"
 
 #include "backend/cuda/conv/product_convolution.h"

@@ -8,8 +8,8 @@ namespace trireme::cuda {
 namespace {
 
 template <int kUnit>
-void run(tensor::Stream& stream, const ConvolutionShape& s, int64_t first, int64_t count, const void* x,
-         void* rows) {
+void copy_rows(tensor::Stream& stream, const ConvolutionShape& s, PointRange points, const void* x,
+               void* rows) {
   constexpr int64_t kAny = INT64_MAX;
   ImageRows<kUnit> kernel{};
   int64_t step = s.x_channels_last ? s.channels : 1;
@@ -25,23 +25,23 @@ void run(tensor::Stream& stream, const ConvolutionShape& s, int64_t first, int64
     step *= s.in[i];
   }
   const int64_t channel_units = s.channels / kUnit, units = s.taps() * channel_units;
-  kernel.units = Divider(units, count * units);
+  kernel.units = Divider(units, points.count * units);
   kernel.channel_units = Divider(channel_units, units);
-  kernel.first = first, kernel.count = count;
+  kernel.first = points.first, kernel.count = points.count;
   kernel.batch_step = s.channels * s.in_points();
   kernel.channel_step = s.x_channels_last ? 1 : s.in_points();
   kernel.x = static_cast<const float*>(x), kernel.rows = static_cast<float*>(rows);
-  launch(stream, "image_rows", flat_launch(stream, count * units), kernel);
+  launch(stream, "image_rows", flat_launch(stream, points.count * units), kernel);
 }
 
 }  // namespace
 
-void image_rows(tensor::Stream& stream, const ConvolutionShape& s, int64_t first, int64_t count,
-                const void* x, void* rows) {
-  if (count == 0) return;
+void image_rows(tensor::Stream& stream, const ConvolutionShape& s, PointRange points, const void* x,
+                void* rows) {
+  if (points.count == 0) return;
   constexpr int kUnit = kPack<float>;
-  s.x_channels_last&& s.channels % kUnit == 0 ? run<kUnit>(stream, s, first, count, x, rows)
-                                              : run<1>(stream, s, first, count, x, rows);
+  const bool in_packs = s.x_channels_last && s.channels % kUnit == 0;
+  in_packs ? copy_rows<kUnit>(stream, s, points, x, rows) : copy_rows<1>(stream, s, points, x, rows);
 }
 
 }  // namespace trireme::cuda

@@ -44,7 +44,7 @@ class ProductConvolution final : public ConvolutionPlan {
     }
     for (int64_t first = 0; first < points_; first += piece_) {
       const int64_t count = std::min(piece_, points_ - first);
-      if (!reads_x_) image_rows(stream, shape_, first, count, p.x, columns);
+      if (!reads_x_) image_rows(stream, shape_, {first, count}, p.x, columns);
       const int64_t behind = first * shape_.filters * kBytes;
       const GemmPlan& plan = count == piece_ ? *product_ : *last_product_;
       plan.run(stream,
