@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "ir/parse.h"
+#include "ir/graph.h"
 #include "ops/table.h"
 
 namespace trireme::passes {
