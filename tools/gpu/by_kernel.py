@@ -7,6 +7,7 @@ import shutil
 METRICS = {"gpu__time_duration.sum": "ns", "dram__bytes_read.sum": "bytes", "dram__bytes_write.sum": "bytes"}
 FIRST_STEPS = 3  # that bench_train runs by itself: as many as are counted
 LARGEST = 40     # kernels of a network that get a line
+MOST_SECONDS = 40  # of one network under ncu
 
 
 def tool():
@@ -49,23 +50,44 @@ def rows(lines, steps):
                "percent": 100 * kernel["ns"] / total if total else 0.0}
 
 
-def profile(check, networks):
-    """Steps of training under ncu. What its programs choose by measuring is in the cache from the part before."""
+def command_of(ncu):
+    return [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "none",
+            "--metrics", ",".join(METRICS)]
+
+
+def add_rows(check, done, steps, network, precision, **more):
+    """Lines of the largest kernels and one of all; False where ncu told nothing."""
+    found = list(rows(done.lines, steps))
+    for row in found[:LARGEST]:
+        check.add("profile", network=network, precision=precision, **row)
+    is_good = bool(found) and done.ok()
+    check.verdict("profile", "passed" if is_good else "failed", network=network, precision=precision,
+                  name="all kernels", launches=sum(row["launches"] for row in found),
+                  ms=sum(row["ms"] for row in found), mbytes=sum(row["mbytes"] for row in found), **more,
+                  why="" if is_good else done.why())
+    return is_good
+
+
+def profile(check, networks, decoding):
+    """Steps of decoding and of training under ncu. What their programs choose by measuring is in the cache from before.
+    `decoding`: (name, precision, words of `trireme generate`), run once without ncu for the same reason. After a network
+    that ncu does not finish the others are left out: they would not finish either."""
     ncu = tool()
     if ncu is None:
         return check.verdict("profile", "skipped", why="no ncu")
-    command = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--cache-control", "none",
-               "--metrics", ",".join(METRICS)]
+    for network, precision, words in decoding:
+        command = [check.program("trireme"), "generate", *words]
+        check.run(command, MOST_SECONDS)
+        env = {**check.env, "TRIREME_RECORD": "may"}  # ncu times launches, not recordings
+        done = check.run([*command_of(ncu), *command], MOST_SECONDS, env=env)
+        if not add_rows(check, done, 1, network, precision):
+            return None
     for network, precision in networks:
         if check.left() < 15:
             return check.verdict("profile", "skipped", network=network, why="the budget is spent")
-        done = check.run([*command, check.program("bench_train"), network, 0, check.device, precision], 60)
-        found = list(rows(done.lines, FIRST_STEPS))
-        for row in found[:LARGEST]:
-            check.add("profile", network=network, precision=precision, **row)
+        done = check.run([*command_of(ncu), check.program("bench_train"), network, 0, check.device, precision],
+                         MOST_SECONDS)
         said = next((json.loads(line) for line in done.lines if line.startswith('{"gflop"')), {})
-        check.verdict("profile", "passed" if found and done.ok() else "failed", network=network, precision=precision,
-                      name="all kernels", launches=sum(row["launches"] for row in found),
-                      ms=sum(row["ms"] for row in found), mbytes=sum(row["mbytes"] for row in found),
-                      gflop=said.get("gflop"), why="" if found and done.ok() else done.why())
+        if not add_rows(check, done, FIRST_STEPS, network, precision, gflop=said.get("gflop")):
+            return None
     return None

@@ -1,9 +1,12 @@
 # Packs programs of the cuda build with the libraries that a machine with a GPU may lack.
+import json
 import lzma
 import pathlib
 import shutil
 import subprocess
 import tarfile
+
+from gpu import device_tests
 
 PROGRAMS = ["trireme", "test_backend_cuda", "test_ops", "test_runtime", "test_engine", "test_comm", "bench_train"]
 # Of the machine itself: libc and the compiler's libraries fit newer systems; the driver and NVIDIA's come from there.
@@ -43,6 +46,7 @@ def pack(root, options):
             if not (bundle / "tree/lib" / library).exists():
                 subprocess.run(["strip", "--strip-unneeded", "-o", bundle / "tree/lib" / library, path], check=True)
     (bundle / "tree/commit").write_text(commit(root))
+    (bundle / "tree/suites.json").write_text(json.dumps(device_tests.device_suites(root)))
     with (lzma.open(bundle / "programs.tar.xz", "w", filters=SHARED) as file,
           tarfile.open(fileobj=file, mode="w") as archive):
         archive.add(bundle / "tree", arcname=".")

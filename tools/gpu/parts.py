@@ -167,10 +167,21 @@ def training(check):
                       contender="trireme", precision=precision, **row, profile=profile[:40])
 
 
+def decoding_to_profile(check):
+    """A prompt and some steps of two layers of that Llama, for one sequence and for many."""
+    if check.quick:
+        return [("llama of 2 layers, batch 3", "f32", generate_words(check, LLAMA_TINY, "f32", [(8, 3, 3)], 96, 3))]
+    model = LLAMA_8B.replace("layers=32", "layers=2").replace("vocabulary=128256", "vocabulary=32000")
+    return [(f"llama of 2 layers, batch {batch} behind {prompt}", "bf16",
+             generate_words(check, model, "bf16", [(prompt, 3, batch)], 2304, batch))
+            for prompt, batch in ((504, 1), (2040, 8))]
+
+
 def profile(check):
-    """One step of each network by kernel, where ncu is there."""
+    """Steps of decoding and of training by kernel, where ncu is there."""
     networks = [network for network, _ in (TINY if check.quick else TRAINING)]
-    by_kernel.profile(check, [(name, "f32" if check.quick else "bf16") for name in networks if name != "gpt_1.3b"])
+    by_kernel.profile(check, [(name, "f32" if check.quick else "bf16") for name in networks if name != "gpt_1.3b"],
+                      decoding_to_profile(check))
 
 
 def beside_peers(check):
@@ -221,17 +232,24 @@ def llama(check):
         decode(check, longest, most, list(shapes))
 
 
+def generate_words(check, model, precision, shapes, longest, most):
+    """Words of `trireme generate` that measure (prompt, new tokens, batch) one after the other."""
+    words = [model, "--device", check.device, "--precision", precision, "--cache-type", precision, "--chunk",
+             32 if check.quick else 2048, "--json", "--max-length", longest, "--max-sequences", most]
+    for prompt, fresh, batch in shapes:
+        words += ["--bench", f"prompt={prompt},new={fresh},batch={batch}"]
+    return words
+
+
 def decode(check, longest, most, shapes):
     """The shapes in one process; what it stops at fails, and the others run in another one."""
     precision = "f32" if check.quick else "bf16"
     while shapes:
         if check.left() < 10:
             return check.verdict("llama", "skipped", shape=str(shapes[0]), why="the budget is spent")
-        command = [check.program("trireme"), "generate", LLAMA_TINY if check.quick else LLAMA_8B, "--device",
-                   check.device, "--precision", precision, "--cache-type", precision, "--chunk",
-                   32 if check.quick else 2048, "--json", "--max-length", longest, "--max-sequences", most]
-        for prompt, fresh, batch in shapes:
-            command += ["--bench", f"prompt={prompt},new={fresh},batch={batch}"]
+        model = LLAMA_TINY if check.quick else LLAMA_8B
+        command = [check.program("trireme"), "generate",
+                   *generate_words(check, model, precision, shapes, longest, most)]
         begin, count = time.monotonic(), len(shapes)
 
         def take(text):
