@@ -56,10 +56,17 @@ def connect(port):
 
 
 def settle(server, what, limit_s=100):
-    """Waits until a reading of the metrics holds; connections end a moment after their clients."""
+    """Waits until a reading of the metrics holds; connections end a moment after their clients, and until then a server
+    that is full refuses the reading as well."""
     end = time.monotonic() + limit_s
-    while not what(server.metrics()):
-        assert time.monotonic() < end, server.metrics()
+    while True:
+        try:
+            seen = server.metrics()
+            if what(seen):
+                return
+        except OSError as error:  # of which HTTPError is one
+            seen = error
+        assert time.monotonic() < end, seen
         time.sleep(0.1)
 
 
