@@ -156,6 +156,23 @@ TEST_P(DenseCuda, ProductsOfFewRowsWithWhatStandsBeside) {
   }
 }
 
+/// So deep that each warp comes back to the places in which it keeps weights that it asked for ahead.
+TEST_P(DenseCuda, ProductsOfFewRowsThatAreDeep) {
+  const auto make = [&](const tensor::Dims& dims, uint32_t seed) {
+    return tests::rounded_to(GetParam(), random_tensor(dims, seed, 0.1f));
+  };
+  for (const int64_t rows : {1, 5}) {
+    std::vector<Tensor> in = row_operands(make, rows, 2312, {18}, true);
+    expect_as_cpu({.op = "row_linear", .in = in, .kernels = 1});
+    in = row_operands(make, rows, 2312, {17, 17}, false);
+    in[1] = random_tensor({2312}, 6);
+    expect_as_cpu({.op = "row_linear",
+                   .in = in,
+                   .attrs = {{"gated", int64_t{1}}, {"activation", std::string("silu")}},
+                   .kernels = 1});
+  }
+}
+
 TEST_P(DenseCuda, ProductsOfMoreRowsOrInOneOrderAreLeftToTheLibrary) {
   const auto make = [&](const tensor::Dims& dims, uint32_t seed) { return random(dims, seed); };
   expect_as_cpu({.op = "row_linear", .in = row_operands(make, 9, 16, {8}, false), .kernels = 0});
