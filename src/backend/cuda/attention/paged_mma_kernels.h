@@ -32,7 +32,8 @@ struct PagedMma {
   TRIREME_DEVICE void operator()(const Lane& lane) const {
     int64_t before = 0;  // tasks of the sequences before this one
     for (int64_t s = 0; s < view.sequences; ++s) {
-      const int64_t fresh = view.fresh(s), vectors = fresh > kFewRows ? fresh * view.group() : 0;
+      const int64_t fresh = view.fresh(s), vectors = fresh * view.group();
+      if (fresh <= kFewRows) continue;
       const int64_t tiles = (vectors + kVectors - 1) / kVectors;
       // The first of this block's tasks: number i with (before + i) % blocks == block.
       int64_t i = (lane.block() - before % lane.blocks() + lane.blocks()) % lane.blocks();
