@@ -56,8 +56,8 @@ function(trireme_stands_alone result file)
   set(${result} ${alone} PARENT_SCOPE)
 endfunction()
 
-# trireme_together(RESULT FILE...): the files of a folder in groups of at most eight, each group as one file that includes
-# them, so headers and the templates that they share are compiled once a group
+# trireme_together(RESULT FILE...): the files of a folder in groups of at most eight, each group as one file that
+# includes them, so headers and the templates that they share are compiled once a group
 # (docs/decisions/0097-files-compiled-together.md). Groups lie in build/unity, named after their content: presets that
 # compile the same group share it in the compiler cache, which CMake's own unity builds would not.
 function(trireme_together result)

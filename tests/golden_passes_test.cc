@@ -190,8 +190,8 @@ TEST_P(GoldenPass, KeepsItsPromise) {
   if (updating) write_cases(path, afters);
 }
 
-/// Every pass once: some functions are in the lists twice, under different names. `captures` works on subgraphs,
-/// which the text of a graph cannot say; passes/cleanup/captures_test.cc has its cases.
+/// Every pass once: some functions are in the lists twice, under different names. `captures` works on
+/// subgraphs, which the text of a graph cannot say; passes/cleanup/captures_test.cc has its cases.
 std::vector<std::string> all_passes() {
   std::vector<std::string> names;
   std::vector<size_t (*)(ir::Graph&)> seen{pass_named("captures").run};

@@ -69,9 +69,9 @@ def add_rows(check, done, steps, network, precision, **more):
 
 
 def profile(check, networks, decoding):
-    """Steps of decoding and of training under ncu. What their programs choose by measuring is in the cache from before.
-    `decoding`: (name, precision, words of `trireme generate`), run once without ncu for the same reason. After a network
-    that ncu does not finish the others are left out: they would not finish either."""
+    """Steps of decoding and of training under ncu. What their programs choose by measuring is in the cache already.
+    `decoding`: (name, precision, words of `trireme generate`), run once without ncu for the same reason. After a
+    network that ncu does not finish the others are left out: they would not finish either."""
     ncu = tool()
     if ncu is None:
         return check.verdict("profile", "skipped", why="no ncu")
