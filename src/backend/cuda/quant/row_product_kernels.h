@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "backend/cuda/quant/row_norm.h"
 #include "backend/cuda/quant/row_products.h"
 #include "backend/cuda/device/step.h"
 #include "backend/cuda/quant/quantized_rows_kernels.h"
@@ -58,29 +59,8 @@ struct RowProducts {
   /// Rows of x after their RMS norm, in shared memory.
   template <class Lane>
   TRIREME_DEVICE const T* normalised(const Lane& lane) const {
-    float* scratch = lane.template shared<float>();
     T* rows = reinterpret_cast<T*>(lane.template shared<unsigned char>() + kReduceScratchBytes);
-    const auto scale_at = [&](int64_t i) {
-      return a.is_scale_f32 ? static_cast<const float*>(a.norm_scale)[i]
-                            : to_float(static_cast<const T*>(a.norm_scale)[i]);
-    };
-    const int64_t step = int64_t{lane.threads()} * kPack<T>;
-    for (int b = 0; b < a.rows; ++b) {
-      const T* from = static_cast<const T*>(a.x) + b * a.k;
-      float v[kPack<T>], squares = 0;
-      for (int64_t i = int64_t{lane.thread()} * kPack<T>; i < a.k; i += step) {
-        load_pack(from + i, kPack<T>, v);
-        for (int j = 0; j < kPack<T>; ++j) squares += v[j] * v[j];
-      }
-      squares = block_reduce(lane, squares, scratch, [](float p, float q) { return p + q; });
-      const float inverse = 1.0f / sqrtf(squares / static_cast<float>(a.k) + a.epsilon);
-      for (int64_t i = int64_t{lane.thread()} * kPack<T>; i < a.k; i += step) {
-        load_pack(from + i, kPack<T>, v);
-        for (int j = 0; j < kPack<T>; ++j) v[j] = v[j] * inverse * scale_at(i + j);
-        store_pack(v, kPack<T>, rows + b * a.k + i);
-      }
-    }
-    lane.sync();
+    normalise_rows(lane, a, rows, a.k);
     return rows;
   }
 

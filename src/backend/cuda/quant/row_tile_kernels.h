@@ -1,9 +1,9 @@
 // Kernel of products of few rows by 16-bit weights on the tensor cores: bound by the bytes of the weights.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
+#include "backend/cuda/quant/row_norm.h"
 #include "backend/cuda/quant/weight_ring.h"
 #include "tensor/element_math.h"
 
@@ -99,33 +99,9 @@ struct RowTiles {
   /// Rows of x after their RMS norm, kPadding elements apart, in shared memory.
   template <class Lane>
   TRIREME_DEVICE const T* normalised(const Lane& lane) const {
-    float* scratch = lane.template shared<float>();
     T* rows = reinterpret_cast<T*>(partials(lane) + kPartialFloats);
-    const int64_t step = int64_t{lane.threads()} * kPack<T>;
-    for (int b = 0; b < a.rows; ++b) {
-      const T* from = static_cast<const T*>(a.x) + b * a.k;
-      float v[kPack<T>], squares = 0;
-      for (int64_t i = int64_t{lane.thread()} * kPack<T>; i < a.k; i += step) {
-        load_pack(from + i, kPack<T>, v);
-        for (int j = 0; j < kPack<T>; ++j) squares += v[j] * v[j];
-      }
-      squares = block_reduce(lane, squares, scratch, [](float p, float q) { return p + q; });
-      const float inverse = 1.0f / sqrtf(squares / static_cast<float>(a.k) + a.epsilon);
-      for (int64_t i = int64_t{lane.thread()} * kPack<T>; i < a.k; i += step) {
-        float scale[kPack<T>];
-        load_pack(from + i, kPack<T>, v);
-        load_scale(i, scale);
-        for (int j = 0; j < kPack<T>; ++j) v[j] = v[j] * inverse * scale[j];
-        store_pack(v, kPack<T>, rows + b * (a.k + kPadding) + i);
-      }
-    }
-    lane.sync();
+    normalise_rows(lane, a, rows, a.k + kPadding);
     return rows;
-  }
-  TRIREME_DEVICE void load_scale(int64_t at, float* out) const {
-    if (!a.is_scale_f32) return load_pack(static_cast<const T*>(a.norm_scale) + at, kPack<T>, out);
-    const float* from = static_cast<const float*>(a.norm_scale) + at;
-    for (int i = 0; i < kPack<T>; i += kPack<float>) load_pack(from + i, kPack<float>, out + i);
   }
 
   /// Adds up the warps' sums in their order, and stores what a thread takes of the results.
