@@ -1,5 +1,5 @@
 # Every form of decoder against Transformers on a small random model: logits of whole sequences, 64 greedy tokens
-# decoded with pages, on one rank, on two by heads and by layers, and on four by both; what is exported loads in
+# decoded with pages, on one rank, on two by heads, by experts and by layers, and on four; what is exported loads in
 # Transformers again; what is not known is refused by name.
 # tier: oracles
 # timeout: 900
@@ -141,13 +141,17 @@ def greedy(name, model, directory, scratch):
                             pad_token_id=0)[0, p.shape[1]:].tolist() for p in prompts]
     lines = scratch / "prompts.jsonl"
     lines.write_text("".join(json.dumps({"prompt_ids": p[0].tolist()}) + "\n" for p in prompts))
-    for tp, pp in ((1, 1), (2, 1), (1, 2), (2, 2)):
+    layouts = [("--tp", tp, "--pp", pp) for tp, pp in ((1, 1), (2, 1), (1, 2), (2, 2))]
+    experts = getattr(model.config, "num_experts", None) or getattr(model.config, "num_local_experts", None) or 1
+    if experts % 2 == 0:
+        layouts += [("--ep", 2), ("--tp", 2, "--ep", 2, "--pp", 2)]
+    for layout in layouts:
         out = trireme("generate", directory, "--batch-file", lines, "--max-tokens", NEW, "--json", "--chunk", 32,
-                      "--tp", tp, "--pp", pp)
+                      *layout)
         for want, line in zip(wants, out.splitlines(), strict=True):
             got = json.loads(line)["tokens"]
             first = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), len(want))
-            count(got == want, f"{name}, --tp {tp} --pp {pp}: tokens differ from the {first}th on")
+            count(got == want, f"{name}, {layout}: tokens differ from the {first}th on")
 
 
 def trained(name, model, directory, scratch):
@@ -233,10 +237,10 @@ def in_mxfp4(scratch):
     want = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW, do_sample=False,
                           pad_token_id=0)[0, 30:].tolist()
     ids = ",".join(map(str, prompt[0].tolist()))
-    for ranks in (1, 2):
+    for axis, ranks in (("--tp", 1), ("--tp", 2), ("--ep", 2)):
         out = trireme("generate", directory, "--prompt-ids", ids, "--max-tokens", NEW, "--json", "--weight-rows", "f32",
-                      "--tp", ranks)
-        count(json.loads(out.splitlines()[0])["tokens"] == want, f"mxfp4, --tp {ranks}: other tokens")
+                      axis, ranks)
+        count(json.loads(out.splitlines()[0])["tokens"] == want, f"mxfp4, {axis} {ranks}: other tokens")
     shown = trireme("inspect", directory)
     count("mxfp4 -> blocks as stored" in shown and "a token reads" in shown, f"mxfp4: inspect {shown[-600:]}")
 

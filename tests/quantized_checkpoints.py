@@ -179,6 +179,12 @@ def one(name, scratch):
         check(f"{name} --tp {ranks}: tokens of rounded rows",
               any(a[0] == b[0] for a, b in zip(near, greedy)) and [len(t) for t in near] == [len(t) for t in greedy],
               f"{near} for {greedy}")
+    if form == "mixtral":  # whole experts on ranks
+        got = logits(scratch / "stored", scratch, "--ep", 2)
+        error = np.abs(got - want).max() / np.abs(want).max()
+        check(f"{name} --ep 2: logits", error < 1e-5, f"{error:.3g} away")
+        exact = tokens(scratch / "stored", scratch, "--ep", 2, "--weight-rows", "f32")
+        check(f"{name} --ep 2: tokens", exact == greedy)
     shown = trireme("inspect", scratch / "stored")
     check(f"{name}: inspect", said in shown and "a token reads" in shown, shown[-1500:])
     return config, stored, layers

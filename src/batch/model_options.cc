@@ -18,6 +18,8 @@ void ModelOptions::fields(base::OptionList& f) {
       .at_least(0)
       .at_most(4096);
   f.add("tp", &tp, "tensor-parallel ranks of an instance, or of each of its stages").at_least(1);
+  f.add("ep", &ep, "as many as tp: those ranks share out whole experts; 1: each has a part of all of them")
+      .at_least(1);
   f.add(
        "pp", &pp,
        "pipeline stages of an instance: ranks that each hold some of the layers, with the keys and values of "
@@ -53,7 +55,7 @@ void ModelOptions::fields(base::OptionList& f) {
 }
 
 passes::Strategy ModelOptions::strategy() const {
-  return {.tp = tp, .pp = pp, .precision = {.compute = precision}, .weights = weights};
+  return {.tp = tp, .pp = pp, .ep = ep, .precision = {.compute = precision}, .weights = weights};
 }
 
 bool ModelOptions::stages_show(const std::string& of_task) const {

@@ -24,6 +24,7 @@ struct ModelOptions {
   int instances = 1;           ///< copies of the model that run side by side
   int front_threads = 0;       ///< that tokenize and decode; 0: chosen
   int tp = 1;                  ///< tensor-parallel ranks of one instance, or of each of its stages
+  int ep = 1;                  ///< as many as tp: whole experts are shared out over those ranks
   int pp = 1;                  ///< pipeline stages of one instance, each with some of the layers
   int64_t batch_rows = 0;      ///< rows of a batch at most; 0: chosen
   int64_t window_rows = 0;     ///< rows among which like lengths batch together; 0: chosen

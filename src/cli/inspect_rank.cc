@@ -24,8 +24,8 @@ passes::Strategy with_ranks(passes::Strategy strategy, const std::string& text) 
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
     const auto [axis, number] = split_assignment(text.substr(begin, end - begin));
-    const bool is_known = axis == "dp" || axis == "tp" || axis == "pp" || axis == "zero";
-    base::require(is_known, "--ranks: dp, tp, pp or zero, not '", axis, "'");
+    const bool is_known = axis == "dp" || axis == "tp" || axis == "pp" || axis == "ep" || axis == "zero";
+    base::require(is_known, "--ranks: dp, tp, pp, ep or zero, not '", axis, "'");
     base::Json one = base::Json::object();
     one.set(axis, base::parse_json(number));
     base::OptionList(strategy).parse_json(one);
@@ -201,7 +201,7 @@ int inspect_model(const std::string& path, const RankInspection& options, const 
 
 void RankInspection::fields(base::OptionList& f) {
   f.add("ranks", &ranks,
-        "dp=8,tp=8: what one rank of such a mesh runs, with pp and zero too; none of them need be here");
+        "dp=8,tp=8: what one rank of such a mesh runs, with pp, ep and zero too; none of them need be here");
   f.add("rank", &rank, "which of them").at_least(0);
   f.add("set", &set, "section.key=value over the file of a training; may be repeated");
 }

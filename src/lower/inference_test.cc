@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/machine/memory.h"
+#include "model/hf/forms/test_configs.h"
 #include "model/params.h"
 #include "model/zoo/zoo.h"
 #include "passes/lists/lists.h"
@@ -111,6 +112,40 @@ TEST(LowerInference, ALlamaOf70BillionParametersTakesNoMemoryForThem) {
   EXPECT_GT(plan->memory.constant_bytes, int64_t{15} << 30);  // an eighth of 140 GB
   EXPECT_FALSE(plan->is_bound());
   EXPECT_LT(base::resident_bytes() - before, int64_t{512} << 20);
+}
+
+TEST(LowerInference, ARankHoldsItsShareOfTheExpertsWhole) {
+  for (base::Json config : model::hf::form_configs({.width = 32, .inner = 64})) {
+    if (!config.contains("num_local_experts") && !config.contains("num_experts")) continue;
+    config.set(config.contains("num_experts") ? "num_experts" : "num_local_experts", 4);
+    model::RandomParams params(3);
+    const model::hf::Form form = model::hf::read_form(*model::hf::find_form(config), config);
+    ir::Graph graph = model::zoo::decoder(form.decoder, params).graph;
+    graph.sort();
+    passes::run_passes(passes::prepare_passes(), graph);
+    const auto held = [&](const Strategy& given, int rank) {
+      RankPart part(passes::choose_kv_ranks(graph, given), rank);
+      ir::Graph local = part.of(passes::bind_shapes(graph, {{1, 8}})).graph;
+      int64_t bytes = 0;
+      for (const ir::Value& v : local.values()) {
+        const bool is_expert = v.name.find(".experts.") != std::string::npos;
+        if (!is_expert || v.kind != ir::ValueKind::param) continue;
+        bytes += v.data.bytes();
+        EXPECT_TRUE(given.ep == 1 || v.type.shape[0] == tensor::Dim(4 / given.ep)) << v.name;
+      }
+      base::SharedCache packs;
+      const auto made =
+          lower_inference(std::move(local), {.compile = {.threads = 1}, .strategy = given}, packs, graph);
+      EXPECT_GT(made.program->steps.size(), 0u);
+      return bytes;
+    };
+    const int64_t whole = held({}, 0);
+    EXPECT_GT(whole, 0);
+    for (const int ranks : {2, 4}) {
+      for (int rank = 0; rank < ranks; ++rank)
+        EXPECT_EQ(held({.tp = ranks, .ep = ranks}, rank) * ranks, whole);
+    }
+  }
 }
 
 }  // namespace

@@ -14,6 +14,8 @@ tensor::MeshShape Strategy::mesh() const {
                 " is no multiple of kv_ranks = ", kv_ranks);
   base::require(chunks >= 1 && (chunks == 1 || schedule == PipelineSchedule::interleaved),
                 "chunks are of the interleaved schedule");
+  base::require(ep == 1 || ep == tp, "ep = ", ep, " with tp = ", tp,
+                ": the tp ranks share out experts, so that ep is 1 or the same number");
   const int kv = kv_ranks == 0 ? tp : kv_ranks;
   return tensor::MeshShape({{"pp", pp}, {"dp", dp}, {"tpr", tp / kv}, {"tp", kv}});
 }
@@ -28,6 +30,9 @@ Strategy Strategy::over(Strategy other) const {
 void Strategy::check(Purpose purpose) const {
   mesh();
   if (purpose == Purpose::training) {
+    if (ep > 1)
+      base::fail_unsupported("training with ep = ", ep,
+                             ": experts are shared out for inference; leave it out");
     if (weights.stores())
       base::fail_unsupported(
           "training on weights in 8 or 4 bits: they are for inference; the optimizer's stay f32");
@@ -76,6 +81,7 @@ void Strategy::fields(base::OptionList& f) {
       .at_least(1)
       .at_most(kMostRanks);
   f.add("pp", &pp, "pipeline stages: each holds some of the layers").at_least(1).at_most(kMostRanks);
+  f.add("ep", &ep, "of inference: the tp ranks share out whole experts; 1, or as many as tp").at_least(1);
   f.add("kv_ranks", &kv_ranks, "tensor-parallel ranks that key/value heads are split over; 0: all")
       .at_least(0);
   f.add("zero", &zero,

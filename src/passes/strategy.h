@@ -32,6 +32,7 @@ enum class Purpose { training, inference, decoding };
 /// tp: tp alone splits key/value heads, both split query heads and everything else that is tensor parallel.
 struct Strategy {
   int dp = 1, tp = 1, pp = 1;  ///< ranks; world = dp x tp x pp
+  int ep = 1;                  ///< tp: the tp ranks share out whole experts; 1: each has a part of all
   int kv_ranks = 0;            ///< tp ranks that key/value heads are split over; 0: all of tp
   int zero = 0;           ///< ZeRO stage: split over dp 0 nothing, 1 optimizer, 2 + gradients, 3 + weights
   bool sequence = false;  ///< norms, dropout and residuals split along the sequence over tp

@@ -45,6 +45,7 @@ PageId page_model(const ir::Graph& graph, const DecodeOptions& options) {
   hash.add(static_cast<uint64_t>(options.strategy.tp));
   hash.add(static_cast<uint64_t>(options.strategy.pp));
   hash.add(static_cast<uint64_t>(options.strategy.kv_ranks));
+  if (options.strategy.ep > 1) hash.add(static_cast<uint64_t>(options.strategy.ep));
   add_machine(hash, options.device);
   return hash.finish();
 }

@@ -12,6 +12,11 @@ void InferenceRanks::fields(base::OptionList& f) {
         "ranks that each hold a part of the large weights, and of the heads of a language model: of this "
         "process, or of a job; 0: as --strategy says, else 1")
       .at_least(0);
+  f.add(
+       "ep", &ep,
+       "ranks that share out the experts of a mixture, whole ones each: as many as --tp, which it sets where "
+       "that is not given; 0: as --strategy says, else experts are split like other weights")
+      .at_least(0);
   f.add("pp", &pp,
         "stages of ranks that each hold some of the layers, with the keys and values of a language model's; "
         "0: as --strategy says, else 1")
@@ -31,6 +36,8 @@ passes::Strategy InferenceRanks::read() const {
   }
   if (tp > 0) s.tp = tp;
   if (pp > 0) s.pp = pp;
+  if (ep > 0) s.ep = ep;
+  if (ep > 1 && tp == 0 && s.tp == 1) s.tp = ep;
   s.dp = 1;
   s.zero = 0;
   s.chunks = 1;

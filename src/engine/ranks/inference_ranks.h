@@ -10,6 +10,7 @@ namespace trireme::engine {
 
 struct InferenceRanks {
   int tp = 0, pp = 0;    ///< 0: as the strategy file says, else 1
+  int ep = 0;            ///< 0: as the strategy file says, else 1; alone it is tp, too
   std::string strategy;  ///< file
 
   void fields(base::OptionList& f);

@@ -47,14 +47,27 @@ Matrices matrices_of(const ir::NodeView& n) {
   return {count, w[0].value() / count, k};
 }
 
+/// Throws unless the node's `parts`, `first` and `of` fit its experts.
+ExpertsHere here_of(const ir::NodeView& n, int64_t experts) {
+  ExpertsHere h{.has_parts = n.attrs.has("parts"), .all = experts};
+  if (!h.has_parts) return h;
+  h.parts = n.attrs.get_int("parts", 1);
+  h.first = n.attrs.get_int("first", 0);
+  h.all = n.attrs.get_int("of", experts);
+  base::require(h.parts > 0 && experts % h.parts == 0, experts, " experts in ", h.parts, " parts");
+  base::require(h.first >= 0 && h.first <= h.all - experts, experts, " experts from the ", h.first,
+                "th on, of ", h.all);
+  return h;
+}
+
 const ExpertPlaces& places_of(const ir::NodeView& n) {
   return n.attrs.has("experts") && !n.attrs.has("format") ? kExpertStoredPlaces : kExpertPlaces;
 }
 
-/// Throws unless the first `count` dimensions of a and b agree as far as they are known.
-void need_same(const TensorType& a, const TensorType& b, size_t count) {
+/// Throws unless the first `count` dimensions of a behind `skipped` and of b agree as far as they are known.
+void need_same(const TensorType& a, const TensorType& b, size_t count, size_t skipped = 0) {
   for (size_t d = 0; d < count; ++d) {
-    const Dim &p = a.shape[d], &q = b.shape[d];
+    const Dim &p = a.shape[d + skipped], &q = b.shape[d];
     base::require(!p.is_static() || !q.is_static() || p == q, "rows ", a.to_string(), " for choices ",
                   b.to_string());
   }
@@ -66,6 +79,8 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   base::require(tensor::is_float(x.dtype), "experts of ", x.to_string());
   base::require(chosen.dtype == DType::i64, "choices are i64, not ", chosen.to_string());
   const Matrices m = matrices_of(n);
+  const size_t parts = n.attrs.has("parts") ? 1 : 0;  // dimensions in front of rows of choices
+  const int64_t part_count = parts == 0 ? 0 : here_of(n, m.experts.value()).parts;
   if (!n.attrs.has("experts"))
     base::require(n.in[kExWeights].dtype == x.dtype, "weights ", n.in[kExWeights].to_string(), " for rows ",
                   x.to_string());
@@ -75,9 +90,11 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   if (!x.shape.has_rank() || !chosen.shape.has_rank()) return {{x.dtype, Shape::unknown_rank()}};
   const bool sums = n.present(at.shares);
   const size_t rank = chosen.shape.rank();
-  base::require(rank >= 1 && x.shape.rank() == rank + (sums ? 1 : 0), "rows ", x.to_string(), " for choices ",
-                chosen.to_string());
-  need_same(x, chosen, sums ? rank : rank - 1);
+  base::require(rank >= 1 && x.shape.rank() == rank + (sums ? 1 + parts : 0), "rows ", x.to_string(),
+                " for choices ", chosen.to_string());
+  base::require(!sums || parts == 0 || x.shape[0] == Dim(part_count), "rows ", x.to_string(), " of ",
+                part_count, " parts");
+  need_same(x, chosen, sums ? rank : rank - 1, sums ? parts : 0);
   const Dim& depth = x.shape[x.shape.rank() - 1];
   base::require(!depth.is_static() || !m.k.is_static() || depth == m.k, "rows ", x.to_string(),
                 " for weights ", n.in[kExWeights].to_string());
@@ -90,15 +107,18 @@ std::vector<TensorType> infer(const ir::NodeView& n) {
   std::vector<Dim> out = chosen.shape.dims();
   if (sums) out.pop_back();
   out.push_back(m.n);
+  if (!sums && parts > 0) out.insert(out.begin(), Dim(part_count));
   return {{x.dtype, Shape(std::move(out))}};
 }
 
-/// Of the weights, only those of as many experts as there are rows count.
+/// Of the weights, only those of as many experts as there are rows count. Where other ranks have the other
+/// experts, choices are taken to fall on all alike.
 ir::Cost cost(const ir::NodeView& n) {
   const ExpertExtents e = expert_extents(n);
-  const double used = static_cast<double>(std::min(e.rows(), e.experts)) /
-                      static_cast<double>(std::max<int64_t>(1, e.experts));
-  ir::Cost c{.flop = 2 * static_cast<double>(e.rows()) * static_cast<double>(e.n) * static_cast<double>(e.k),
+  const int64_t all = std::max<int64_t>(1, e.here.all), rows = (e.rows() * e.experts + all - 1) / all;
+  const double used =
+      static_cast<double>(std::min(rows, e.experts)) / static_cast<double>(std::max<int64_t>(1, e.experts));
+  ir::Cost c{.flop = 2 * static_cast<double>(rows) * static_cast<double>(e.n) * static_cast<double>(e.k),
              .bytes = static_cast<double>(tensor::bytes_of(n.out[0]))};
   const ExpertPlaces& at = places_of(n);
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -122,8 +142,31 @@ std::vector<ir::CutRule::Units> stored_units(const ir::NodeView& n) {
   return {{'K', k / (form.has_scales() ? form.group : kLeast)}};
 }
 
+/// Cuts between experts: a rank has the rows of its part, and of sums over choices those of its experts.
+ir::CutRule cut_between_experts(const ir::NodeView& n) {
+  const ExpertPlaces& at = places_of(n);
+  const bool sums = n.present(at.shares);
+  const std::string rows = letters(n.in[kExChosen].shape.rank() - 1);
+  CutNotation notation(n);
+  if (sums) {
+    notation.in(kExX, "E" + rows + "..").in(kExChosen, rows + ".").in(at.shares, rows + ".");
+    notation.out(0, rows + ".");
+  } else {
+    notation.in(kExX, rows + ".").in(kExChosen, rows + "C").out(0, "E" + rows + "C.");
+  }
+  for (size_t i = kExWeights; i < at.bias; ++i) {
+    if (n.present(i)) notation.in(i, n.in[i].shape.rank() == 3 ? "E.." : "E.");
+  }
+  notation.in(at.bias, "E.");
+  ir::CutRule rule{.notation = notation.text(), .sums = "E"};
+  if (sums) rule.linear = {1u << kExX | 1u << at.bias, 1u << at.shares};
+  rule.units = {{'E', here_of(n, matrices_of(n).experts.value()).parts}};
+  return rule;
+}
+
 /// Cuts the rows of all matrices alike, or their columns, which gives each rank a partial sum.
 ir::CutRule cut(const ir::NodeView& n) {
+  if (n.attrs.has("parts")) return cut_between_experts(n);
   const ExpertPlaces& at = places_of(n);
   const bool sums = n.present(at.shares), is_stored = n.attrs.has("experts");
   const std::string rows = letters(n.in[kExChosen].shape.rank() - 1);
@@ -152,6 +195,19 @@ ir::CutRule cut(const ir::NodeView& n) {
   }
   rule.notation = notation.text();
   return rule;
+}
+
+/// Tells a rank which of the experts it has.
+void localise(ir::LocalNode& l) {
+  if (!l.global.attrs.has("parts")) return;
+  const int64_t experts = matrices_of(l.global).experts.value();
+  const ExpertsHere here = here_of(l.global, experts);
+  const int64_t lines = l.global.in_dims(kExWeights)[0] / experts;  // of an expert: its rows, or itself
+  const int64_t own = l.in[kExWeights][0] / lines;
+  if (l.global.attrs.has("experts")) l.attrs.set("experts", own);
+  l.attrs.set("parts", here.parts * own / experts);
+  l.attrs.set("first", here.first + l.in_begin[kExWeights][0] / lines);
+  l.attrs.set("of", here.all);
 }
 
 const ir::OpDef& op(const char* name) { return table().need(name); }
@@ -185,34 +241,75 @@ std::vector<int64_t> kept(size_t rank, std::initializer_list<int64_t> rest) {
   return shape;
 }
 
+/// Operands of the product by all experts of a part.
+struct DensePart {
+  ValueId x, places;  ///< places [.., choices, experts]: 1 for the expert that a choice names
+  ValueId weights, bias, shares;
+  size_t lead;  ///< dimensions of tokens
+};
+
 /// Multiplies by all experts. Without shares each choice selects its own product; with shares the inputs of
 /// an expert are summed first.
+ValueId dense_product(ir::Graph& g, const Adder& a, const DensePart& p) {
+  const tensor::Dims w = g.type(p.weights).shape.to_dims();
+  const int64_t count = w[0], n = w[1], k = w[2];
+  if (p.shares == ir::kNoValue) {
+    const ValueId rows = a.reshape(p.weights, {count * n, k});
+    const ValueId line = p.bias == ir::kNoValue ? p.bias : a.reshape(p.bias, {count * n});
+    const ValueId all = a.add("linear", {p.x, rows, line}, {{"transposed", int64_t{1}}});
+    return a.add("matmul", {p.places, a.reshape(all, kept(p.lead, {count, n}))});
+  }
+  const ValueId apart = a.add("unsqueeze", {p.shares, a.ints({static_cast<int64_t>(p.lead) + 1})});
+  const ValueId weights = a.add("mul", {p.places, apart});                       // [.., choices, experts]
+  const ValueId placed = a.add("matmul", {a.turned(weights, p.lead + 2), p.x});  // [.., experts, k]
+  const ValueId columns = a.reshape(a.turned(p.weights, 3), {count * k, n});
+  const ValueId y = a.add("matmul", {a.reshape(placed, kept(p.lead, {count * k})), columns});
+  if (p.bias == ir::kNoValue) return y;
+  const ValueId sums =
+      a.add("reduce_sum", {weights, a.ints({-2})}, {{"keepdims", int64_t{0}}});  // [.., experts]
+  return a.add("add", {y, a.add("matmul", {sums, p.bias})});
+}
+
+/// The products of each part of the experts, side by side or summed.
+ValueId products_of_parts(ir::Graph& g, const Adder& a, const DensePart& all, const ExpertsHere& here) {
+  const int64_t experts = g.type(all.weights).shape.to_dims()[0], each = experts / here.parts;
+  const auto part = [&](ValueId id, int64_t axis, int64_t first, int64_t count) {
+    if (id == ir::kNoValue || g.type(id).shape.to_dims()[static_cast<size_t>(axis)] == count) return id;
+    return a.add("slice", {id, a.ints({first}), a.ints({first + count}), a.ints({axis})});
+  };
+  std::vector<ValueId> made;
+  for (int64_t p = 0; p < here.parts; ++p) {
+    DensePart one = all;
+    one.places = part(all.places, static_cast<int64_t>(all.lead) + 1, here.first + p * each, each);
+    one.weights = part(all.weights, 0, p * each, each);
+    one.bias = part(all.bias, 0, p * each, each);
+    if (all.shares == ir::kNoValue) {
+      made.push_back(a.add("unsqueeze", {dense_product(g, a, one), a.ints({0})}));
+      continue;
+    }
+    one.x = a.add("squeeze", {part(all.x, 0, p, 1), a.ints({0})});
+    const ValueId y = dense_product(g, a, one);
+    made = {made.empty() ? y : a.add("add", {made[0], y})};
+  }
+  return made.size() == 1 ? made[0] : a.add("concat", made, {{"axis", int64_t{0}}});
+}
+
 std::vector<ValueId> expand(ir::Graph& g, const ir::Node& given) {
   const ir::Node node = given;  // a copy, since adding nodes moves the original
   const Adder a{g, node.from};
-  const ValueId x = node.in[kExX], bias = operand_or_none(node, kExpertPlaces.bias);
-  const ValueId shares = operand_or_none(node, kExpertPlaces.shares);
-  const tensor::Dims w = g.type(node.in[kExWeights]).shape.to_dims();
-  const int64_t count = w[0], n = w[1], k = w[2];
-  const size_t lead = g.type(node.in[kExChosen]).shape.rank() - 1;
+  const int64_t experts = g.type(node.in[kExWeights]).shape.to_dims()[0];
+  const ExpertsHere here = here_of(g.view(node), experts);
   const ValueId off_on = g.add_constant(tensor::Tensor::from<float>({2}, {0.0f, 1.0f}));
-  ValueId places = a.add("one_hot", {node.in[kExChosen], a.ints({count}), off_on}, {{"axis", int64_t{-1}}});
-  if (g.type(x).dtype != DType::f32) places = a.add("cast_like", {places, x});  // [.., choices, experts]
-  if (shares == ir::kNoValue) {
-    const ValueId rows = a.reshape(node.in[kExWeights], {count * n, k});
-    const ValueId line = bias == ir::kNoValue ? bias : a.reshape(bias, {count * n});
-    const ValueId all = a.add("linear", {x, rows, line}, {{"transposed", int64_t{1}}});
-    return {a.add("matmul", {places, a.reshape(all, kept(lead, {count, n}))})};
-  }
-  const ValueId apart = a.add("unsqueeze", {shares, a.ints({static_cast<int64_t>(lead) + 1})});
-  const ValueId weights = a.add("mul", {places, apart});                     // [.., choices, experts]
-  const ValueId placed = a.add("matmul", {a.turned(weights, lead + 2), x});  // [.., experts, k]
-  const ValueId columns = a.reshape(a.turned(node.in[kExWeights], 3), {count * k, n});
-  const ValueId y = a.add("matmul", {a.reshape(placed, kept(lead, {count * k})), columns});
-  if (bias == ir::kNoValue) return {y};
-  const ValueId sums =
-      a.add("reduce_sum", {weights, a.ints({-2})}, {{"keepdims", int64_t{0}}});  // [.., experts]
-  return {a.add("add", {y, a.add("matmul", {sums, bias})})};
+  ValueId places =
+      a.add("one_hot", {node.in[kExChosen], a.ints({here.all}), off_on}, {{"axis", int64_t{-1}}});
+  if (g.type(node.in[kExX]).dtype != DType::f32) places = a.add("cast_like", {places, node.in[kExX]});
+  const DensePart all{.x = node.in[kExX],
+                      .places = places,
+                      .weights = node.in[kExWeights],
+                      .bias = operand_or_none(node, kExpertPlaces.bias),
+                      .shares = operand_or_none(node, kExpertPlaces.shares),
+                      .lead = g.type(node.in[kExChosen]).shape.rank() - 1};
+  return {here.has_parts ? products_of_parts(g, a, all, here) : dense_product(g, a, all)};
 }
 
 /// Dequantizes the weights, then expands to expert_linear.
@@ -238,9 +335,13 @@ std::vector<ValueId> expand_stored(ir::Graph& g, const ir::Node& given) {
   const tensor::Dims dims = g.type(w).shape.to_dims();
   const int64_t count = node.attrs.get_int("experts", 1);
   w = a.reshape(w, {count, dims[0] / count, dims[1]});
-  const ValueId y = a.add(
-      "expert_linear", {widened(node.in[kExX]), node.in[kExChosen], w,
-                        widened(operand_or_none(node, at.bias)), widened(operand_or_none(node, at.shares))});
+  ir::Attrs here;
+  copy_experts_here(node.attrs, here);
+  const ValueId y =
+      a.add("expert_linear",
+            {widened(node.in[kExX]), node.in[kExChosen], w, widened(operand_or_none(node, at.bias)),
+             widened(operand_or_none(node, at.shares))},
+            here);
   return {is_f32 ? y : a.add("cast_like", {y, node.in[kExX]})};
 }
 
@@ -249,6 +350,14 @@ constexpr const char* kMeaning =
     "c] "
     "W_e' + bias_e)";
 
+/// The attributes of a rank's part of the experts, behind those in `attrs`.
+std::vector<ir::AttrSpec> with_parts(std::vector<ir::AttrSpec> attrs) {
+  attrs.push_back({"parts", "int", "in so many parts, a first dimension of rows of choices"});
+  attrs.push_back({"first", "int", "of parts: the number of the first expert here"});
+  attrs.push_back({"of", "int", "of parts: how many experts choices name"});
+  return attrs;
+}
+
 ir::OpSchema float_schema() {
   return {.name = "expert_linear",
           .doc = base::concat(kMeaning,
@@ -256,8 +365,10 @@ ir::OpSchema float_schema() {
                               "[experts, n, k], bias [experts, n], shares [..., c]"),
           .is_product = true,
           .cut = cut,
+          .localise = localise,
           .min_in = 3,
           .max_in = 5,
+          .attrs = with_parts({}),
           .infer = infer,
           .expand = expand,
           .cost = cost,
@@ -273,11 +384,12 @@ ir::OpSchema stored_schema() {
                               "weight_only_linear, bias [experts, n], shares [..., c]"),
           .is_product = true,
           .cut = cut,
+          .localise = localise,
           .min_in = 3,
           .max_in = 7,
-          .attrs = {{"bits", kWeightBitsKind, "of weights in u8: 8 or 4"},
-                    {"group", "int", "weights that share a scale: 32, 64, 128"},
-                    experts_attr()},
+          .attrs = with_parts({{"bits", kWeightBitsKind, "of weights in u8: 8 or 4"},
+                               {"group", "int", "weights that share a scale: 32, 64, 128"},
+                               experts_attr()}),
           .infer = infer,
           .expand = expand_stored,
           .cost = cost,
@@ -291,9 +403,10 @@ ir::OpSchema block_schema() {
                               "format, n a multiple of 16, bias [experts, n], shares [..., c]"),
           .is_product = true,
           .cut = cut,
+          .localise = localise,
           .min_in = 3,
           .max_in = 5,
-          .attrs = {block_format_attr(), {"rows", "string", "as block_linear"}, experts_attr()},
+          .attrs = with_parts({block_format_attr(), {"rows", "string", "as block_linear"}, experts_attr()}),
           .infer = infer,
           .expand = expand_stored,
           .cost = cost,
@@ -305,6 +418,12 @@ ir::OpSchema block_schema() {
 ir::Refusal refuse_block_experts(int64_t n) {
   if (n % kBlockExpertRows == 0) return std::nullopt;
   return base::concat("matrices of ", n, " rows, no multiple of ", kBlockExpertRows);
+}
+
+void copy_experts_here(const ir::Attrs& from, ir::Attrs& to) {
+  for (const char* name : {"parts", "first", "of"}) {
+    if (const auto* value = from.find(name)) to.set(name, *value);
+  }
 }
 
 const ExpertPlaces* expert_places(const ir::OpSchema& op) {
@@ -320,7 +439,8 @@ ExpertExtents expert_extents(const ir::NodeView& node) {
                   .experts = m.experts.value(),
                   .n = m.n.value(),
                   .k = m.k.value(),
-                  .sums = node.present(places_of(node).shares)};
+                  .sums = node.present(places_of(node).shares),
+                  .here = here_of(node, m.experts.value())};
   for (size_t d = 0; d + 1 < chosen.size(); ++d) e.tokens *= chosen[d];
   return e;
 }

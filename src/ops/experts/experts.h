@@ -19,11 +19,24 @@ inline constexpr size_t kExScale = 3, kExZero = 4;        ///< of weight_only_ex
 /// Matrices in blocks have so many rows, or a multiple: those that lie side by side when they are packed.
 inline constexpr int64_t kBlockExpertRows = 16;
 
+/// Which experts a node has, of those that choices name. Attribute `parts`: rows of choices have a first
+/// dimension of so many, in each of which stand the products by the experts of that part, and zeros for
+/// choices of others; parts are neighbours, as many experts each, and a rank has one of them. Without it
+/// there is no such dimension, and a node has all experts.
+struct ExpertsHere {
+  bool has_parts = false;
+  int64_t parts = 1;           ///< of the experts here
+  int64_t first = 0, all = 0;  ///< number of the first one here; how many choices may name
+};
+/// Copies the attributes that say it from one node to another.
+void copy_experts_here(const ir::Attrs& from, ir::Attrs& to);
+
 /// Extents of a node.
 struct ExpertExtents {
   int64_t tokens = 0, choices = 0;    ///< choices of each token
-  int64_t experts = 0, n = 0, k = 0;  ///< of a matrix [n, k]
+  int64_t experts = 0, n = 0, k = 0;  ///< matrices [n, k] of the experts here
   bool sums = false;                  ///< the choices of a token are summed by their shares
+  ExpertsHere here = {};
   int64_t rows() const { return tokens * choices; }
 };
 ExpertExtents expert_extents(const ir::NodeView& node);

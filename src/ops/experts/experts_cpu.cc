@@ -41,9 +41,9 @@ struct SortedRows {
 };
 
 /// Returns false, and reports it, if a choice is not a valid expert.
-bool is_sound(std::span<const int64_t> chosen, int64_t experts, const ir::RunArgs& args) {
+bool is_sound(std::span<const int64_t> chosen, const ExpertsHere& here, const ir::RunArgs& args) {
   for (const int64_t e : chosen) {
-    if (e >= 0 && e < experts) continue;
+    if (e >= 0 && e < here.all) continue;
     if (args.status != nullptr) args.status->fail("there is no such expert", e);
     return false;
   }
@@ -59,7 +59,7 @@ template <class Product>
 void run_sorted(const ExpertExtents& e, const ExpertPlaces& at, const ir::RunArgs& args,
                 const Product& product) {
   const std::span<const int64_t> chosen = choices_of(e, args);
-  if (!is_sound(chosen, e.experts, args)) return;
+  if (!is_sound(chosen, e.here, args)) return;
   const Room room(e);
   auto* memory = static_cast<std::byte*>(args.workspace);
   const cpu::RowOrder order{reinterpret_cast<int64_t*>(memory + room.place),
@@ -69,9 +69,15 @@ void run_sorted(const ExpertExtents& e, const ExpertPlaces& at, const ir::RunArg
   auto* x = reinterpret_cast<float*>(memory + room.x);
   auto* y = reinterpret_cast<float*>(memory + room.y);
   base::ThreadPool& pool = cpu::pool_of(args.stream);
-  const std::span<const cpu::RowGroup> groups = cpu::group_rows(chosen, e.experts, order);
-  cpu::copy_rows({in_ptr<float>(args, kExX), x, order.source, e.rows(), e.k, e.sums ? 1 : e.choices}, pool);
-  product(SortedRows{groups, x, y, memory + room.rest}, pool);
+  const std::span<const cpu::RowGroup> groups = cpu::group_rows(chosen, e.experts, order, e.here.first);
+  cpu::copy_rows({.from = in_ptr<float>(args, kExX),
+                  .to = x,
+                  .source = order.source,
+                  .rows = cpu::rows_of(groups),
+                  .width = e.k,
+                  .share = e.sums ? 1 : e.choices},
+                 pool);
+  if (!groups.empty()) product(SortedRows{groups, x, y, memory + room.rest}, pool);
   if (e.sums) {
     cpu::sum_rows(
         {y, in_ptr<float>(args, at.shares), order.place, out_ptr<float>(args, 0), e.tokens, e.choices, e.n},
@@ -81,11 +87,23 @@ void run_sorted(const ExpertExtents& e, const ExpertPlaces& at, const ir::RunArg
   }
 }
 
+/// Rows of several parts are for the whole graph, which no rank runs.
+ir::Refusal refuse_parts(const ir::NodeView& n) {
+  const int64_t parts = n.attrs.get_int("parts", 1);
+  if (parts == 1) return std::nullopt;
+  return base::concat("experts in ", parts, " parts");
+}
+
 constexpr const char* kNotConstant = "weights are not constant, so they cannot be packed once";
 
-ir::Refusal refuse_packed_floats(const ir::NodeView& n) {
+ir::Refusal refuse_rows(const ir::NodeView& n) {
   if (auto why = refuse_empty(n)) return why;
-  if (auto why = refuse_dtype(n, kExX, {DType::f32})) return why;
+  if (auto why = refuse_parts(n)) return why;
+  return refuse_dtype(n, kExX, {DType::f32});
+}
+
+ir::Refusal refuse_packed_floats(const ir::NodeView& n) {
+  if (auto why = refuse_rows(n)) return why;
   if (n.value(kExWeights) == nullptr) return kNotConstant;
   return std::nullopt;
 }
@@ -116,7 +134,8 @@ ir::BoundKernel prepare_packed_floats(const ir::KernelInit& init) {
   return bound;
 }
 
-/// Computes each product, and the sum over choices, in f64.
+/// Computes each product, and the sum over choices, in f64. A choice counts in the part that has its expert;
+/// in the others its rows are zero.
 template <class T>
 void reference_token(const ExpertExtents& e, const ir::RunArgs& args, size_t operands, int64_t token) {
   const T *w = in_ptr<T>(args, kExWeights), *bias = opt_ptr<T>(args, kExpertPlaces.bias, operands);
@@ -124,15 +143,20 @@ void reference_token(const ExpertExtents& e, const ir::RunArgs& args, size_t ope
   for (int64_t i = 0; i < e.n; ++i) {
     double total = 0;
     for (int64_t c = 0; c < e.choices; ++c) {
-      const int64_t row = token * e.choices + c, expert = in_ptr<int64_t>(args, kExChosen)[row];
-      const T* x = in_ptr<T>(args, kExX) + (e.sums ? row : token) * e.k;
+      const int64_t row = token * e.choices + c;
+      for (int64_t p = 0; p < e.here.parts && !e.sums; ++p)
+        out_ptr<T>(args, 0)[(p * e.rows() + row) * e.n + i] = T{};
+      const int64_t expert = in_ptr<int64_t>(args, kExChosen)[row] - e.here.first;
+      if (expert < 0 || expert >= e.experts) continue;
+      const int64_t in_part = expert / (e.experts / e.here.parts) * e.rows() + row;
+      const T* x = in_ptr<T>(args, kExX) + (e.sums ? in_part : token) * e.k;
       double sum = bias == nullptr ? 0 : static_cast<double>(bias[expert * e.n + i]);
       for (int64_t k = 0; k < e.k; ++k)
         sum += static_cast<double>(x[k]) * static_cast<double>(w[(expert * e.n + i) * e.k + k]);
       if (e.sums) {
         total += static_cast<double>(shares[row]) * sum;
       } else {
-        out_ptr<T>(args, 0)[row * e.n + i] = static_cast<T>(sum);
+        out_ptr<T>(args, 0)[in_part * e.n + i] = static_cast<T>(sum);
       }
     }
     if (e.sums) out_ptr<T>(args, 0)[token * e.n + i] = static_cast<T>(total);
@@ -144,17 +168,12 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
   const size_t operands = init.node.in.size();
   return visit_float(init.node.in[kExX].dtype, [&](auto zero) {
     return ir::BoundKernel{[e, operands](const ir::RunArgs& args) {
-      if (!is_sound(choices_of(e, args), e.experts, args)) return;
+      if (!is_sound(choices_of(e, args), e.here, args)) return;
       cpu::pool_of(args.stream).run(e.tokens, [&](int64_t token) {
         reference_token<decltype(zero)>(e, args, operands, token);
       });
     }};
   });
-}
-
-ir::Refusal refuse_rows(const ir::NodeView& n) {
-  if (auto why = refuse_empty(n)) return why;
-  return refuse_dtype(n, kExX, {DType::f32});
 }
 
 ir::BoundKernel prepare_stored(const ir::KernelInit& init) {

@@ -413,6 +413,82 @@ TEST(Experts, EveryCutAddsUp) {
   }
 }
 
+/// What a rank that has experts [first, first + own.experts) makes of the rows of all experts' part.
+Tensor run_here(const Way& way, const Case& all, int64_t first, int64_t count, const Tensor& chosen) {
+  std::vector<Tensor> in = operands_of(way, all, chosen);
+  const size_t last = all.has_bias ? way.at.bias + 1 : way.at.bias;
+  for (size_t i = kExWeights; i < std::min(last, in.size()); ++i) {
+    if (!in[i].defined()) continue;
+    const int64_t each = in[i].dims()[0] / all.experts;
+    in[i] = in[i].rows(first * each, (first + count) * each);
+  }
+  if (all.sums) in[kExX] = in[kExX].reshaped({1, all.tokens, all.choices, all.k});
+  ir::Attrs attrs = way.attrs;
+  if (way.experts != "expert_linear") attrs.set("experts", count);
+  attrs.set("parts", int64_t{1});
+  attrs.set("first", first);
+  attrs.set("of", all.experts);
+  const auto results = tests::run_kernels(way.experts, attrs, in, 1, {}, 3);
+  const Tensor want = tests::run_expanded(way.experts, attrs, in)[0];
+  const bool rounds = way.name.ends_with("q8");
+  for (const auto& r : results)
+    tests::expect_close(r.out[0], want.to_doubles(), rounds ? 0.05 : 1e-4, rounds ? 0.5 : 1e-3,
+                        base::concat(way.name, " ", r.kernel, " expanded, ", all.text()));
+  return results.at(0).out[0];
+}
+
+TEST(Experts, RanksWithSomeOfThemAddUpToTheWhole) {
+  std::mt19937 engine(23);
+  for (uint32_t round = 0; round < 8; ++round) {
+    Case c = Case::random(engine, 16);
+    c.experts = 6;
+    c.choices = 3;
+    if (round == 0) c.tokens = 1;  // ranks without any row
+    const Tensor chosen = c.chosen(round);
+    for (const Way& way : ways(c)) {
+      const Tensor want = run(way, c, chosen);
+      std::vector<float> sum(static_cast<size_t>(want.elements()), 0);
+      for (int64_t first = 0; first < c.experts; first += 2) {
+        const Tensor own = run_here(way, c, first, 2, chosen);
+        ASSERT_EQ(own.elements(), want.elements()) << way.name;
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += own.data<float>()[i];
+      }
+      // Without shares a row is one rank's, bit for bit, and zero on the others.
+      const Tensor got = Tensor::from<float>(want.dims(), std::span<const float>(sum));
+      EXPECT_TRUE(c.sums || got.same_as(want)) << way.name << " " << c.text();
+      tests::expect_close(got, want.to_doubles(), 1e-5, 1e-5, way.name + " " + c.text());
+    }
+  }
+}
+
+TEST(Experts, EveryCutBetweenExpertsAddsUp) {
+  const auto values = [](Dims dims, uint64_t seed) {
+    return testing::random_tensor(DType::f64, std::move(dims), -1, 1, seed);
+  };
+  const Tensor chosen = Tensor::from<int64_t>({2, 4, 2}, {0, 7, 2, 0, 1, 5, 2, 1, 3, 2, 6, 0, 0, 4, 2, 7});
+  for (int parts : {2, 4}) {
+    const ir::Attrs attrs{{"parts", int64_t{4}}};
+    const std::string rows =
+        tests::expect_cuts({.op = "expert_linear",
+                            .in = {values({2, 4, 12}, 1), chosen, values({8, 3, 12}, 2), values({8, 3}, 3)},
+                            .attrs = attrs,
+                            .parts = parts});
+    EXPECT_NE(rows.find('E'), std::string::npos) << rows;
+    const std::string sums =
+        tests::expect_cuts({.op = "expert_linear",
+                            .in = {values({4, 2, 4, 2, 12}, 1), chosen, values({8, 3, 12}, 2),
+                                   values({8, 3}, 3), values({2, 4, 2}, 4)},
+                            .attrs = attrs,
+                            .parts = parts});
+    EXPECT_NE(sums.find('E'), std::string::npos) << sums;
+    const std::vector<Tensor> in{values({2, 4, 12}, 1), chosen, values({8, 3, 12}, 2), values({8, 3}, 3)};
+    base::ThreadPool pool(2);
+    const Tensor all = evaluate(table().need("expert_linear"), attrs, in, 1, pool)[0];
+    tests::expect_close(tests::run_expanded("expert_linear", attrs, in)[0], all.to_doubles(), 1e-11, 1e-11,
+                        "expanded");
+  }
+}
+
 TEST(Experts, GradientsAreThoseOfTheDenseExpansion) {
   const auto values = [](Dims dims, uint64_t seed) {
     return testing::random_tensor(DType::f64, std::move(dims), -1, 1, seed);
@@ -425,6 +501,10 @@ TEST(Experts, GradientsAreThoseOfTheDenseExpansion) {
       {.op = "expert_linear",
        .in = {values({5, 2, 6}, 1), chosen, values({4, 3, 6}, 2), values({4, 3}, 3), values({5, 2}, 4)},
        .constant = {1}});
+  testing::expect_gradient({.op = "expert_linear",
+                            .in = {values({5, 6}, 1), chosen, values({4, 3, 6}, 2), values({4, 3}, 3)},
+                            .attrs = {{"parts", int64_t{2}}},
+                            .constant = {1}});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ops/collective/parts.h"
+#include "passes/partition/expert_parallel.h"
 #include "passes/partition/partition_walk.h"
 #include "passes/train/train.h"
 #include "passes/partition/vocab_parallel.h"
@@ -126,6 +127,7 @@ ir::Graph partition(const ir::Graph& global, const Partitioning& how) {
   ir::Graph graph = global;
   graph.mesh = how.mesh;
   split_classes(graph, how.placed, touched(how));
+  split_experts(graph, how.placed, touched(how));
   // The last axis cuts first; the axis before it then cuts the parts that result.
   for (size_t a = how.mesh.axes().size(); a-- > 0;) {
     const tensor::MeshAxis& axis = how.mesh.axes()[a];

@@ -39,6 +39,8 @@ struct Product {
   int sections = 1;                    ///< matrices of experts, stacked along the rows
   int64_t units = 1;                   ///< rows that must stay together; 1 for single rows
   ValueId expert_bias = ir::kNoValue;  ///< [experts, n]
+  int64_t experts = 0;                 ///< of a product over experts
+  bool sums_choices = false;           ///< the last product of a mixture
 };
 
 /// The products of a graph and the connections between them.
@@ -134,6 +136,8 @@ class Structure {
     const bool is_stored = graph_.type(weight).shape.rank() == 2;
     Product p{.x = node.in[ops::kExX], .weight = weight, .y = node.out[0], .in_dim = 2, .out_dim = 1};
     p.from = node.from;
+    p.experts = is_stored ? node.attrs.get_int("experts", 1) : extent(weight, 0);
+    p.sums_choices = at.shares < node.in.size();
     if (at.bias < node.in.size() && node.in[at.bias] != ir::kNoValue) {
       p.expert_bias = node.in[at.bias];
       if (!is_weight(p.expert_bias)) return std::nullopt;
@@ -268,14 +272,15 @@ std::optional<Attention> attention_of(const ir::Graph& graph, const Node& node) 
 /// Finds the weights to split.
 class Finder {
  public:
-  Finder(const ir::Graph& graph, std::span<const std::string_view> vocabularies)
-      : graph_(graph), structure_(graph), vocabularies_(vocabularies) {}
+  Finder(const ir::Graph& graph, std::span<const std::string_view> vocabularies, bool whole_experts)
+      : graph_(graph), structure_(graph), vocabularies_(vocabularies), whole_experts_(whole_experts) {}
 
   std::map<std::string, WeightSplit> run() {
     find_vocabulary();
     for (const Node& node : graph_.nodes()) {
       if (const auto a = attention_of(graph_, node)) find_attention(*a);
     }
+    for (size_t i = 0; whole_experts_ && i < structure_.products().size(); ++i) find_mixture(i);
     for (size_t i = 0; i < structure_.products().size(); ++i) find_pair(i);
     find_small_heads();
     return std::move(found_);
@@ -447,6 +452,27 @@ class Finder {
     return false;
   }
 
+  /// The products of a mixture, from the one that sums over choices back: whole experts.
+  void find_mixture(size_t product) {
+    const Product& last = structure_.products()[product];
+    if (!last.sums_choices || !is_free(product)) return;
+    const auto s = structure_.sources(last.x, false);
+    if (s.products.empty() || !s.only_products) return;
+    for (size_t i : s.products) {
+      if (!is_free(i) || structure_.products()[i].experts != last.experts) return;
+    }
+    const WeightSplit split{.role = WeightRole::experts,
+                            .units = last.experts,
+                            .group = ++groups_,
+                            .why = base::concat("whole experts of ", last.experts)};
+    const auto place_all = [&](const Product& p) {
+      place(p, split);
+      if (p.expert_bias != ir::kNoValue) found_.emplace(name(p.expert_bias), split);
+    };
+    for (size_t i : s.products) place_all(structure_.products()[i]);
+    place_all(last);
+  }
+
   /// Products whose results are combined elementwise into the operand of one product.
   void find_pair(size_t product) {
     const auto s = structure_.sources(structure_.products()[product].x, false);
@@ -469,6 +495,7 @@ class Finder {
   const ir::Graph& graph_;
   Structure structure_;
   std::span<const std::string_view> vocabularies_;
+  bool whole_experts_;
   std::set<ValueId> tables_;
   std::map<std::string, WeightSplit> found_;
   size_t groups_ = 0;
@@ -495,8 +522,9 @@ std::vector<HeadCounts> attention_heads(const ir::Graph& graph) {
 }
 
 std::map<std::string, WeightSplit> find_splits(const ir::Graph& graph,
-                                               std::span<const std::string_view> vocabularies) {
-  return Finder(graph, vocabularies).run();
+                                               std::span<const std::string_view> vocabularies,
+                                               bool whole_experts) {
+  return Finder(graph, vocabularies, whole_experts).run();
 }
 
 }  // namespace trireme::passes

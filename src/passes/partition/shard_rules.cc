@@ -89,7 +89,8 @@ class Placer {
   Placer(const ir::Graph& graph, const Strategy& strategy)
       : graph_(graph), strategy_(strategy), axes_(tensor_axes(strategy.mesh())) {
     for (const std::string& text : strategy.rules) rules_.push_back(parse_shard_rule(text));
-    if (!axes_.empty()) splits_ = find_splits(graph, kVocabularies);
+    if (!axes_.empty()) splits_ = find_splits(graph, kVocabularies, strategy.ep > 1);
+    need_experts();
     drop_groups();
   }
 
@@ -148,11 +149,17 @@ class Placer {
       w.why = "whole: " + dropped->second;
       return;
     }
-    if (model.empty() && !strategy_.automatic) return;
+    if (model.empty() && !strategy_.automatic && s.role != WeightRole::experts) return;
     w.why =
         base::concat(s.why, model.empty() ? ", found in the graph" : base::concat(", by name (", model, ")"));
     for (const TensorAxis& axis : axes_of(s))
       w.shard.set(axis.index, Placement::split(static_cast<int>(s.dim), s.sections));
+  }
+
+  void need_experts() const {
+    const auto is_expert = [](const auto& split) { return split.second.role == WeightRole::experts; };
+    base::require(strategy_.ep == 1 || std::any_of(splits_.begin(), splits_.end(), is_expert),
+                  "ep = ", strategy_.ep, ": the model has no experts to share out; leave it out");
   }
 
   std::vector<TensorAxis> axes_of(const WeightSplit& s) const {
@@ -166,6 +173,9 @@ class Placer {
     int64_t ranks = 1;
     for (const TensorAxis& axis : axes_of(s)) ranks *= axis.ranks;
     const int64_t extent = dims[s.dim] / s.sections;
+    if (s.role == WeightRole::experts && s.units % ranks != 0)
+      return base::concat("'", name, "' ", tensor::to_string(dims), " has ", s.units, " experts, which ",
+                          ranks, " ranks do not divide");
     if (s.units > 1 && s.units % ranks != 0)
       return base::concat("'", name, "' ", tensor::to_string(dims), " has ", s.units, " heads, which ", ranks,
                           " ranks do not divide");
@@ -199,6 +209,9 @@ class Placer {
     }
     const std::string no = refusal(name, value.type.shape.to_dims(), s);
     if (no.empty() || std::any_of(rules_.begin(), rules_.end(), fits)) return;
+    base::require(
+        s.role != WeightRole::experts, "expert parallel: ", no,
+        "; choose another number, or leave ep out: ranks then share the inner width of each expert");
     base::require(model_of(name).empty() || s.role == WeightRole::classes, "tensor parallel: ", no,
                   "; choose another tp or a rule '", name, ":whole'");
     dropped_.emplace(s.group, no);

@@ -54,9 +54,9 @@ bool keep_block_experts(Rewriter& rw, const Node& node) {
   if (!w || !w->by_rows || !dims || ops::refuse_block_experts((*dims)[1])) return false;
   std::vector<ValueId> in = node.in;
   in[ops::kExWeights] = w->bytes;
-  const ValueId y = rw.add("block_experts", in,
-                           {{"format", w->format}, {"rows", "q8"}, {"experts", (*dims)[0]}}, node.from);
-  rw.replace(node.out[0], y);
+  ir::Attrs attrs{{"format", w->format}, {"rows", "q8"}, {"experts", (*dims)[0]}};
+  ops::copy_experts_here(node.attrs, attrs);
+  rw.replace(node.out[0], rw.add("block_experts", in, attrs, node.from));
   return true;
 }
 

@@ -103,6 +103,7 @@ size_t use_byte_products(ir::Graph& graph, const std::function<void(const Tensor
     for (size_t i = ops::kWoBias + more; i < node.in.size(); ++i) in.push_back(node.in[i]);
     ir::Attrs attrs{{"format", std::string(format.name)}, {"rows", std::string("q8")}};
     if (more > 0) attrs.set("experts", experts);
+    ops::copy_experts_here(node.attrs, attrs);
     rw.replace(node.out[0], rw.add(more > 0 ? "block_experts" : "block_linear", in, attrs, node.from));
     return true;
   });

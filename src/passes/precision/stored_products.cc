@@ -147,6 +147,7 @@ bool keep_stored_experts(Rewriter& rw, const Node& node) {
   while (in.back() == ir::kNoValue) in.pop_back();
   ir::Attrs attrs{{"experts", (*dims)[0]}};
   copy_form(w->node.attrs, attrs);
+  ops::copy_experts_here(node.attrs, attrs);
   rw.replace(node.out[0], rw.add("weight_only_experts", in, attrs, node.from));
   return true;
 }

@@ -141,6 +141,7 @@ class Storing {
     in[ops::kExWeights] = s.w;
     ir::Attrs attrs = product_attrs(row);
     attrs.set("experts", rw_.known(p.w)->dims()[0]);
+    ops::copy_experts_here(node.attrs, attrs);
     if (blocks_ == nullptr) in.insert(in.begin() + ops::kExScale, {s.scale, s.zero});
     while (in.back() == ir::kNoValue) in.pop_back();
     const char* op = blocks_ == nullptr ? "weight_only_experts" : "block_experts";

@@ -52,6 +52,7 @@ ServeOptions options_of(const batch::ModelOptions& o) {
   options.weights = o.weights;
   options.ranks.tp = o.tp;
   options.ranks.pp = o.pp;
+  options.ranks.ep = o.ep;
   options.cache.max_length = o.max_length;
   options.cache.max_adapters = o.max_adapters;
   options.cache.max_adapter_rank = o.max_adapter_rank;
@@ -95,6 +96,7 @@ class OfflineRows final : public batch::RowModel {
     for (const char* key :
          {"weights", "weight_group", "weight_zeros", "weight_rows", "device", "tp", "max_length"})
       kept.set(key, all.at(key));
+    if (o.ep > 1) kept.set("ep", o.ep);
     if (o.pp > 1) kept.set("pp", o.pp);  // the model's directory may ask for fp8, in which stages show
     parts.identity = base::Json::object({{"name", parts.model},
                                          {"files", batch::content_of_files(o.model, {})},
