@@ -5,16 +5,15 @@ peer that cannot read a file leaves its row. What is written: bench/call.py.
 """
 import argparse
 import json
-import os
 import pathlib
 import shutil
 import sys
 import tempfile
 
 import loop_networks
-from call import Call, arguments
+from call import Call
 from contenders import limits
-from models import Model, Row, numbers
+from models import Model, Row, measured, row_arguments, teams
 from report import Loops
 
 TOLERANCE = 1e-3
@@ -56,29 +55,18 @@ def line(row):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loops", help="names, comma-separated; default: all")
-    parser.add_argument("--threads", default="1", help="0: all cores this process may use")
-    parser.add_argument("--passes", type=int, default=2, help="over all rows")
-    parser.add_argument("--rounds", type=int, default=3, help="on a row in each pass")
-    parser.add_argument("--slice-ms", type=float, default=150)
-    arguments(parser)
+    row_arguments(parser, threads="1")
     return parser.parse_args()
 
 
 def main():
     options = parse()
-    allowed = sorted(os.sched_getaffinity(0))
     call = Call("loops", options, lambda cpus: limits(options.limits, cpus))
     names = options.loops.split(",") if options.loops else list(loop_networks.NETWORKS)
-    counts = dict.fromkeys(threads or len(allowed) for threads in numbers(options.threads))
     with tempfile.TemporaryDirectory() as folder:
         models = [LoopModel(name, pathlib.Path(folder)) for name in names]
-        rows = [LoopRow(model, 1, allowed[:threads]) for model in models for threads in counts]
-        for index in range(options.passes):
-            for row in rows:
-                with tempfile.TemporaryDirectory() as scratch:
-                    row.measure(options, call, pathlib.Path(scratch))
-                print(f"pass {index + 1}  {line(row.facts())}", flush=True)
-    facts = [row.facts() for row in rows]
+        rows = [LoopRow(model, 1, cpus) for model in models for cpus in teams(options)]
+        facts = measured(rows, options, call, line)
     versions = {name: version for row in rows for name, version in row.versions().items()}
     code = call.finish(facts, **versions)
     sys.exit(code if all(row["agrees"] for row in facts) else 1)

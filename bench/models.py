@@ -195,34 +195,48 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", help="names, comma-separated; default: all")
     parser.add_argument("--batches", default="1,8,32")
-    parser.add_argument("--threads", default="1,0", help="0: all cores this process may use")
-    parser.add_argument("--passes", type=int, default=3, help="over all rows")
-    parser.add_argument("--rounds", type=int, default=2, help="on a row in each pass")
-    parser.add_argument("--slice-ms", type=float, default=300)
-    arguments(parser)
+    row_arguments(parser, passes=3, rounds=2, slice_ms=300)
     return parser.parse_args()
+
+
+def row_arguments(parser, threads="1,0", passes=2, rounds=3, slice_ms=150):
+    """What every benchmark takes that measures Rows, with its defaults."""
+    parser.add_argument("--threads", default=threads, help="0: all cores this process may use")
+    parser.add_argument("--passes", type=int, default=passes, help="over all rows")
+    parser.add_argument("--rounds", type=int, default=rounds, help="on a row in each pass")
+    parser.add_argument("--slice-ms", type=float, default=slice_ms)
+    arguments(parser)
 
 
 def numbers(text):
     return [int(word) for word in text.split(",")]
 
 
+def teams(options):
+    """The processors of each thread count of --threads."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return [allowed[:threads] for threads in dict.fromkeys(n or len(allowed) for n in numbers(options.threads))]
+
+
+def measured(rows, options, call, line):
+    """The facts of all rows after all passes; what a pass has found is printed as `line` says it."""
+    for index in range(options.passes):
+        for row in rows:
+            with tempfile.TemporaryDirectory() as scratch:
+                row.measure(options, call, pathlib.Path(scratch) / "row")
+            print(f"pass {index + 1}  {line(row.facts())}", flush=True)
+    return [row.facts() for row in rows]
+
+
 def main():
     options = parse()
-    allowed = sorted(os.sched_getaffinity(0))
     call = Call("models", options, lambda cpus: contenders.limits(options.limits, cpus))
     with tempfile.TemporaryDirectory() as folder:
         models = find_models(pathlib.Path(folder))
         wanted = options.models.split(",") if options.models else [m.name for m in models]
-        counts = dict.fromkeys(threads or len(allowed) for threads in numbers(options.threads))
-        rows = [Row(model, batch, allowed[:threads]) for model in models if model.name in wanted
-                for threads in counts for batch in numbers(options.batches)]
-        for index in range(options.passes):
-            for row in rows:
-                with tempfile.TemporaryDirectory() as scratch:
-                    row.measure(options, call, pathlib.Path(scratch))
-                print(f"pass {index + 1}  {Models.line(row.facts())}", flush=True)
-    facts = [row.facts() for row in rows]
+        rows = [Row(model, batch, cpus) for model in models if model.name in wanted for cpus in teams(options)
+                for batch in numbers(options.batches)]
+        facts = measured(rows, options, call, Models.line)
     code = call.finish(facts, **rows[0].versions())
     sys.exit(code if all(row["agrees"] for row in facts) else 1)
 

@@ -7,12 +7,10 @@ What is written: bench/call.py.
 """
 import argparse
 import os
-import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 import onnx
 
@@ -20,8 +18,8 @@ import contenders
 import quantize_network
 import report
 import zoo_networks
-from call import ROOT, Call, arguments
-from models import Model, numbers
+from call import ROOT, Call
+from models import Model, measured, numbers, row_arguments, teams
 from zoo import Exported, ZooRow, last_words
 
 NETWORKS = ("resnet18", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "regnet_x_800mf", "shufflenet_v2_x1_0",
@@ -126,11 +124,7 @@ def parse():
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--forms", default=",".join(FORMS))
     parser.add_argument("--batches", default="1")
-    parser.add_argument("--threads", default="1,0", help="0: all cores this process may use")
-    parser.add_argument("--passes", type=int, default=2, help="over all rows")
-    parser.add_argument("--rounds", type=int, default=3, help="on a row in each pass")
-    parser.add_argument("--slice-ms", type=float, default=150)
-    arguments(parser)
+    row_arguments(parser)
     return parser.parse_args()
 
 
@@ -139,17 +133,10 @@ def main():
     unknown = set(options.networks.split(",")) - set(zoo_networks.networks())
     if unknown:
         sys.exit(f"no such network: {', '.join(sorted(unknown))}")
-    allowed = sorted(os.sched_getaffinity(0))
     call = Call("quantized", options, lambda cpus: contenders.limits(options.limits, cpus))
-    counts = dict.fromkeys(threads or len(allowed) for threads in numbers(options.threads))
-    rows = [QuantizedRow(Quantized(name, form, batch), batch, allowed[:threads]) for name in options.networks.split(",")
-            for form in options.forms.split(",") for batch in numbers(options.batches) for threads in counts]
-    for index in range(options.passes):
-        for row in rows:
-            with tempfile.TemporaryDirectory() as scratch:
-                row.measure(options, call, pathlib.Path(scratch) / "row")
-            print(f"pass {index + 1}  {line(row.facts())}", flush=True)
-    facts = [row.facts() for row in rows]
+    rows = [QuantizedRow(Quantized(name, form, batch), batch, cpus) for name in options.networks.split(",")
+            for form in options.forms.split(",") for batch in numbers(options.batches) for cpus in teams(options)]
+    facts = measured(rows, options, call, line)
     code = call.finish(facts, **next((row.versions() for row in rows if row.ready), {}))
     wrong = [f"{r['model']} {r['exporter']}" for r in facts
              if r.get("stage") == "trireme" or not r.get("agrees", True)]

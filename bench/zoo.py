@@ -7,18 +7,16 @@ more than MOST_REFERENCE of a network's time is printed as a defect. What is wri
 import argparse
 import json
 import os
-import pathlib
 import random
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 import zoo_networks
-from call import ROOT, Call, arguments, commit
+from call import ROOT, Call, commit
 from contenders import limits
-from models import MODES, Model, Row, numbers
+from models import MODES, Model, Row, measured, numbers, row_arguments, teams
 from report import Models, Zoo
 
 EXPORTERS = ("dynamo", "script")
@@ -150,27 +148,16 @@ def parse():
     parser.add_argument("--seed", default="1", help="of --sample")
     parser.add_argument("--changed", action="store_true", help=f"a sample of {SAMPLE} drawn by the commit")
     parser.add_argument("--batches", default="1,8")
-    parser.add_argument("--threads", default="1,0", help="0: all cores this process may use")
-    parser.add_argument("--passes", type=int, default=2, help="over all rows")
-    parser.add_argument("--rounds", type=int, default=3, help="on a row in each pass")
-    parser.add_argument("--slice-ms", type=float, default=150)
-    arguments(parser)
+    row_arguments(parser)
     return parser.parse_args()
 
 
 def main():
     options = parse()
-    allowed = sorted(os.sched_getaffinity(0))
     call = Call("zoo", options, lambda cpus: limits(options.limits, cpus))
-    counts = dict.fromkeys(threads or len(allowed) for threads in numbers(options.threads))
-    rows = [ZooRow(Exported(name, exporter, batch), batch, allowed[:threads]) for name, exporter in chosen(options)
-            for batch in numbers(options.batches) for threads in counts]
-    for index in range(options.passes):
-        for row in rows:
-            with tempfile.TemporaryDirectory() as scratch:
-                row.measure(options, call, pathlib.Path(scratch) / "row")
-            print(f"pass {index + 1}  {line(row.facts())}", flush=True)
-    facts = [row.facts() for row in rows]
+    rows = [ZooRow(Exported(name, exporter, batch), batch, cpus) for name, exporter in chosen(options)
+            for batch in numbers(options.batches) for cpus in teams(options)]
+    facts = measured(rows, options, call, line)
     versions = next((row.versions() for row in rows if row.ready), {})
     code = call.finish(facts, **versions)
     wrong = [r["model"] for r in facts if r.get("stage") == "trireme" or not r.get("agrees", True)]
