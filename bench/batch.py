@@ -6,8 +6,10 @@ imports and without opening the model: PyArrow with a thread that reads ahead, a
 MiniLM over Parquet of 3 to 40 words; `pictures`: MobileNetV2 of the shared data (ResNet-18 of the zoo where that is
 missing) over JPEG files in WebDataset shards; `prompts`: a Llama of 15 million weights (q8_0) continues prompts of 8 to
 64 words by 32 tokens, beside llama.cpp with the same file, which takes in new prompts while others run. In turns, round
-after round; ratios are medians of those inside a round. Without options a call ends within ten minutes on two cores,
-once the peers are installed and the input is written. --full: 2 million texts, 100,000 pictures, 50,000 prompts.
+after round; ratios are medians of those inside a round. Without options a call has all tasks, peers and parts, the
+latter first, and ends within ten minutes on two cores, counted from when the peers are installed and the input is
+written: a third round is left out where it would end after --minutes, and the call says how many there were. --full:
+2 million texts, 100,000 pictures, 50,000 prompts, however long that takes.
 flat: a model of no work over two sizes of one synthetic file, in row groups and chunks of 4,096 rows: the largest
 memory of each, seconds from the start to the first lease of a chunk, and from a restart of the larger one, killed at
 90 %, to the first lease.
@@ -36,14 +38,14 @@ import contenders
 import language
 import serve_models
 from batch_report import Batch
-from call import ROOT, Call, arguments
+from call import MINUTES, ROOT, Call, arguments
 from encoder_onnx import write_encoder
 from models import numbers
 
 PEER, LANGUAGE_PEER = ROOT / "bench/batch_peer.py", ROOT / "bench/batch_language_peer.py"
 HOME = ROOT / "out/bench/batch"
 PARTS = ("speed", "flat")
-ALONE_MS = 6000
+ALONE_MS = 4000
 WINDOW = 1024  # rows that the peers read and sort at a time
 PEER_BATCH = 32
 LONGEST = 256
@@ -191,11 +193,15 @@ def run_peer(python, how, task, settings, output):
     return {"rows_per_s": told["rows"] / told["seconds"]}
 
 
-def speed(call, options, python, cores):
-    tasks = [{"texts": Texts, "pictures": Pictures, "prompts": Prompts}[name](python, getattr(options, name))
-             for name in options.tasks.split(",")]
+def tasks_of(options, python):
+    """The tasks, once their models and their input are written."""
+    return [{"texts": Texts, "pictures": Pictures, "prompts": Prompts}[name](python, getattr(options, name))
+            for name in options.tasks.split(",")]
+
+
+def speed(call, options, tasks, python, cores):
     rounds = {task.name: [] for task in tasks}
-    for turn in range(options.rounds):
+    for turn in call.rounds(options.rounds, options.minutes):
         for task in tasks:
             call.probe(cores)
             with tempfile.TemporaryDirectory(dir=HOME) as scratch:
@@ -222,7 +228,7 @@ def row(task, rounds):
     def triple(values):
         return [round(f(values), 3) for f in (statistics.median, min, max)]
     who = list(rounds[0])
-    return {"task": task.name, "model": task.model, "rows": task.rows,
+    return {"task": task.name, "model": task.model, "rows": task.rows, "rounds": len(rounds),
             "busy": triple([r["ours"]["busy"] for r in rounds]),
             "slowest": rounds[-1]["ours"]["slowest"],
             "rows_per_s": {name: triple([r[name]["rows_per_s"] for r in rounds]) for name in who},
@@ -230,8 +236,19 @@ def row(task, rounds):
                       for name in who if name != "ours"}}
 
 
+def flat_file(rows):
+    """Parquet of random vectors, written by the first call."""
+    path = HOME / f"flat-{FLAT_ROWS}-{rows}.parquet"
+    if not path.exists():
+        HOME.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        write_flat(part, rows)
+        part.rename(path)
+    return path
+
+
 def write_flat(path, rows):
-    """Parquet of random vectors, written in parts."""
+    """In parts."""
     schema = pyarrow.schema([("x", pyarrow.list_(pyarrow.float32(), FLAT_WIDTH))])
     draw = numpy.random.default_rng(1)
     values = draw.standard_normal(FLAT_ROWS * FLAT_WIDTH).astype(numpy.float32)
@@ -283,15 +300,12 @@ def peak_of(process):
 
 
 def flat(options):
-    HOME.mkdir(parents=True, exist_ok=True)
     model = HOME / "linear.onnx"
     write_linear(model)
     found = {"rows": numbers(options.flat), "peak_bytes": [], "first_s": [], "rows_per_s": []}
     with tempfile.TemporaryDirectory(dir=HOME) as scratch:
         for rows in found["rows"]:
-            data = HOME / f"flat-{FLAT_ROWS}-{rows}.parquet"
-            if not data.exists():
-                write_flat(data, rows)
+            data = flat_file(rows)
             output = pathlib.Path(scratch) / f"out-{rows}"
             path = write_job(pathlib.Path(scratch) / f"job-{rows}.yaml",
                              {"model": str(model), "chunk_rows": FLAT_ROWS, "input": {"files": [str(data)]}},
@@ -333,20 +347,26 @@ def main():
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--peers", default="arrow,ray")
     parser.add_argument("--texts", type=int, default=6_000, help="rows")
-    parser.add_argument("--pictures", type=int, default=2_000, help="rows")
-    parser.add_argument("--prompts", type=int, default=1_000, help="rows")
+    parser.add_argument("--pictures", type=int, default=1_200, help="rows")
+    parser.add_argument("--prompts", type=int, default=400, help="rows")
     parser.add_argument("--full", action="store_true", help="the sizes of the goals, which take hours")
     parser.add_argument("--flat", default="10000,10000000", help="rows of the two sizes")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="no round begins that would end later")
     arguments(parser)
     options = parser.parse_args()
     if options.full:
         options.texts, options.pictures, options.prompts = 2_000_000, 100_000, 50_000
+        options.minutes = float("inf")
     cores = sorted(os.sched_getaffinity(0))
-    call = Call("batch", options, lambda cpus: contenders.limits(options.limits, cpus))
     parts = options.parts.split(",")
-    rows = speed(call, options, peers_python(), cores) if "speed" in parts else []
+    python = peers_python() if "speed" in parts else None
+    tasks = tasks_of(options, python) if "speed" in parts else []
+    for rows in numbers(options.flat) if "flat" in parts else ():
+        flat_file(rows)
+    call = Call("batch", options, lambda cpus: contenders.limits(options.limits, cpus))
     facts = {"flat": Batch.flat_line(flat(options))} if "flat" in parts else {}
+    rows = speed(call, options, tasks, python, cores) if tasks else []
     for one in rows:
         print(Batch.line(one), flush=True)
     if facts:

@@ -11,7 +11,7 @@ class Batch:
         rates = "  ".join(f"{name} {rate[0]:.0f}/s" for name, rate in r["rows_per_s"].items())
         times = ", ".join(f"{100 * t[0]:.0f} % of the model alone" if name == "alone" else f"{t[0]:.2f} times {name}"
                           for name, t in r["times"].items())
-        return (f"{r['task']} ({r['model']}), {r['rows']} rows: {rates}; {times}; "
+        return (f"{r['task']} ({r['model']}), {r['rows']} rows, {r['rounds']} rounds: {rates}; {times}; "
                 f"model busy {100 * r['busy'][0]:.0f} %, slowest: {r['slowest']}")
 
     @staticmethod
@@ -30,15 +30,15 @@ class Batch:
 
     @staticmethod
     def table(rows):
-        yield "| task | model | rows | model alone, rows/s | job, rows/s | % of alone | model busy | " \
+        yield "| task | model | rows | rounds | model alone, rows/s | job, rows/s | % of alone | model busy | " \
               "PyArrow + ONNX Runtime, or llama.cpp | times | Ray Data | times |"
-        yield "|---|---|---|---|---|---|---|---|---|---|---|"
+        yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
         for r in rows:
             rates, times = r["rows_per_s"], r["times"]
             own = "llama.cpp" if "llama.cpp" in rates else "arrow"
             peers = " | ".join(f"{rates[p][0]:.0f} | {triple(times[p])}" if p in rates else "not run | "
                                for p in (own, "ray"))
-            yield (f"| {r['task']} | {r['model']} | {r['rows']} | "
+            yield (f"| {r['task']} | {r['model']} | {r['rows']} | {r['rounds']} | "
                    f"{rates['alone'][0]:.0f} | {rates['ours'][0]:.0f} | "
                    f"{100 * times['alone'][0]:.0f} ({100 * times['alone'][1]:.0f} to {100 * times['alone'][2]:.0f}) | "
                    f"{100 * r['busy'][0]:.0f} % | {peers} |")

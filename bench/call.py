@@ -26,6 +26,8 @@ SETTLE_S = 0.3  # before a probe: threads of what was measured before it spin on
 F32, READ = "f32_mean_gflops", "read_mean_gbs"
 BOUND_BY = {"collectives": (F32, READ)}  # every other benchmark computes: (F32,)
 LEAST_PROBES = 3
+MINUTES = 9.0  # of a call that is to end within ten: its last round is begun only if it ends before
+LEAST_ROUNDS = 2
 LEAST_MEAN = 0.85  # of the f32 limit: a machine that is as busy all through does not vary
 
 
@@ -109,6 +111,18 @@ class Call:
         answer = self.teams[threads].run(PROBE_MS)
         self.probes.setdefault(threads, []).append(answer)
         return answer
+
+    def rounds(self, wanted, minutes):
+        """Numbers of rounds: as many as wanted, but none that would end, if it takes as long as the longest so far,
+        later than `minutes` after the call began. Two there are at least."""
+        longest = 0.0
+        for turn in range(wanted):
+            begun = time.time()
+            if turn >= LEAST_ROUNDS and begun + longest > self.began + 60 * minutes:
+                print(f"{turn} rounds of {wanted}: another would take the call past {minutes:g} minutes", flush=True)
+                return
+            yield turn
+            longest = max(longest, time.time() - begun)
 
     def record(self, rows, **facts):
         self.load.append(os.getloadavg()[0])

@@ -45,6 +45,27 @@ def one_call(ratio, f32=(100, 101, 102), commit="abc", share=0.8):
             "facts": {"PyTorch": "2"}, "rows": [train_row("a", ratio, share), train_row("b", ratio * 4)]}
 
 
+def rounds_end_in_time():
+    """A call begins no round that would take it past its minutes, and has two whatever they take."""
+    clock, real = [1000.0], call.time.time
+    options = argparse.Namespace(out=None, keep=False)
+
+    def count(seconds, wanted, minutes):
+        under_way, turns = call.Call("none", options, None), []
+        for turn in under_way.rounds(wanted, minutes):
+            turns.append(turn)
+            clock[0] += seconds
+        return len(turns)
+    call.time.time = lambda: clock[0]
+    try:
+        expect("rounds that fit", count(100, 3, 9), 3)
+        expect("a third round would end too late", count(200, 3, 9), 2)
+        expect("two rounds at least", count(2000, 3, 9), 2)
+        expect("no bound", count(2000, 5, float("inf")), 5)
+    finally:
+        call.time.time = real
+
+
 def a_root(folder):
     """A tree with pages that hold blocks and nothing in them."""
     root = Path(folder)
@@ -198,5 +219,6 @@ checking()
 words()
 texts()
 calling()
+rounds_end_in_time()
 print(f"{passed} passed, {failed} failed, 0 skipped")
 sys.exit(failed > 0)
