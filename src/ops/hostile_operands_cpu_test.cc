@@ -6,10 +6,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <ctime>
 #include <limits>
+#include <numeric>
 
 #include "backend/cpu/device/cpu_stream.h"
 #include "base/machine/memory.h"
@@ -407,13 +409,19 @@ TEST(HostileOperands, StoredWeights) {
                {{"bits", int64_t{4}}, {"group", int64_t{32}}}}});
 }
 
-/// Every operator that a model file can name has a case of its own or a generated one.
-TEST(HostileOperands, EveryOnnxOperator) {
+/// The cases of all families.
+std::vector<Case> family_cases() {
+  std::vector<Case> all;
+  for (auto& list : {window_cases(), index_cases(), shape_cases(), layer_cases(), product_cases()})
+    all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+/// A case of every operator that a model file can name and that no family has one of.
+std::vector<Case> other_cases() {
   std::vector<Case> plain;
   std::vector<std::string> own;
-  for (const auto& list : {window_cases(), index_cases(), shape_cases(), layer_cases(), product_cases()}) {
-    for (const Case& c : list) own.push_back(c.op);
-  }
+  for (const Case& c : family_cases()) own.push_back(c.op);
   for (const ir::OpDef& op : table().all()) {
     if (op.schema.onnx.empty() || op.schema.is_control) continue;
     if (std::find(own.begin(), own.end(), op.schema.name) != own.end()) continue;
@@ -421,8 +429,10 @@ TEST(HostileOperands, EveryOnnxOperator) {
     EXPECT_TRUE(c.has_value()) << "no case for " << op.schema.name;
     if (c) plain.push_back(*c);
   }
-  mutate_all(plain);
+  return plain;
 }
+
+TEST(HostileOperands, EveryOnnxOperator) { mutate_all(other_cases()); }
 
 /// Whether the extents of results depend on the values of operand `i`, so that types alone leave them open.
 bool sets_extents(const Case& c, size_t i) {
@@ -438,19 +448,23 @@ bool sets_extents(const Case& c, size_t i) {
   return std::any_of(types.begin(), types.end(), [](const auto& t) { return !t.shape.is_static(); });
 }
 
-/// The operand with one element, or all, replaced by large values of its type.
-std::vector<Tensor> enlarged(const Tensor& given) {
+/// The operand with each of `at` (-1: all) of its elements replaced by each of `values` that its type has.
+std::vector<Tensor> replaced(const Tensor& given, const Floats& values, const Ints& at) {
   std::vector<Tensor> out;
   tensor::visit_dtype(given.dtype(), [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
-      for (const double v : {3e5, 3e8, 5e9, 1e12, 9e18}) {
-        if (v > static_cast<double>(std::numeric_limits<T>::max())) continue;
-        for (int64_t at = -1; at < given.elements(); ++at) {
+      using Limits = std::numeric_limits<T>;
+      for (const double v : values) {
+        const bool is_real = std::isnan(v) || v != std::floor(v) || std::isinf(v);
+        if (!std::is_floating_point_v<T> &&
+            (is_real || v > double(Limits::max()) || v < double(Limits::lowest())))
+          continue;
+        for (const int64_t i : at) {
           Tensor t = given.clone();
-          const std::span<T> values = t.template mutable_data<T>();
-          at < 0 ? std::fill(values.begin(), values.end(), static_cast<T>(v))
-                 : static_cast<void>(values[static_cast<size_t>(at)] = static_cast<T>(v));
+          const std::span<T> all = t.template mutable_data<T>();
+          i < 0 ? std::fill(all.begin(), all.end(), static_cast<T>(v))
+                : static_cast<void>(all[static_cast<size_t>(i)] = static_cast<T>(v));
           out.push_back(std::move(t));
         }
       }
@@ -466,29 +480,29 @@ TEST(HostileOperands, ResultsSizedByValuesKeepToTheBound) {
   base::ThreadPool pool(1);
   std::vector<std::string> found;
   int64_t refused = 0;
-  for (const auto& list : {window_cases(), index_cases(), shape_cases(), layer_cases(), product_cases()}) {
-    for (const Case& c : list) {
-      for (size_t i = 0; i < c.in.size(); ++i) {
-        if (table().need(c.op).schema.is_control || !sets_extents(c, i)) continue;
-        found.push_back(c.op);
-        for (Tensor& large : enlarged(c.in[i])) {
-          Case other = c;
-          other.in[i] = std::move(large);
-          const bool is_measured = base::reset_peak_resident();
-          const int64_t before = base::resident_bytes();
-          int64_t made = 0;
-          try {
-            for (const Tensor& t :
-                 evaluate(table().need(c.op), c.attrs, other.in, c.results, {pool, kMostBytes}))
-              made += t.bytes();
-          } catch (const base::Error& e) {
-            EXPECT_NE(e.code(), base::ErrorCode::internal) << c.op << ": " << e.message();
-            refused += e.code() == base::ErrorCode::exhausted ? 1 : 0;
-          }
-          EXPECT_LE(made, kMostBytes) << c.op;
-          const int64_t grown = is_measured ? base::peak_resident_bytes() - before : 0;
-          EXPECT_LT(grown, kMostGrown) << c.op << " operand " << i;
+  for (const Case& c : family_cases()) {
+    for (size_t i = 0; i < c.in.size(); ++i) {
+      if (table().need(c.op).schema.is_control || !sets_extents(c, i)) continue;
+      found.push_back(c.op);
+      Ints places(static_cast<size_t>(c.in[i].elements()) + 1);
+      std::iota(places.begin(), places.end(), -1);
+      for (Tensor& large : replaced(c.in[i], {3e5, 3e8, 5e9, 1e12, 9e18}, places)) {
+        Case other = c;
+        other.in[i] = std::move(large);
+        const bool is_measured = base::reset_peak_resident();
+        const int64_t before = base::resident_bytes();
+        int64_t made = 0;
+        try {
+          for (const Tensor& t :
+               evaluate(table().need(c.op), c.attrs, other.in, c.results, {pool, kMostBytes}))
+            made += t.bytes();
+        } catch (const base::Error& e) {
+          EXPECT_NE(e.code(), base::ErrorCode::internal) << c.op << ": " << e.message();
+          refused += e.code() == base::ErrorCode::exhausted ? 1 : 0;
         }
+        EXPECT_LE(made, kMostBytes) << c.op;
+        const int64_t grown = is_measured ? base::peak_resident_bytes() - before : 0;
+        EXPECT_LT(grown, kMostGrown) << c.op << " operand " << i;
       }
     }
   }
@@ -496,6 +510,51 @@ TEST(HostileOperands, ResultsSizedByValuesKeepToTheBound) {
     EXPECT_NE(std::find(found.begin(), found.end(), op), found.end())
         << op << " is not seen to be of this kind";
   EXPECT_GT(refused, 50);
+}
+
+/// An operator works on the elements that it is given and that it makes: however large, small or negative a
+/// value is, it does not set how long that takes. (Loops are bounded by time: sched/run_limits_test.cc.)
+TEST(HostileOperands, ValuesDoNotSetTheWork) {
+  constexpr int64_t kMostBytes = int64_t{1} << 20;
+  const Floats values{3e5,
+                      3e7,
+                      1e9,
+                      5e9,
+                      1e12,
+                      9e18,
+                      -3e5,
+                      -1e9,
+                      -9e18,
+                      1e30,
+                      -1e30,
+                      1e-30,
+                      0.37,
+                      double(NAN),
+                      double(INFINITY),
+                      -double(INFINITY)};
+  base::ThreadPool pool(1);
+  std::vector<Case> cases = family_cases();
+  for (Case& c : other_cases()) cases.push_back(std::move(c));
+  int64_t ran = 0;
+  for (const Case& c : cases) {
+    if (table().need(c.op).schema.is_control) continue;
+    for (size_t i = 0; i < c.in.size(); ++i) {
+      if (!c.in[i].defined() || c.in[i].elements() == 0) continue;
+      for (Tensor& unusual : replaced(c.in[i], values, {-1, 0, c.in[i].elements() - 1})) {
+        Case other = c;
+        other.in[i] = std::move(unusual);
+        const std::clock_t begin = std::clock();
+        try {
+          evaluate(table().need(c.op), c.attrs, other.in, c.results, {pool, kMostBytes});
+          ++ran;
+        } catch (const base::Error& e) {
+          EXPECT_NE(e.code(), base::ErrorCode::internal) << c.op << ": " << e.message();
+        }
+        EXPECT_LT(std::clock() - begin, 2 * CLOCKS_PER_SEC) << c.op << ", values of operand " << i;
+      }
+    }
+  }
+  EXPECT_GT(ran, 10'000);
 }
 
 }  // namespace
