@@ -2,31 +2,22 @@
 #include "sched/policy/batch_cost.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace trireme::sched {
 namespace {
 
 /// Clients choose shapes, so the number of remembered ones is bounded.
 constexpr size_t kMostCosts = 512;
+/// What is expected decides which requests are refused, so it follows a change within a few batches.
+constexpr double kInertia = 4;
 
 }  // namespace
 
 void BatchCost::observe(uint64_t group, int64_t rows, int64_t ns) {
   Cost& cost = costs_[{group, rows}];
-  const auto value = static_cast<double>(ns);
-  const bool is_first = cost.last_use == 0;
+  cost.time.add(ns, kInertia);
   cost.last_use = ++observations_;
-  if (is_first) {
-    cost.mean_ns = value;
-    if (costs_.size() > kMostCosts) forget_oldest();
-    return;
-  }
-  // A new value has a weight of 1/4: the mean follows a change of load within a few batches, but resists an
-  // outlier. High outliers are capped near twice the mean, or one stall would cause a second of refusals.
-  const double seen = std::min(value, 2 * cost.mean_ns + 1e6);
-  cost.spread_ns += (std::abs(seen - cost.mean_ns) - cost.spread_ns) / 8;
-  cost.mean_ns += (seen - cost.mean_ns) / 4;
+  if (costs_.size() > kMostCosts) forget_oldest();
 }
 
 void BatchCost::forget_oldest() {

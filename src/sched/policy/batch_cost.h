@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "sched/policy/smoothed_time.h"
+
 namespace trireme::sched {
 
 /// Smoothed times of batches. Not for several threads at once.
@@ -19,12 +21,11 @@ class BatchCost {
 
  private:
   struct Cost {
-    double mean_ns = 0;
-    double spread_ns = 0;   ///< smoothed distance from the mean
+    SmoothedTime time;
     uint64_t last_use = 0;  ///< count of observations when it was seen last
   };
   using Key = std::pair<uint64_t, int64_t>;
-  static double expected(const Cost& cost) { return cost.mean_ns + cost.spread_ns; }
+  static double expected(const Cost& cost) { return cost.time.with_spread_ns(); }
   void forget_oldest();
 
   std::map<Key, Cost> costs_;

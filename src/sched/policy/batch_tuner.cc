@@ -15,6 +15,8 @@ constexpr size_t kMostArrivals = 1024, kFewArrivals = 48;
 constexpr int64_t kRecentNs = 5'000'000'000;
 constexpr int64_t kPlanNs = 1'000'000'000;
 constexpr int64_t kForgetNs = 300'000'000'000;
+/// Settings last for seconds, so times are averaged over more batches than those that admit requests.
+constexpr double kInertiaOfPlans = 8;
 /// Prices within kAlike count as equal; a change needs a price or latency that is lower by these factors.
 constexpr double kAlike = 1.02, kCheaper = 0.95, kFaster = 0.7;
 
@@ -30,14 +32,7 @@ double quantile(std::vector<int64_t>& list, double q) {
 
 void ConcurrentCost::observe(int busy, int64_t rows, int64_t ns, int64_t now_ns) {
   Cost& cost = costs_[busy][rows];
-  const auto value = static_cast<double>(ns);
-  if (cost.mean_ns == 0) {
-    cost = {.mean_ns = value, .spread_ns = 0, .seen_ns = now_ns};
-    return;
-  }
-  const double seen = std::min(value, 2 * cost.mean_ns + 1e6);  // one stall means little
-  cost.spread_ns += (std::abs(seen - cost.mean_ns) - cost.spread_ns) / 16;
-  cost.mean_ns += (seen - cost.mean_ns) / 8;
+  cost.time.add(ns, kInertiaOfPlans);
   cost.seen_ns = now_ns;
 }
 
@@ -48,7 +43,7 @@ double ConcurrentCost::scale(const Sizes& wanted, const Sizes& known) const {
   for (const auto& [rows, cost] : wanted) {
     const auto at = known.find(rows);
     if (at == known.end()) continue;
-    sum += cost.mean_ns / at->second.mean_ns;
+    sum += cost.time.mean_ns / at->second.time.mean_ns;
     ++count;
   }
   return count == 0 ? 1 : sum / count;
@@ -66,7 +61,7 @@ double ConcurrentCost::lookup(int busy, int64_t rows, bool with_spread) const {
   for (const auto& [distance, list] : by_distance) {
     const double factor = distance == 0 ? 1 : scale(wanted, *list);
     for (const auto& [r, cost] : *list)
-      sizes.try_emplace(r, factor * (cost.mean_ns + (with_spread ? cost.spread_ns : 0)));
+      sizes.try_emplace(r, factor * (with_spread ? cost.time.with_spread_ns() : cost.time.mean_ns));
   }
   if (sizes.empty()) return 0;
   const auto above = sizes.lower_bound(rows);

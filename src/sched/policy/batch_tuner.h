@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "sched/policy/smoothed_time.h"
+
 namespace trireme::sched {
 
 /// What the tuner chooses.
@@ -39,7 +41,7 @@ class ConcurrentCost {
 
  private:
   struct Cost {
-    double mean_ns = 0, spread_ns = 0;
+    SmoothedTime time;
     int64_t seen_ns = 0;
   };
   using Sizes = std::map<int64_t, Cost>;
