@@ -1,7 +1,6 @@
 // How a session is made: device, threads, limits, and the strategy by which ranks hold the model.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@ class Mesh;
 namespace trireme::engine {
 
 class RankService;
+class RunStop;
 
 struct SessionOptions {
   std::string device = "cpu";  ///< as runtime::open_device() takes it
@@ -40,9 +40,8 @@ struct SessionOptions {
   /// the model.
   RankService* service = nullptr;
   std::string model_key = {};
-  /// Another thread sets it to end a run that takes too long: between programs and rounds of loops, not
-  /// within a kernel. Outlives the session.
-  const std::atomic<bool>* stop = nullptr;
+  /// By which another thread ends a run. Outlives the session; null: every run goes on to its end.
+  const RunStop* stop = nullptr;
 };
 
 }  // namespace trireme::engine

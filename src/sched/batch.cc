@@ -273,7 +273,8 @@ std::vector<Tensor> BatchRunner::compute(std::span<Request> batch, int64_t rows,
 }
 
 void BatchRunner::run(std::span<Request> batch, const base::Clock& clock,
-                      const std::function<void(const Timing&)>& on_batch) {
+                      const std::function<void(const Timing&)>& on_batch,
+                      const std::function<void(std::span<const Request>)>& on_alone) {
   int64_t rows = 0, needed = 0, padded = 0;
   for (const Request& r : batch) rows += r.rows;
   std::vector<int64_t> places;
@@ -291,7 +292,10 @@ void BatchRunner::run(std::span<Request> batch, const base::Clock& clock,
   }
   if (error && batch.size() == 1) return fail(batch[0], std::move(*error));
   if (error || (!shares && batch.size() > 1)) {
-    for (size_t i = 0; i < batch.size(); ++i) run(batch.subspan(i, 1), clock, on_batch);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (on_alone) on_alone(batch.subspan(i, 1));
+      run(batch.subspan(i, 1), clock, on_batch);
+    }
     return;
   }
   tell(on_batch, batch[0].timing);

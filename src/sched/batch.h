@@ -57,9 +57,10 @@ class BatchRunner {
 
   /// Runs all requests as one batch, reports its timing to `on_batch` (may be empty), then calls the sinks.
   /// Requests must be of one group. If the batch fails, each request runs alone, so that one with bad data
-  /// fails alone.
+  /// fails alone; `on_alone` (may be empty) is told before each of them. No exception may leave it.
   void run(std::span<Request> batch, const base::Clock& clock,
-           const std::function<void(const Timing&)>& on_batch);
+           const std::function<void(const Timing&)>& on_batch,
+           const std::function<void(std::span<const Request>)>& on_alone = {});
   void warm_up(const WarmUp& shapes);
   /// Scratch memory of the session: that of its largest program so far.
   int64_t scratch_bytes() const { return session_.arena_bytes(); }

@@ -23,6 +23,44 @@ bool is_of_background(const std::vector<Request>& batch) {
   return !batch.empty() && batch[0].priority == kBackgroundPriority;
 }
 
+int64_t rows_of(std::span<const Request> batch) {
+  int64_t rows = 0;
+  for (const Request& r : batch) rows += r.rows;
+  return rows;
+}
+
+/// Whether somebody looks at runs while they are under way.
+bool watches_runs(const SchedulerOptions& options) { return options.hang_ns > 0 || options.has_loops; }
+
+/// Empty where there is no memory: if such a batch hangs, its requests are answered once it ends.
+std::vector<BatchWatch::Unanswered> unanswered_of(std::span<const Request> batch) {
+  std::vector<BatchWatch::Unanswered> unanswered;
+  try {
+    unanswered.reserve(batch.size());
+    for (const Request& r : batch) unanswered.push_back({r.sink, r.timing});
+  } catch (const std::bad_alloc&) {
+    unanswered.clear();
+  }
+  return unanswered;
+}
+
+/// Who waits for the batch, and until when.
+BatchWatch::Limits limits_of(std::span<const Request> batch, const SchedulerOptions& options) {
+  BatchWatch::Limits limits{.useless_ns = batch.empty() ? 0 : batch[0].finish_ns};
+  for (const Request& r : batch) {
+    limits.useless_ns =
+        r.finish_ns == 0 || limits.useless_ns == 0 ? 0 : std::max(limits.useless_ns, r.finish_ns);
+  }
+  if (!options.has_loops) return limits;
+  try {
+    limits.has_left.reserve(batch.size());
+    for (const Request& r : batch) limits.has_left.push_back(r.cancelled);
+  } catch (const std::bad_alloc&) {
+    limits.has_left.clear();  // the run goes on whoever has left
+  }
+  return limits;
+}
+
 inline void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -177,27 +215,27 @@ std::vector<Request> Dispatcher::next_batch(Instance& instance) {
   }
 }
 
-void Dispatcher::begins(Instance& instance, std::span<const Request> batch, uint64_t group) {
-  if (options_.hang_ns == 0 && options_.p99_ns == 0) return;
+void Dispatcher::begins(Instance& instance, std::span<const Request> batch, uint64_t group, bool is_again) {
+  if (!watches_runs(options_) && options_.p99_ns == 0) return;
   std::vector<BatchWatch::Unanswered> unanswered;
-  int64_t rows = 0, useless_ns = batch.empty() ? 0 : batch[0].finish_ns;
-  for (const Request& r : batch) {
-    rows += r.rows;
-    useless_ns = r.finish_ns == 0 || useless_ns == 0 ? 0 : std::max(useless_ns, r.finish_ns);
-  }
-  try {
-    if (options_.hang_ns > 0) unanswered.reserve(batch.size());
-    for (size_t i = 0; i < batch.size() && options_.hang_ns > 0; ++i)
-      unanswered.push_back({batch[i].sink, batch[i].timing});
-  } catch (const std::bad_alloc&) {
-    // No memory for the watch: the batch runs unwatched.
-  }
+  if (!is_again && options_.hang_ns > 0) unanswered = unanswered_of(batch);
+  BatchWatch::Limits limits = limits_of(batch, options_);
   const std::lock_guard lock(mutex_);
-  instance.busy_at_start = std::min(busy_, options_.instances);  // busy_ also counts refusing threads
-  if (options_.hang_ns == 0) return;
-  const int64_t patience_ns = std::max(options_.hang_ns, kUnexpected * times_.predict(group, rows));
-  instance.watch.begin(std::move(unanswered), clock_.now_ns() + patience_ns, useless_ns);
-  has_deadlines_ = has_deadlines_ || useless_ns != 0;
+  if (!is_again)
+    instance.busy_at_start = std::min(busy_, options_.instances);  // busy_ also counts refusing threads
+  if (!watches_runs(options_)) return;
+  const int64_t now_ns = clock_.now_ns();
+  if (options_.hang_ns > 0) {
+    const int64_t expected_ns = times_.predict(group, rows_of(batch));
+    limits.hangs_ns = now_ns + std::max(options_.hang_ns, kUnexpected * expected_ns);
+  }
+  if (options_.has_loops && options_.loop_ns > 0) limits.loops_ns = now_ns + options_.loop_ns;
+  looks_often_ = looks_often_ || limits.useless_ns != 0 || options_.has_loops;
+  if (!is_again) {
+    instance.watch.begin(std::move(unanswered), std::move(limits), now_ns);
+  } else if (!instance.watch.is_hung() && instance.stop.reason() != engine::StopReason::closing) {
+    instance.stop.set(instance.watch.renew(std::move(limits), now_ns));
+  }
   alarm_.set(instance.watch.next_look_ns());
 }
 
@@ -231,7 +269,7 @@ void Dispatcher::ran(const Instance& instance, uint64_t group, int64_t padded_ro
 
 /// At the end of a batch. True if it had been given up as hung and no longer counts as busy.
 bool Dispatcher::end_watch(Instance& instance) {
-  instance.stop = false;
+  instance.stop.set(engine::StopReason::none);
   ended_.fetch_add(1, std::memory_order_relaxed);
   if (!instance.watch.end()) return false;
   --stats_.hung;
@@ -295,7 +333,7 @@ void Dispatcher::keep() {
   // While the model closes, hung and late batches are still answered.
   while (!queue_.is_closing() || busy_ > 0 || !queue_.empty()) {
     refuse_late(lock);
-    if (options_.hang_ns > 0) give_up_hung(lock);
+    if (watches_runs(options_)) end_runs(lock);
     if (const auto choice = queue_.is_closing() ? std::nullopt : times_.plan(lock, clock_)) {
       changed_.notify_all();
       lock.unlock();
@@ -306,9 +344,8 @@ void Dispatcher::keep() {
     int64_t look_ns = next_look_ns(now_ns);
     // While batches keep ending, the keeper checks at intervals, so that not each of them must wake it.
     const uint32_t ended = ended_.load(std::memory_order_relaxed);
-    if (options_.hang_ns > 0 && std::exchange(seen, ended) != ended)
-      look_ns =
-          std::min(look_ns, now_ns + (std::exchange(has_deadlines_, false) ? kLookNs : options_.hang_ns));
+    if (watches_runs(options_) && std::exchange(seen, ended) != ended)
+      look_ns = std::min(look_ns, now_ns + (std::exchange(looks_often_, false) ? kLookNs : options_.hang_ns));
     if (queue_.is_closing() && busy_ == 0 && queue_.empty()) return;
     alarm_.sleep(lock, look_ns);
   }
@@ -339,13 +376,14 @@ void Dispatcher::refuse_late(std::unique_lock<std::mutex>& lock) {
   tell_if_idle();
 }
 
-void Dispatcher::give_up_hung(std::unique_lock<std::mutex>& lock) {
+/// Ends runs that nobody waits for and loops that have had their time, and gives up what hangs.
+void Dispatcher::end_runs(std::unique_lock<std::mutex>& lock) {
   const int64_t now_ns = clock_.now_ns();
   std::vector<BatchWatch::Unanswered> unanswered;
   std::vector<Request> bound;  // assigned to a hung instance
   for (Instance& instance : instances_) {
-    // After the deadlines of all its requests, nobody waits for the result of a run.
-    if (instance.watch.becomes_useless(now_ns)) instance.stop = true;
+    if (const auto reason = instance.watch.look(now_ns); reason != engine::StopReason::none)
+      instance.stop.set(reason);
     if (!instance.watch.is_overdue(now_ns)) continue;
     ++stats_.hung;
     --busy_;
@@ -369,7 +407,7 @@ void Dispatcher::give_up_hung(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   // Only now, or the run's own error could become the answer. An instance that ended meanwhile has new work.
   for (Instance& instance : instances_) {
-    if (instance.watch.is_hung()) instance.stop = true;
+    if (instance.watch.is_hung()) instance.stop.set(engine::StopReason::hangs);
   }
   --busy_;
   tell_if_idle();
@@ -381,6 +419,9 @@ void Dispatcher::close() {
     const std::lock_guard lock(mutex_);
     queue_.close();
     left = queue_.take_all();
+    for (Instance& instance : instances_) {
+      if (!instance.watch.is_hung()) instance.stop.set(engine::StopReason::closing);
+    }
     changed_.notify_all();
     alarm_.ring();
   }

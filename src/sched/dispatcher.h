@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/run_stop.h"
 #include "sched/alarm.h"
 #include "sched/batch_queue.h"
 #include "sched/batch_times.h"
@@ -24,7 +25,7 @@ class IdleWork;
 /// What the dispatcher knows of one instance. Its mutex guards everything but `stop`.
 struct Instance {
   int index = 0;
-  std::atomic<bool> stop{false};  ///< its session looks at it
+  engine::RunStop stop;           ///< its session looks at it
   BatchRunner* runner = nullptr;  ///< of its thread; null where only that thread may use it
   int64_t scratch_bytes = 0;      ///< of its session
   bool is_taken = false;          ///< by a thread that submits
@@ -61,7 +62,8 @@ class Dispatcher {
   std::vector<Request> next_batch(Instance& instance);
 
   /// A batch is going to run: its times are learned from and watched where the options ask for that.
-  void begins(Instance& instance, std::span<const Request> batch, uint64_t group);
+  /// `is_again`: one request of a batch that has begun is going to run alone, with limits of its own.
+  void begins(Instance& instance, std::span<const Request> batch, uint64_t group, bool is_again = false);
   struct Computed {
     std::span<const Request> batch;
     size_t ended = 0;  ///< requests that run no more
@@ -97,7 +99,7 @@ class Dispatcher {
   Instance* take_instance(const Waiting& waiting, std::unique_lock<std::mutex>& lock);
   bool end_watch(Instance& instance);
   void refuse_late(std::unique_lock<std::mutex>& lock);
-  void give_up_hung(std::unique_lock<std::mutex>& lock);
+  void end_runs(std::unique_lock<std::mutex>& lock);
   int64_t next_look_ns(int64_t now_ns) const;
   bool is_everybody_busy() const;
   void tell_if_idle();
@@ -115,7 +117,7 @@ class Dispatcher {
   BatchQueue queue_;
   std::vector<Instance> instances_;  ///< as many from the start to the end
   int busy_ = 0;                     ///< threads with a batch or refusals in hand
-  bool has_deadlines_ = false;       ///< of a batch since the keeper looked: then it looks often
+  bool looks_often_ = false;         ///< the keeper: a batch since it looked last may have to end early
   std::atomic<uint32_t> ended_{0};   ///< batches, for those who wait a moment for an instance
 };
 

@@ -128,11 +128,11 @@ TEST_F(DispatcherTest, TheKeeperAnswersForABatchThatHangsAndForThoseBehindIt) {
   ASSERT_EQ(told_.size(), 2U);
   EXPECT_EQ(told_[0], "running: the model's instance hangs: the batch took longer than the time limit");
   EXPECT_EQ(told_[1], "waiting: no instance of the model is left: their batches do not end");
-  EXPECT_TRUE(instance().stop);
+  EXPECT_EQ(instance().stop.reason(), engine::StopReason::hangs);
   EXPECT_TRUE(dispatcher_->computed(instance(), Timing{}, {.batch = batch, .ended = 1}));
   dispatcher_->finish(instance(), 0);
   EXPECT_EQ(dispatcher_->stats().hung, 0);
-  EXPECT_FALSE(instance().stop);
+  EXPECT_EQ(instance().stop.reason(), engine::StopReason::none);
   EXPECT_EQ(hangs,
             std::vector<bool>{true});  // the late end of the run is not reported once all has been closed
 }

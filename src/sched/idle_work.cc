@@ -15,7 +15,7 @@ void refuse(const Request& request, base::Error error) {
 }
 
 /// Removes options that concern clients only: windows, goals, queues by level, the watch for hung batches
-/// (paused ones take long), pinning to processors.
+/// (paused ones take long, and so do their loops), pinning to processors.
 SchedulerOptions without_clients(SchedulerOptions options) {
   options.limits.window_ns = 0;
   options.limits.preferred.clear();
@@ -30,7 +30,7 @@ SchedulerOptions without_clients(SchedulerOptions options) {
   options.inline_ns = 0;
   options.p99_ns = 0;
   options.on_tuned = {};
-  options.hang_ns = 0;
+  options.hang_ns = options.loop_ns = 0;
   options.on_hang = {};
   return options;
 }

@@ -190,7 +190,8 @@ void Scheduler::run_batch(BatchRunner& runner, Instance& instance, std::vector<R
                                                 .scratch_bytes = runner.scratch_bytes()});
     if (on_batch_ && !has_hung) on_batch_(timing);
   };
-  runner.run(batch, clock_, std::ref(on_batch));
+  const auto on_alone = [&](std::span<const Request> one) { dispatcher_.begins(instance, one, group, true); };
+  runner.run(batch, clock_, std::ref(on_batch), std::ref(on_alone));
   batch.clear();  // requests hold their clients' memory: free it before waiting
   if (runs == 1 && changes == changes_of(options_.pause)) dispatcher_.ran(instance, group, padded, start);
   dispatcher_.finish(instance, running);
@@ -215,7 +216,7 @@ void Scheduler::run_here(Instance& instance, Request request) {
   std::vector<Request> batch;
   try {
     batch.push_back(std::move(request));
-    if (options_.hang_ns > 0) dispatcher_.begins(instance, batch, group);
+    if (options_.hang_ns > 0 || options_.has_loops) dispatcher_.begins(instance, batch, group);
     instance.runner->run(batch, clock_, std::ref(on_batch));
     batch.clear();
   } catch (const std::bad_alloc&) {

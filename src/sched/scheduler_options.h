@@ -46,6 +46,11 @@ struct SchedulerOptions {
   /// A batch that takes so long, and ten times what was expected, hangs: its requests get `unavailable`, its
   /// run is told to end, and if that was the last instance the queue is refused. 0: nobody looks.
   int64_t hang_ns = 0;
+  /// The model has loops, whose rounds may be as many as a request's values say: its runs are told to end
+  /// once the clients of all their requests have left, and their loops after loop_ns, with invalid_argument
+  /// (0: never).
+  bool has_loops = false;
+  int64_t loop_ns = 0;
   /// It begins to, or has ended after all; must be quick and not call the scheduler.
   std::function<void(int instance, bool hangs)> on_hang = {};
   base::PausePoint* pause = nullptr;  ///< where the instances' threads are; outlives the scheduler

@@ -726,64 +726,6 @@ TEST(Scheduler, BatchesWhoseProgramDoesNotFitAreRefusedUnfilled) {
   EXPECT_FALSE(small.future.get().error.has_value());
 }
 
-/// x [n] and a trip count -> x, doubled that many times.
-std::shared_ptr<const engine::PreparedModel> looping_model() {
-  ir::Attrs attrs{{"captures", int64_t{0}}};
-  attrs.set("body", std::make_shared<const ir::Graph>(
-                        ir::parse("graph \"b\"\n %0 = input \"i\" : i64[]\n %1 = input \"go\" : bool[]\n"
-                                  " %2 = input \"v\" : f32[n]\n %3 = identity(%1)\n %4 = add(%2, %2)\n"
-                                  " return %3, %4\n",
-                                  ops::table())));
-  ir::Graph g;
-  const ir::ValueId x = g.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("n")}});
-  const ir::ValueId rounds = g.add_input("rounds", {tensor::DType::i64, {}});
-  g.add_output(g.add1(ops::table().need("loop"), {rounds, ir::kNoValue, x}, attrs), "y");
-  return std::make_shared<const engine::PreparedModel>(std::move(g));
-}
-
-// A model that is quick for one request and endless for another never runs on the thread that reads requests.
-TEST(Scheduler, WorkThatDependsOnDataIsLeftToInstances) {
-  base::SystemClock clock;
-  SchedulerOptions o = options(1, 0);
-  o.padding.is_batched = false;
-  o.inline_ns = 1000 * base::kNsPerMs;
-  Scheduler scheduler(looping_model(), o, clock);
-  for (int i = 0; i < 200; ++i) {
-    std::thread::id ran;
-    Answer answer;
-    scheduler.submit({.inputs = {Tensor::zeros(tensor::DType::f32, {2}), Tensor::scalar<int64_t>(1)},
-                      .sink = [&](Outcome&& out) {
-                        ran = std::this_thread::get_id();
-                        answer.promise.set_value(std::move(out));
-                      }});
-    ASSERT_FALSE(answer.future.get().error.has_value());
-    ASSERT_NE(ran, std::this_thread::get_id()) << i;
-  }
-}
-
-// After the deadline of its request, a run is told to stop, long before it counts as hung: the instance is
-// free again.
-TEST(Scheduler, RunsThatNobodyWaitsForEnd) {
-  base::SystemClock clock;
-  SchedulerOptions o = options(1, 0);
-  o.padding.is_batched = false;
-  o.hang_ns = 600 * base::kNsPerSecond;
-  Scheduler scheduler(looping_model(), o, clock);
-  const auto ask = [&](int64_t rounds, int64_t finish_ns, Answer& answer) {
-    scheduler.submit({.inputs = {Tensor::zeros(tensor::DType::f32, {2}), Tensor::scalar(rounds)},
-                      .finish_ns = finish_ns,
-                      .sink = answer.sink()});
-    return answer.future.get();
-  };
-  Answer endless, next;
-  const int64_t begin_ns = clock.now_ns();
-  const Outcome out = ask(INT64_MAX, begin_ns + 200 * base::kNsPerMs, endless);
-  ASSERT_TRUE(out.error.has_value());
-  EXPECT_EQ(out.error->code(), base::ErrorCode::unavailable);
-  EXPECT_LT(clock.now_ns() - begin_ns, 60 * base::kNsPerSecond);
-  EXPECT_FALSE(ask(3, 0, next).error.has_value());
-}
-
 TEST(SameGroup, ComparesTypesExtentsBucketsAndScalars) {
   const Padding padding{.length_buckets = {16, 32}, .padded_inputs = {0}};
   const auto of = [](tensor::Dims dims) { return std::vector{Tensor::zeros(tensor::DType::f32, dims)}; };

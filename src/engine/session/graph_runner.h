@@ -1,7 +1,6 @@
 // Runs a graph for any input shapes: compiles one program per shape, cuts it where a shape depends on data.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "base/threads/thread_pool.h"
 #include "compile/program.h"
 #include "engine/arena.h"
+#include "engine/run_stop.h"
 #include "lower/batch_slices.h"
 #include "lower/inference.h"
 #include "lower/program_cache.h"
@@ -33,9 +33,8 @@ struct RunnerContext {
   size_t max_programs = 64;        ///< programs kept; the least recently used goes first
   runtime::DeviceBinding on = {};  ///< for devices that are not the CPU
   bool plan_only = false;          ///< programs are compiled and not run: there may be no such device here
-  /// Looked at between programs and rounds of loops: once true, runs end with `unavailable`. Null: never.
-  const std::atomic<bool>* stop = nullptr;
-  uint64_t compiles = 0;  ///< so far, by all runners of the session
+  const RunStop* stop = nullptr;   ///< looked at between programs and before rounds of loops; null: never
+  uint64_t compiles = 0;           ///< so far, by all runners of the session
 };
 
 /// One compiled shape of a graph: a program for all nodes whose shapes are known, then (if any are left)

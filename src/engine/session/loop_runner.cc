@@ -49,13 +49,14 @@ struct LoopRunner::Formed {
 /// One run of a loop.
 class LoopRunner::Rounds {
  public:
-  Rounds(Formed& formed, const lower::LoopSignature& signature, LoopCall& call, int64_t memory_bytes)
+  Rounds(Formed& formed, const lower::LoopSignature& signature, LoopCall& call, const RunnerContext& context)
       : formed_(formed),
         form_(formed.form),
         signature_(signature),
         call_(call),
-        reads_(form_, formed.before, formed.lifted, call, memory_bytes),
-        stacked_memory_{memory_bytes / 2} {}
+        stop_(context.stop),
+        reads_(form_, formed.before, formed.lifted, call, context.compile.memory_bytes),
+        stacked_memory_{context.compile.memory_bytes / 2} {}
 
   /// Returns false if a row that a part names does not exist.
   bool begin() { return reads_.begin(); }
@@ -76,6 +77,7 @@ class LoopRunner::Rounds {
   const LoopForm& form_;
   const lower::LoopSignature& signature_;
   LoopCall& call_;
+  const RunStop* const stop_;
   LoopReads reads_;
   int64_t round_ = 0;
   Tensor iteration_ = Tensor::scalar<int64_t>(0), true_ = Tensor::scalar(true),
@@ -205,6 +207,7 @@ void LoopRunner::Rounds::run_as_tensors() {
 std::vector<Tensor> LoopRunner::Rounds::run(const ir::Graph& body) {
   prepare_results();
   for (bool go_on = true; go_on && round_ < reads_.rounds();) {
+    if (stop_ != nullptr) stop_->check_round(round_);
     one_round();
     if (form_.has_condition) go_on = is_true(condition_);
   }
@@ -262,7 +265,7 @@ std::vector<Tensor> LoopRunner::run(LoopCall call) {
   if (call.trips <= 0) return without_rounds(call);
   const std::vector<Dims> shapes = body_shapes(call);
   for (const LoopRows rows : {LoopRows::exist, LoopRows::may_be_missing}) {
-    Rounds rounds(formed_for(shapes, rows), signature_, call, context_.compile.memory_bytes);
+    Rounds rounds(formed_for(shapes, rows), signature_, call, context_);
     if (rounds.begin()) return rounds.run(body_);
   }
   base::check(false, "a loop whose rows may be missing needs none");

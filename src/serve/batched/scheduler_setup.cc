@@ -13,6 +13,12 @@ namespace {
 
 using tensor::Tensor;
 
+/// Whether how long a run takes may be up to the values of its inputs.
+bool has_control_flow(const ir::Graph& graph) {
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                     [](const ir::Node& node) { return node.op->schema.is_control; });
+}
+
 class Setup {
  public:
   Setup(const ModelSource& source, const BatchedParts& parts, const ModelHost& host)
@@ -84,7 +90,11 @@ sched::SchedulerOptions Setup::options() const {
       "preferred_batch_size and max_queue_delay_microseconds");
   if (merges && !config_.sequence && !asks_to_wait) out.p99_ns = p99_ns;
   out.runs_whole = run.runs_whole.value_or(options.whole_batches);
-  out.hang_ns = options.instance_timeout.ns;
+  out.hang_ns = options.runs.instance_timeout.ns;
+  out.has_loops = has_control_flow(parts_.prepared->graph());
+  out.loop_ns = run.loop_ns.value_or(options.runs.loop_timeout.ns);
+  // A loop that goes on is no instance that hangs: it ends before the watchdog gives the instance up.
+  if (out.hang_ns > 0) out.loop_ns = std::min(out.loop_ns, out.hang_ns / 2);
   if (!asks_to_wait && !config_.sequence) out.inline_ns = 30 * base::kNsPerUs;
   out.padding.is_batched = is_batched;
   out.padding.is_shown = parts_.padding.is_shown;

@@ -11,6 +11,7 @@
 #include "serve/config/access_options.h"
 #include "serve/config/files_options.h"
 #include "serve/config/other_models.h"
+#include "serve/config/run_limit_options.h"
 #include "serve/config/text_options.h"
 #include "serve/seeing/tracer.h"
 
@@ -62,7 +63,7 @@ struct ServeOptions {
   RateLimit rate_limit = RateLimit::off;
   std::vector<std::string> rate_limit_resource;
   base::Duration slo_p99{0};
-  base::Duration instance_timeout{60 * base::kNsPerSecond};
+  RunLimitOptions runs;
   std::string tenant_by;
   std::vector<std::string> tenant;
   int64_t tenants_unlisted = 64;
@@ -95,9 +96,7 @@ struct ServeOptions {
     f.add("slo_p99", &slo_p99,
           "goal of the 99th percentile: window, rows and instances of a batch are found while models serve, "
           "up to --instances and max_batch_size; 0: as they are set");
-    f.add("instance_timeout", &instance_timeout,
-          "a batch that takes so long, and ten times what was expected, hangs: its requests get 503 and the "
-          "model is not ready; 0: nobody looks");
+    runs.fields(f);
     f.add_choice("rate_limit", &rate_limit, {"off", "execution_count"},
                  "instances run as they come; they wait for the resources of their rate_limiter");
     f.add("rate_limit_resource", &rate_limit_resource,

@@ -14,7 +14,7 @@ struct RunFields {
   RunConfig config;
   passes::WeightOptions weights;
   engine::SpeculationOptions speculation;
-  base::Duration window{-1}, slo{-1};
+  base::Duration window{-1}, slo{-1}, loop{-1};
   std::string pad_inputs;
   bool is_deadline_aware = false, runs_whole = false;
 
@@ -32,6 +32,7 @@ struct RunFields {
     f.add("pad_value", &config.pad_value, "what they are filled with");
     f.add("pad_inputs", &pad_inputs, "only these inputs: name=value,...");
     f.add("slo_p99", &slo, "goal of the 99th percentile");
+    f.add("loop_timeout", &loop, "longest time for the loops of a request");
     f.add("whole_batches", &runs_whole, "a batch takes all that fits, whatever its rows cost");
     f.add("deadline_aware", &is_deadline_aware, "timeouts bound the answer");
   }
@@ -89,6 +90,7 @@ RunConfig RunConfig::of(const std::vector<std::pair<std::string, std::string>>& 
   if (list.given("weights")) fields.config.weights = fields.weights;
   if (list.given("speculate")) fields.config.speculation = fields.speculation;
   if (fields.slo.ns >= 0) fields.config.p99_ns = fields.slo.ns;
+  if (fields.loop.ns >= 0) fields.config.loop_ns = fields.loop.ns;
   if (list.given("deadline_aware")) fields.config.is_deadline_aware = fields.is_deadline_aware;
   if (list.given("whole_batches")) fields.config.runs_whole = fields.runs_whole;
   return fields.config;

@@ -13,18 +13,20 @@ TEST(RunConfig, ReadsWhatItKnowsAndLeavesTheRest) {
   EXPECT_EQ(none.precision, passes::Precision::f32);
   EXPECT_EQ(none.threads, 0);
   EXPECT_TRUE(none.buckets.empty());
-  EXPECT_FALSE(none.window_ns || none.is_deadline_aware);
+  EXPECT_FALSE(none.window_ns || none.is_deadline_aware || none.loop_ns);
   const RunConfig all = RunConfig::of({{"precision", "bf16"},
                                        {"threads", "3"},
                                        {"buckets", "1,4,16"},
                                        {"batch_window", "2ms"},
-                                       {"deadline_aware", "true"}});
+                                       {"deadline_aware", "true"},
+                                       {"loop_timeout", "500ms"}});
   EXPECT_EQ(all.precision, passes::Precision::bf16);
   EXPECT_EQ(RunConfig::of({{"precision", "fp8"}}).precision, passes::Precision::fp8);
   EXPECT_EQ(all.threads, 3);
   EXPECT_EQ(all.buckets, (std::vector<int64_t>{1, 4, 16}));
   EXPECT_EQ(all.window_ns, 2'000'000);
   EXPECT_EQ(all.is_deadline_aware, true);
+  EXPECT_EQ(all.loop_ns, 500'000'000);
 }
 
 TEST(RunConfig, RefusesValuesThatMeanNothing) {

@@ -288,7 +288,7 @@ GenerativeModel::GenerativeModel(Parts parts, const ModelSource& source, const M
       border_(config()),
       queue_rules_(config(), host.options),
       shares_by_tenant_(host.options.texts.kept.cache_by_tenant),
-      step_timeout_ns_(host.options.instance_timeout.ns),
+      step_timeout_ns_(host.options.runs.instance_timeout.ns),
       weight_bytes_(parts.weight_bytes),
       text_metrics_(host.metrics, source.name),
       call_host_{*this, *tokenizer_, text_metrics_, host.env.clock},

@@ -101,7 +101,7 @@ class Fleet {
     options_.threads = 1;
     options_.warm_up = serve::WarmUpLevel::none;
     options_.batch_window = {0};
-    options_.instance_timeout = {base::kNsPerSecond / 2};
+    options_.runs.instance_timeout = {base::kNsPerSecond / 2};
     options_.others = {.holds = [](const std::string&) { return true; },
                        .open = [](const std::string& path) { return open(kCases[std::stoul(path)]); },
                        .fingerprint = [](const std::string&) { return std::string(); }};
