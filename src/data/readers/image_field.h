@@ -36,10 +36,4 @@ inline bool is_image_name(std::string_view name) {
          lower.ends_with(".bmp");
 }
 
-/// True for bytes that start like a JPEG, PNG or BMP file.
-inline bool is_image_data(std::string_view bytes) {
-  return bytes.starts_with("\xff\xd8\xff") || bytes.starts_with("\x89PNG\r\n\x1a\n") ||
-         (bytes.starts_with("BM") && bytes.size() > 54);
-}
-
 }  // namespace trireme::data

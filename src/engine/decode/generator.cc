@@ -292,10 +292,6 @@ void Generator::cancel(int64_t number) {
 
 int64_t Generator::number(size_t i) const { return running_[i]->number; }
 
-int64_t Generator::prompt_size(size_t i) const {
-  return static_cast<int64_t>(running_[i]->request.prompt.size());
-}
-
 int64_t Generator::pages_for(size_t i, int64_t tokens) const {
   return session_.pages_for(running_[i]->sequence, tokens);
 }

@@ -109,8 +109,6 @@ class Generator {
   /// Texts under way, in the order in which they were started.
   size_t size() const { return running_.size(); }
   int64_t number(size_t i) const;
-  /// The tokens that text i began with.
-  int64_t prompt_size(size_t i) const;
   /// Tokens of the prompt of text i that have not run. 0: it draws.
   int64_t prompt_left(size_t i) const;
   /// Whether each token of the prompt takes a row of the step: of those that it has there are

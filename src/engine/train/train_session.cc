@@ -215,11 +215,6 @@ const runtime::Trace& TrainSession::trace(const std::vector<Dims>& shapes, size_
       ->trace;
 }
 
-const ir::Graph& TrainSession::step_graph(const std::vector<Dims>& shapes, size_t micro_batches) {
-  if (lowering_->stages() > 1) return pipeline_for(shapes, micro_batches, false).update().graph;
-  return part_of_step({shapes, micro_batches, StepPart::last}, false)->graph;
-}
-
 std::string TrainSession::pipeline_text(const std::vector<Dims>& shapes, size_t micro_batches) {
   if (lowering_->stages() == 1) return "";
   const passes::PipelineOrder& order = pipeline_for(shapes, micro_batches, false).order();

@@ -85,8 +85,6 @@ class TrainSession {
   /// To be called after the content of states() was overwritten: copies that are made of them follow.
   /// Collective on a mesh.
   void states_changed();
-  /// The graph of the last micro-batch of a step with the update, after all passes, for `inspect` and tests.
-  const ir::Graph& step_graph(const std::vector<tensor::Dims>& shapes, size_t micro_batches);
   /// A graph of a step before the step passes, not compiled: for `inspect` and tests.
   lower::StepGraph make_graph(const lower::StepKey& key) { return lowering_->make_graph(key); }
   /// Programs of a step: of the last micro-batch with the update, after that of those before it.

@@ -13,9 +13,6 @@ using DimList = std::vector<tensor::Dim>;
 /// The value of operand i as integers if it is present and known.
 std::optional<std::vector<int64_t>> known_ints(const ir::NodeView& node, size_t i);
 
-/// True if every dimension of operand i is known to be a number.
-inline bool has_dims(const ir::NodeView& node, size_t i) { return node.in[i].shape.is_static(); }
-
 /// Number of values in operand i (a 1-D tensor), if its extent is a number.
 std::optional<int64_t> length_of(const ir::NodeView& node, size_t i);
 

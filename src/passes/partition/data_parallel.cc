@@ -249,14 +249,6 @@ std::string lowest_sum(const std::string& name, size_t micro_batches) {
   return sum_name(name, static_cast<size_t>(std::countr_zero(micro_batches)));
 }
 
-std::vector<std::string> held_sums(const std::string& name, size_t micro_batches) {
-  std::vector<std::string> names;
-  for (size_t i = 0; micro_batches >> i != 0; ++i) {
-    if ((micro_batches >> i & 1u) != 0) names.push_back(sum_name(name, i));
-  }
-  return names;
-}
-
 void add_step_sums(Graph& graph, std::vector<StepSum>& sums, const StepSums& how) {
   StepSummer(graph, sums, how).run();
 }

@@ -45,8 +45,6 @@ void add_step_sums(ir::Graph& graph, std::vector<StepSum>& sums, const StepSums&
 /// The state that holds the last micro-batches of a step whose sums are completed apart: the lowest partial
 /// sum.
 std::string lowest_sum(const std::string& name, size_t micro_batches);
-/// All partial sums that then hold something.
-std::vector<std::string> held_sums(const std::string& name, size_t micro_batches);
 
 /// Numbers the parameters by their first reader: [i] of the i-th of `params`.
 std::vector<size_t> first_uses(const ir::Graph& graph, const std::vector<ir::ValueId>& params);
