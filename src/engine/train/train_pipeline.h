@@ -31,7 +31,6 @@ class TrainPipeline {
 
   /// Those of the parts of the model, then the update.
   std::vector<const compile::Program*> programs() const;
-  const BoundStep& update() const { return *update_; }
   const runtime::Trace& trace() const;  ///< of the first part's forward program
   const passes::PipelineOrder& order() const { return runs_->order(); }
   int64_t buffer_bytes() const { return runs_->buffer_bytes(); }
