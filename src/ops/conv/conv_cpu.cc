@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backend/cpu/device/cpu_stream.h"
+#include "ops/conv/conv_kernels_cpu.h"
 #include "ops/conv/window.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
@@ -185,7 +186,9 @@ ir::Refusal refuse_not_bytes(const ir::NodeView& node, std::initializer_list<siz
 
 }  // namespace
 
-std::vector<ir::Kernel> conv_cpu_kernels() { return float_reference(prepare_conv_reference); }
+std::vector<ir::Kernel> conv_cpu_kernels() {
+  return faster({conv_channels_last()}, float_reference(prepare_conv_reference));
+}
 
 std::vector<ir::Kernel> conv_integer_cpu_kernels() {
   return {{.name = "reference",

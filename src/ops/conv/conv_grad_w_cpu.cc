@@ -3,6 +3,7 @@
 
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/conv/conv_grad.h"
+#include "ops/conv/conv_kernels_cpu.h"
 #include "ops/kernel_forms.h"
 #include "ops/table.h"
 
@@ -75,6 +76,8 @@ ir::BoundKernel prepare_grad_w_reference(const ir::KernelInit& init) {
 
 }  // namespace
 
-std::vector<ir::Kernel> conv_grad_w_cpu_kernels() { return float_reference(prepare_grad_w_reference); }
+std::vector<ir::Kernel> conv_grad_w_cpu_kernels() {
+  return faster({conv_grad_w_channels_last()}, float_reference(prepare_grad_w_reference));
+}
 
 }  // namespace trireme::ops

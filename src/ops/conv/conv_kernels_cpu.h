@@ -24,4 +24,13 @@ std::vector<ir::Kernel> conv_depth_kernels();
 /// 2016, ch. 4.
 ir::Kernel conv_transpose_phases();
 
+/// Every kernel of the channels-last operators, in the order in which they are tried.
+std::vector<ir::Kernel> conv_nhwc_cpu_kernels();
+std::vector<ir::Kernel> conv_nhwc_grad_w_cpu_kernels();
+
+/// conv and conv_grad_w, one to three spatial axes, f32, by the kernels above on channels-last copies: what a
+/// transposed convolution is differentiated to. Workspace: the copies and the kernel's own.
+ir::Kernel conv_channels_last();
+ir::Kernel conv_grad_w_channels_last();
+
 }  // namespace trireme::ops

@@ -55,7 +55,6 @@ ir::Refusal refuse_phases(const ir::NodeView& n) {
   if (n.present(2) && n.in[2].dtype != tensor::DType::f32) return "bias is not f32";
   const Transposed t = describe(n);
   const cpu::ConvShape& s = t.slice;
-  if (!t.is_flat() && n.value(1) == nullptr) return "windows in depth, and weights are not constant";
   if (n.present(2) && n.in[2].shape.elements() != s.c) return "bias does not fit the result";
   if (s.pad_top < 0 || s.pad_left < 0 || s.pad_bottom < 0 || s.pad_right < 0) return "padding is negative";
   const tensor::Dims y = n.out_dims(0);
@@ -70,7 +69,21 @@ struct PackedTaps {
   PackMemory memory;
 };
 
-/// Packs the weights [c, oc / group, kd, kh, kw] for each tap in depth.
+/// Floats of the weights of one tap in depth.
+int64_t tap_floats(const Transposed& t) {
+  return t.slice.oc * (t.slice.c / t.slice.groups) * t.slice.kh * t.slice.kw;
+}
+
+/// Packs the weights w [c, oc / group, kd, kh, kw] for each tap in depth; `tap` has room for one of them.
+void pack_taps(const Transposed& t, const float* w, float* tap, char* packed, base::ThreadPool& pool) {
+  const int64_t points = int64_t{t.slice.kh} * t.slice.kw, pairs = tap_floats(t) / points;
+  for (int64_t k = 0; k < t.depth.kernel; ++k) {
+    for (int64_t i = 0; i < pairs; ++i)
+      std::copy_n(w + (i * t.depth.kernel + k) * points, points, tap + i * points);
+    cpu::pack_phases(t.slice, tap, packed + k * t.tap_bytes(), pool);
+  }
+}
+
 std::shared_ptr<const PackedTaps> pack(const Transposed& t, const tensor::Tensor& w,
                                        base::SharedCache& packs) {
   const cpu::ConvShape& s = t.slice;
@@ -79,14 +92,9 @@ std::shared_ptr<const PackedTaps> pack(const Transposed& t, const tensor::Tensor
   const auto slab = pack_slab(packs);
   return pack_once<PackedTaps>(packs, w, format, [&] {
     const PackMemory memory(slab, static_cast<size_t>(t.depth.kernel * t.tap_bytes()));
-    const int64_t points = int64_t{s.kh} * s.kw, pairs = s.oc * (s.c / s.groups);
-    std::vector<float> tap(static_cast<size_t>(pairs * points));
-    for (int64_t k = 0; k < t.depth.kernel; ++k) {
-      for (int64_t i = 0; i < pairs; ++i)
-        std::copy_n(w.data<float>().data() + (i * t.depth.kernel + k) * points, points,
-                    tap.data() + i * points);
-      cpu::pack_phases(s, tap.data(), memory.data.get() + k * t.tap_bytes());
-    }
+    std::vector<float> tap(static_cast<size_t>(tap_floats(t)));
+    base::ThreadPool alone(1);
+    pack_taps(t, w.data<float>().data(), tap.data(), memory.data.get(), alone);
     return std::make_shared<PackedTaps>(PackedTaps{memory});
   });
 }
@@ -144,21 +152,30 @@ void change_layout(const float* from, float* to, const std::array<int64_t, 4>& s
   cpu::permute({from, to, shape, order, 4}, pool);
 }
 
-/// Bytes of the parts of the workspace: channels-last x and y, a slice of y, the products' own.
+/// Bytes of the parts of the workspace: channels-last x and y, a slice of y, weights that are fed and have
+/// windows in depth (all taps, and one as it is), the products' own.
 struct Parts {
-  int64_t x, y, other, products;
+  int64_t x, y, other, packed, tap, products;
+  int64_t all() const { return x + y + other + packed + tap + products; }
 };
+
+Parts parts_of(const Transposed& t, bool is_fed, int threads) {
+  const bool packs = is_fed && !t.is_flat();
+  return {align_up(t.batch * t.depth.in * t.x_slice() * 4),
+          align_up(t.batch * t.depth.out * t.y_slice() * 4),
+          t.is_flat() ? 0 : align_up(t.y_slice() * 4),
+          packs ? t.depth.kernel * t.tap_bytes() : 0,
+          packs ? align_up(tap_floats(t) * 4) : 0,
+          static_cast<int64_t>(cpu::conv_grad_x_phases_bytes(t.slice, threads))};
+}
 
 ir::BoundKernel prepare_phases(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const Transposed t = describe(n);
-  const Parts parts{align_up(t.batch * t.depth.in * t.x_slice() * 4),
-                    align_up(t.batch * t.depth.out * t.y_slice() * 4),
-                    t.is_flat() ? 0 : align_up(t.y_slice() * 4),
-                    static_cast<int64_t>(cpu::conv_grad_x_phases_bytes(t.slice, init.threads))};
+  const Parts parts = parts_of(t, n.value(1) == nullptr, init.threads);
   const std::shared_ptr<const PackedTaps> packed = n.value(1) ? pack(t, *n.value(1), init.packs) : nullptr;
   const size_t operands = n.in.size();
-  ir::BoundKernel bound{.workspace_bytes = parts.x + parts.y + parts.other + parts.products};
+  ir::BoundKernel bound{.workspace_bytes = parts.all()};
   if (n.value(1) != nullptr) bound.unread_inputs = 1u << 1;
   if (n.value(1) != nullptr && packed == nullptr) return bound;
   bound.run = [=](const ir::RunArgs& args) {
@@ -171,7 +188,12 @@ ir::BoundKernel prepare_phases(const ir::KernelInit& init) {
           .bias = opt_ptr<float>(args, 2, operands),
           .packed = packed ? packed->memory.data.get() : nullptr,
           .weights = packed ? nullptr : in_ptr<float>(args, 1),
-          .products = memory + parts.x + parts.y + parts.other};
+          .products = memory + parts.all() - parts.products};
+    if (parts.packed > 0) {
+      char* taps = memory + parts.x + parts.y + parts.other;
+      pack_taps(t, r.weights, reinterpret_cast<float*>(taps + parts.packed), taps, pool);
+      r.packed = taps;
+    }
     const cpu::ConvShape& s = t.slice;
     change_layout(in_ptr<float>(args, 0), x, {t.batch, s.oc, t.depth.in * t.h, t.w}, {0, 2, 3, 1}, pool);
     if (t.is_flat()) {

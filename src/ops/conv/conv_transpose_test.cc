@@ -129,9 +129,12 @@ TEST(ConvTranspose, OneAndThreeAxesAgreeWithDouble) {
     const auto want = tests::run_kernels("conv_transpose", attrs, exact).back().out[0].to_doubles();
     const auto alone = tests::run_kernels("conv_transpose", attrs, in, 1, {}, 1);
     const auto team = tests::run_kernels("conv_transpose", attrs, in, 1, {}, 3);
+    const auto fed = tests::run_kernels("conv_transpose", attrs, in, 1, {1}, 3);
+    ASSERT_EQ(fed.size(), alone.size());
     for (size_t k = 0; k < alone.size(); ++k) {
       tests::expect_close(alone[k].out[0], want, 1e-4, 1e-5, alone[k].kernel);
       EXPECT_TRUE(team[k].out[0].same_as(alone[k].out[0])) << alone[k].kernel;
+      EXPECT_TRUE(fed[k].out[0].same_as(alone[k].out[0])) << alone[k].kernel << ": weights that are fed";
       fast += alone[k].kernel == "phases";
     }
   }

@@ -225,12 +225,11 @@ size_t packed_phases_bytes(const ConvShape& s) {
   return sum;
 }
 
-void pack_phases(const ConvShape& s, const float* weights, void* memory) {
-  base::ThreadPool alone(1);
+void pack_phases(const ConvShape& s, const float* weights, void* memory, base::ThreadPool& pool) {
   char* to = align64(memory);
   for_phases(s, weights, [&](const Phase& p) {
     if (p.empty()) return;
-    pack_view(p.view, to, alone);
+    pack_view(p.view, to, pool);
     to += align64(packed_view_bytes(p.view));
   });
 }

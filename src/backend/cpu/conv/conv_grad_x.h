@@ -65,8 +65,8 @@ void conv_grad_x_parts(const ConvGradXArgs& args, void* workspace, base::ThreadP
 /// The weights of all phases: each tap is in one of them, with channels padded to whole panels.
 size_t packed_phases_bytes(const ConvShape& shape);
 
-/// Packs ONNX weights of the convolution `shape` into `memory` on the calling thread.
-void pack_phases(const ConvShape& shape, const float* weights, void* memory);
+/// Packs ONNX weights of the convolution `shape` into `memory` with the team.
+void pack_phases(const ConvShape& shape, const float* weights, void* memory, base::ThreadPool& pool);
 
 /// Input pixels of one remainder modulo the strides read the same taps: each such phase is a product of
 /// stride 1 over dy, computed for a few images at a time and interleaved into dx.
