@@ -19,13 +19,24 @@ using cpu::ConvShape;
 using cpu::ImageLayout;
 using tensor::Dims;
 
-/// The convolution of which the node is the gradient towards x; the operands are dy and w.
-ConvShape shape_x(const ir::NodeView& n) {
-  return conv_shape(n.attrs, channels_last_extents(n.out_dims(0)), n.in_dims(1));
+/// The convolution that a gradient belongs to, over two axes, and the extents of its result.
+std::optional<FoldedConv> conv_of(const ir::NodeView& n, const Dims& x, const Dims& w, const Dims& y) {
+  if (x.size() == 5 && conv_reads_nchw(n.attrs)) return std::nullopt;
+  if (x.size() == 5) return folded_conv(n.attrs, x, w, y);
+  Dims last = x;
+  if (conv_reads_nchw(n.attrs)) std::rotate(last.begin() + 1, last.begin() + 2, last.end());
+  return FoldedConv{conv_shape(n.attrs, channels_last_extents(last), w), y};
 }
 
-/// The convolution of which the node is the gradient towards the weights; the operands are x and dy.
-ConvShape shape_w(const ir::NodeView& n) { return conv_shape(n.attrs, conv_extents(n), n.out_dims(0)); }
+/// Of the gradient towards x; the operands are dy and w.
+std::optional<FoldedConv> conv_x(const ir::NodeView& n) {
+  return conv_of(n, n.out_dims(0), n.in_dims(1), n.in_dims(0));
+}
+
+/// Of the gradient towards the weights; the operands are x and dy.
+std::optional<FoldedConv> conv_w(const ir::NodeView& n) {
+  return conv_of(n, n.in_dims(0), n.out_dims(0), n.in_dims(1));
+}
 
 ImageLayout layout_of(const ir::NodeView& n) {
   return conv_reads_nchw(n.attrs) ? ImageLayout::nchw : ImageLayout::nhwc;
@@ -35,9 +46,10 @@ ir::Refusal refuse_x(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
   if (const auto why = refuse_dtype(n, 1, {tensor::DType::f32})) return why;
   if (const auto why = refuse_empty(n)) return why;
-  if (const auto why = refuse_conv_rank(n)) return why;
-  const Dims dy = n.in_dims(0);
-  const ConvShape s = shape_x(n);
+  const auto conv = conv_x(n);
+  if (!conv) return "three spatial axes";
+  const Dims& dy = conv->y;
+  const ConvShape& s = conv->shape;
   if (dy.back() != s.oc || s.oc % s.groups != 0)
     return base::concat("gradients of ", dy.back(), " channels, weights of ", s.oc, " in ", s.groups,
                         " groups");
@@ -48,9 +60,10 @@ ir::Refusal refuse_w(const ir::NodeView& n) {
   if (const auto why = refuse_dtype(n, 0, {tensor::DType::f32})) return why;
   if (const auto why = refuse_dtype(n, 1, {tensor::DType::f32})) return why;
   if (const auto why = refuse_empty(n)) return why;
-  if (const auto why = refuse_conv_rank(n)) return why;
-  const Dims dy = n.in_dims(1);
-  const ConvShape s = shape_w(n);
+  const auto conv = conv_w(n);
+  if (!conv) return "three spatial axes";
+  const Dims& dy = conv->y;
+  const ConvShape& s = conv->shape;
   if (dy[0] != s.n || s.oc % s.groups != 0)
     return base::concat("gradients of ", dy[0], " of ", s.n, " images, ", s.oc, " channels in ", s.groups,
                         " groups");
@@ -134,10 +147,10 @@ ir::Kernel kernel_of(const ConvGradXForm& form) {
   ir::Kernel kernel{.name = form.name};
   kernel.refuse = [form](const ir::NodeView& n) -> ir::Refusal {
     if (const auto why = refuse_x(n)) return why;
-    return form.refuse(shape_x(n));
+    return form.refuse(conv_x(n)->shape);
   };
   kernel.prepare = [form](const ir::KernelInit& init) {
-    const ConvShape shape = shape_x(init.node);
+    const ConvShape shape = conv_x(init.node)->shape;
     ir::BoundKernel bound{.workspace_bytes = static_cast<int64_t>(form.bytes(shape, init.threads))};
     bound.run = [=](const ir::RunArgs& args) {
       form.run({shape, in_ptr<float>(args, 0), in_ptr<float>(args, 1), out_ptr<float>(args, 0)},
@@ -152,10 +165,10 @@ ir::Kernel kernel_of(const ConvGradWForm& form) {
   ir::Kernel kernel{.name = form.name};
   kernel.refuse = [form](const ir::NodeView& n) -> ir::Refusal {
     if (const auto why = refuse_w(n)) return why;
-    return form.refuse(shape_w(n), layout_of(n), n.out.size() > 1);
+    return form.refuse(conv_w(n)->shape, layout_of(n), n.out.size() > 1);
   };
   kernel.prepare = [form](const ir::KernelInit& init) {
-    const ConvShape shape = shape_w(init.node);
+    const ConvShape shape = conv_w(init.node)->shape;
     const ImageLayout layout = layout_of(init.node);
     ir::BoundKernel bound{.workspace_bytes = static_cast<int64_t>(form.bytes(shape, layout, init.threads))};
     bound.run = [=, sums = init.node.out.size() > 1](const ir::RunArgs& args) {

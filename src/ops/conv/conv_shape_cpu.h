@@ -68,14 +68,15 @@ struct FoldedConv {
   tensor::Dims y;
 };
 
-inline std::optional<FoldedConv> folded_conv(const ir::NodeView& n) {
-  const tensor::Dims x = n.in_dims(0), w = n.in_dims(1), y = n.out_dims(0);
-  if (x.size() != 5 || conv_reads_nchw(n.attrs)) return std::nullopt;
-  const Window window = make_window(n.attrs, {w[2], w[3], w[4]}, {x[1], x[2], x[3]});
+/// `x`, `w` and `y` are the extents of the convolution's input, weights and result.
+inline std::optional<FoldedConv> folded_conv(const ir::Attrs& attrs, const tensor::Dims& x,
+                                             const tensor::Dims& w, const tensor::Dims& y) {
+  if (x.size() != 5) return std::nullopt;
+  const Window window = make_window(attrs, {w[2], w[3], w[4]}, {x[1], x[2], x[3]});
   const auto moves_nothing = [](const WindowAxis& a) {
     return a.kernel == 1 && a.stride == 1 && a.pad_begin == 0 && a.pad_end == 0;
   };
-  const int64_t groups = n.attrs.get_int("group", 1);
+  const int64_t groups = attrs.get_int("group", 1);
   if (moves_nothing(window[0])) {
     return FoldedConv{conv_shape(window, {x[0] * x[1], x[2], x[3], x[4]}, w[0], groups),
                       {y[0] * y[1], y[2], y[3], y[4]}};
@@ -86,6 +87,11 @@ inline std::optional<FoldedConv> folded_conv(const ir::NodeView& n) {
   const Window line{{WindowAxis(), window[0], points}};
   return FoldedConv{conv_shape(line, {x[0], x[1], x[2] * x[3], x[4]}, w[0], groups),
                     {y[0], y[1], y[2] * y[3], y[4]}};
+}
+
+inline std::optional<FoldedConv> folded_conv(const ir::NodeView& n) {
+  if (n.in_dims(0).size() != 5 || conv_reads_nchw(n.attrs)) return std::nullopt;
+  return folded_conv(n.attrs, n.in_dims(0), n.in_dims(1), n.out_dims(0));
 }
 
 /// What kernels of two spatial axes compute for the node, which refuse_conv_axes does not refuse.
@@ -103,12 +109,6 @@ inline tensor::Dims conv_result(const ir::NodeView& n) {
 /// Refuses convolutions that have more than two spatial axes to walk.
 inline ir::Refusal refuse_conv_axes(const ir::NodeView& n) {
   if (n.in[0].shape.rank() > 4 && !folded_conv(n)) return "three spatial axes";
-  return std::nullopt;
-}
-
-/// Refuses images that have no height and width alone.
-inline ir::Refusal refuse_conv_rank(const ir::NodeView& n) {
-  if (n.in[0].shape.rank() > 4) return "three spatial axes";
   return std::nullopt;
 }
 

@@ -2,6 +2,7 @@
 // windows, groups and epilogues.
 #include <cstring>
 #include <random>
+#include <tuple>
 
 #include "ops/conv/against_double.h"
 #include "ops/test_eval.h"
@@ -171,6 +172,25 @@ TEST(ConvAxes, TrainingHasFastKernels) {
   EXPECT_GE(forward, 55u);
   EXPECT_GE(to_x, 40u);  // dilated ones with strides above 1 have none
   EXPECT_GE(to_w, 55u);
+}
+
+/// Kernels of 1 x 3 x 3 and 3 x 1 x 1 train as convolutions of two axes.
+TEST(ConvAxes, WindowsThatMoveNothingOnAnAxisTrainWithoutIt) {
+  for (const auto& [kernel, to_x, to_w] : {std::tuple{Ints{1, 3, 3}, "winograd", "winograd"},
+                                           std::tuple{Ints{3, 1, 1}, "implicit_gemm", "columns"}}) {
+    const Dims x{2, 6, 9, 8, 24}, w{32, 24, kernel[0], kernel[1], kernel[2]}, y{2, 6, 9, 8, 32};
+    const Ints half{kernel[0] / 2, kernel[1] / 2, kernel[2] / 2};
+    ir::Attrs attrs{{"pads", Ints{half[0], half[1], half[2], half[0], half[1], half[2]}}};
+    const Tensor dy = tests::random_tensor(y, 3), weights = tests::random_tensor(w, 2);
+    attrs.set("in_shape", Ints{6, 9, 8});
+    EXPECT_GE(expect_close("conv_nhwc_grad_x", attrs, {dy, weights}, {0, 1}), 1u);
+    EXPECT_EQ(tests::run_kernels("conv_nhwc_grad_x", attrs, {dy, weights}, 1, {0, 1})[0].kernel, to_x);
+    attrs.erase("in_shape");
+    attrs.set("kernel_shape", kernel);
+    const std::vector<Tensor> in{tests::random_tensor(x, 1), dy};
+    EXPECT_GE(expect_close("conv_nhwc_grad_w", attrs, in, {0, 1}), 1u);
+    EXPECT_EQ(tests::run_kernels("conv_nhwc_grad_w", attrs, in, 1, {0, 1})[0].kernel, to_w);
+  }
 }
 
 /// Layers of video networks whose taps in depth reach all slices, some, or one.

@@ -2,7 +2,9 @@
 // Weights are packed in advance or, if they change, in each run.
 #include "backend/cpu/conv/conv_pack.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
+#include "backend/cpu/conv/grouped_nhwc.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
+#include "backend/cpu/conv_forms/conv_choice.h"
 #include "ops/conv/conv_kernels_cpu.h"
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/conv/conv_shape_cpu.h"
@@ -21,7 +23,7 @@ constexpr int64_t kBlockBytes = 512 << 10;
 /// number.
 constexpr int64_t kMostTogether = 64;
 
-enum class Engine : uint8_t { depthwise, winograd, implicit };
+enum class Engine : uint8_t { depthwise, winograd, grouped, implicit };
 
 /// A convolution of [n, d, h, w, c]; `slice` is the convolution of one slice [h, w, c].
 struct DepthConv {
@@ -48,7 +50,7 @@ Engine engine_of(const cpu::ConvShape& s) {
   if (s.groups == s.c && s.oc == s.c) return Engine::depthwise;
   const bool wide = s.out_h() >= 4 && s.out_w() >= 4 && s.out_h() * s.out_w() >= 49;
   if (!refuse_not_three_by_three(s) && cpu::winograd_fits(s) && wide) return Engine::winograd;
-  return Engine::implicit;
+  return cpu::grouped_pays(s) ? Engine::grouped : Engine::implicit;
 }
 
 DepthConv describe(const ir::NodeView& n) {
@@ -89,13 +91,18 @@ ir::Refusal refuse_constant(const ir::NodeView& n) {
 
 ir::Refusal refuse_live(const ir::NodeView& n) {
   if (n.value(1) != nullptr) return "weights are constant: packed once, ahead";
-  return refuse(n);
+  if (const ir::Refusal reason = refuse(n)) return reason;
+  const DepthConv conv = describe(n);
+  if (conv.engine == Engine::implicit && !cpu::pack_view_takes(cpu::forward_view(conv.slice, nullptr)))
+    return base::concat("kernel of ", conv.slice.kh * conv.slice.kw, " taps in each slice");
+  return std::nullopt;
 }
 
 /// The packed weights of every tap in depth, in the form of the engine.
 struct DepthWeights {
   std::vector<const float*> depthwise;
   std::vector<cpu::PackedWinograd> winograd;
+  std::vector<cpu::PackedGrouped> grouped;
   std::vector<cpu::PackedConv> implicit;
 };
 
@@ -114,6 +121,7 @@ size_t tap_bytes(const DepthConv& conv) {
       bytes = std::max(cpu::packed_winograd_bytes(s, conv.tile),
                        cpu::winograd_view_bytes(cpu::forward_view(s, nullptr), conv.tile));
       break;
+    case Engine::grouped: bytes = cpu::packed_grouped_bytes(s); break;
     case Engine::implicit:
       bytes = std::max(cpu::packed_conv_bytes(s), cpu::packed_view_bytes(cpu::forward_view(s, nullptr)));
       break;
@@ -152,6 +160,8 @@ std::shared_ptr<const KeptWeights> pack(const DepthConv& conv, const tensor::Ten
         taps.depthwise.push_back(reinterpret_cast<const float*>(to));
       } else if (conv.engine == Engine::winograd) {
         taps.winograd.push_back(cpu::pack_winograd(s, tap.data(), conv.tile, to));
+      } else if (conv.engine == Engine::grouped) {
+        taps.grouped.push_back(cpu::pack_grouped(s, tap.data(), to));
       } else {
         taps.implicit.push_back(cpu::pack_conv(s, tap.data(), to));
       }
@@ -174,6 +184,8 @@ DepthWeights pack_live(const DepthConv& conv, const float* w, char* memory, base
       taps.depthwise.push_back(reinterpret_cast<const float*>(memory));
     } else if (conv.engine == Engine::winograd) {
       taps.winograd.push_back(cpu::transform_view(view, conv.tile, memory, pool));
+    } else if (conv.engine == Engine::grouped) {
+      taps.grouped.push_back(cpu::pack_grouped(s, tap, memory));
     } else {
       taps.implicit.push_back(cpu::pack_view(view, memory, pool));
     }
@@ -202,6 +214,10 @@ void run_slices(const DepthConv& conv, const DepthWeights& weights, const SliceR
       return cpu::winograd_nhwc(
           {.shape = s, .x = r.x, .weights = weights.winograd[k], .y = r.y, .epilogue = r.epilogue}, workspace,
           pool);
+    case Engine::grouped:
+      return cpu::grouped_nhwc(
+          {.shape = s, .x = r.x, .weights = weights.grouped[k], .y = r.y, .epilogue = r.epilogue}, workspace,
+          pool);
     case Engine::implicit: break;
   }
   cpu::conv2d_nhwc({.shape = s, .x = r.x, .weights = weights.implicit[k], .y = r.y, .epilogue = r.epilogue},
@@ -215,6 +231,7 @@ size_t workspace_bytes(const DepthConv& conv, int threads) {
     s.n = count;
     if (conv.engine == Engine::winograd)
       most = std::max(most, cpu::winograd_workspace_bytes(s, conv.tile, threads));
+    if (conv.engine == Engine::grouped) most = std::max(most, cpu::grouped_workspace_bytes(s, threads));
     if (conv.engine == Engine::implicit)
       most = std::max(most, cpu::conv2d_workspace_bytes(s, cpu::ImageLayout::nhwc, threads));
   }

@@ -58,6 +58,8 @@ const ConvGradWForm* form_w(const cpu::ConvShape& s) {
   return nullptr;
 }
 
+constexpr const char* kTwoAxes = "two axes compute it";
+
 ir::Refusal refuse_common(const ir::NodeView& n) {
   if (n.in[0].shape.rank() != 5) return "has no three spatial axes";
   for (size_t i : {size_t{0}, size_t{1}}) {
@@ -78,6 +80,8 @@ ir::Refusal refuse_slices(const DepthGrad& grad, const Dims& dy) {
 
 ir::Refusal refuse_x(const ir::NodeView& n) {
   if (const auto why = refuse_common(n)) return why;
+  const auto folded = folded_conv(n.attrs, n.out_dims(0), n.in_dims(1), n.in_dims(0));
+  if (folded && form_x(folded->shape) != nullptr) return kTwoAxes;
   const DepthGrad grad = describe_x(n);
   if (const auto why = refuse_slices(grad, n.in_dims(0))) return why;
   if (form_x(grad.slice) == nullptr) return "no form takes its slices";
@@ -86,6 +90,8 @@ ir::Refusal refuse_x(const ir::NodeView& n) {
 
 ir::Refusal refuse_w(const ir::NodeView& n) {
   if (const auto why = refuse_common(n)) return why;
+  const auto folded = folded_conv(n.attrs, n.in_dims(0), n.out_dims(0), n.in_dims(1));
+  if (folded && form_w(folded->shape) != nullptr) return kTwoAxes;
   const DepthGrad grad = describe_w(n);
   if (const auto why = refuse_slices(grad, n.in_dims(1))) return why;
   if (form_w(grad.slice) == nullptr) return "no form takes its slices";
