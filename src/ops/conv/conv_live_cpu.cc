@@ -6,6 +6,7 @@
 #include "backend/cpu/conv_forms/conv_choice.h"
 #include "backend/cpu/conv/depthwise_nhwc.h"
 #include "backend/cpu/conv/grouped_nhwc.h"
+#include "backend/cpu/conv_forms/depthwise_lines.h"
 #include "ops/conv/conv_shape_cpu.h"
 #include "ops/dense/epilogue_cpu.h"
 #include "ops/kernel_forms.h"
@@ -21,7 +22,6 @@ ir::Refusal refuse_live(const ir::NodeView& n) {
   if (n.in[1].shape.elements().value_or(0) == 0) return "weights are empty";
   if (const auto why = refuse_conv_axes(n)) return why;
   const cpu::ConvShape s = conv_shape(n);
-  if (s.kh * s.kw > 256) return base::concat("kernel of ", s.kh * s.kw, " taps");
   if (const auto why = refuse_conv_operands(n, s)) return why;
   return refuse_conv_shape(s, conv_result(n));
 }
@@ -35,6 +35,12 @@ ir::Refusal refuse_live_depthwise(const ir::NodeView& n) {
   return std::nullopt;
 }
 
+ir::Refusal refuse_live_depthwise_lines(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse_live_depthwise(n)) return reason;
+  if (!cpu::depthwise_lines_pays(conv_shape(n))) return "kernel does not pay for copies of lines";
+  return std::nullopt;
+}
+
 ir::Refusal refuse_live_winograd(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse_live(n)) return reason;
   const cpu::ConvShape s = conv_shape(n);
@@ -42,6 +48,19 @@ ir::Refusal refuse_live_winograd(const ir::NodeView& n) {
   if (conv_reads_nchw(n.attrs)) return "reads nchw";
   if (!cpu::winograd_fits(s)) return "padding is above 2";
   if (s.out_h() < 4 || s.out_w() < 4) return base::concat("output of ", s.out_h(), " x ", s.out_w());
+  return std::nullopt;
+}
+
+cpu::ImageLayout live_layout(const ir::NodeView& n, const cpu::ConvShape& s) {
+  // With one channel both layouts are the same; kernels read planes in place.
+  return conv_reads_nchw(n.attrs) || s.c == 1 ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
+}
+
+ir::Refusal refuse_live_implicit(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse_live(n)) return reason;
+  const cpu::ConvShape s = conv_shape(n);
+  if (!cpu::conv_packs_planes(s, live_layout(n, s)) && !cpu::pack_view_takes(cpu::forward_view(s, nullptr)))
+    return base::concat("kernel of ", s.kh * s.kw, " taps");
   return std::nullopt;
 }
 
@@ -66,6 +85,23 @@ ir::BoundKernel prepare_live_depthwise(const ir::KernelInit& init) {
                          .epilogue = epilogue};
     bind_epilogue(d.epilogue, args, operands);
     cpu::depthwise_nhwc(d, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
+ir::BoundKernel prepare_live_depthwise_lines(const ir::KernelInit& init) {
+  const cpu::ConvShape shape = conv_shape(init.node);
+  const int64_t packed = align_up(static_cast<int64_t>(cpu::packed_depthwise_lines_bytes(shape)));
+  const size_t operands = init.node.in.size();
+  ir::BoundKernel bound;
+  bound.workspace_bytes =
+      packed + static_cast<int64_t>(cpu::depthwise_lines_workspace_bytes(shape, init.threads));
+  bound.run = [=, epilogue = epilogue_of(activation_of(init.node.attrs))](const ir::RunArgs& args) {
+    cpu::DepthwiseLinesArgs a{
+        .shape = shape, .x = in_ptr<float>(args, 0), .y = out_ptr<float>(args, 0), .epilogue = epilogue};
+    a.weights = cpu::pack_depthwise_lines(shape, in_ptr<float>(args, 1), args.workspace);
+    bind_epilogue(a.epilogue, args, operands);
+    cpu::depthwise_lines_nhwc(a, static_cast<char*>(args.workspace) + packed, cpu::pool_of(args.stream));
   };
   return bound;
 }
@@ -108,17 +144,16 @@ ir::BoundKernel prepare_live_grouped(const ir::KernelInit& init) {
 }
 
 /// A first layer that reads planes keeps the taps of each channel together, in their order in memory.
-cpu::PackedConv pack_planes(const cpu::ConvShape& s, const float* weights, void* memory) {
+cpu::PackedConv pack_planes(const cpu::ConvShape& s, const float* weights, void* memory,
+                            base::ThreadPool& pool) {
   const int64_t depth = s.c * s.kh * s.kw;
-  const cpu::PackedMatrix packed = cpu::pack_b({weights, depth, s.oc, depth, true}, memory);
+  const cpu::PackedMatrix packed = cpu::pack_b({weights, depth, s.oc, depth, true}, memory, pool);
   return {packed.data, 0, packed.isa, true};
 }
 
 ir::BoundKernel prepare_live_implicit(const ir::KernelInit& init) {
   const cpu::ConvShape shape = conv_shape(init.node);
-  // With one channel both layouts are the same; kernels read planes in place.
-  const bool nchw = conv_reads_nchw(init.node.attrs) || shape.c == 1;
-  const cpu::ImageLayout layout = nchw ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
+  const cpu::ImageLayout layout = live_layout(init.node, shape);
   const bool planes = cpu::conv_packs_planes(shape, layout);
   const int64_t packed = align_up(static_cast<int64_t>(
       std::max(cpu::packed_view_bytes(cpu::forward_view(shape, nullptr)), cpu::packed_conv_bytes(shape))));
@@ -134,7 +169,7 @@ ir::BoundKernel prepare_live_implicit(const ir::KernelInit& init) {
                     .y = out_ptr<float>(args, 0),
                     .epilogue = epilogue};
     const float* weights = in_ptr<float>(args, 1);
-    c.weights = planes ? pack_planes(shape, weights, args.workspace)
+    c.weights = planes ? pack_planes(shape, weights, args.workspace, pool)
                        : cpu::pack_view(cpu::forward_view(shape, weights), args.workspace, pool);
     bind_epilogue(c.epilogue, args, operands);
     cpu::conv2d_nhwc(c, static_cast<char*>(args.workspace) + packed, pool);
@@ -146,10 +181,13 @@ ir::BoundKernel prepare_live_implicit(const ir::KernelInit& init) {
 
 std::vector<ir::Kernel> conv_nhwc_live_kernels() {
   return faster(
-      {{.name = "depthwise_live", .refuse = refuse_live_depthwise, .prepare = prepare_live_depthwise},
+      {{.name = "depthwise_lines_live",
+        .refuse = refuse_live_depthwise_lines,
+        .prepare = prepare_live_depthwise_lines},
+       {.name = "depthwise_live", .refuse = refuse_live_depthwise, .prepare = prepare_live_depthwise},
        {.name = "winograd_live", .refuse = refuse_live_winograd, .prepare = prepare_live_winograd},
        {.name = "grouped_live", .refuse = refuse_live_grouped, .prepare = prepare_live_grouped},
-       {.name = "implicit_gemm_live", .refuse = refuse_live, .prepare = prepare_live_implicit}},
+       {.name = "implicit_gemm_live", .refuse = refuse_live_implicit, .prepare = prepare_live_implicit}},
       {});
 }
 

@@ -85,6 +85,17 @@ TEST(ConvNhwcGrad, FastKernelsStayCloseToDouble) {
   }
 }
 
+/// Large depthwise kernels run forward in the form that inference has for them.
+TEST(ConvNhwcGrad, LargeDepthwiseKernelsTrainOverLines) {
+  for (const auto& [l, kernel] : {std::pair{Layer{2, 14, 13, 48, 48, 7, 1, 3, 48}, "depthwise_lines_live"},
+                                  std::pair{Layer{2, 14, 13, 48, 48, 3, 2, 1, 48}, "depthwise_live"}}) {
+    const Tensor x = tests::random_tensor({l.n, l.h, l.w, l.c}, 1);
+    const Tensor w = tests::random_tensor({l.oc, 1, l.k, l.k}, 2);
+    expect_close("conv_nhwc", attrs_of(l), {x, w});
+    EXPECT_EQ(tests::run_kernels("conv_nhwc", attrs_of(l), {x, w}, 1, {0, 1})[0].kernel, kernel);
+  }
+}
+
 TEST(ConvNhwcGrad, LinesSumTheGradientToo) {
   for (const Layer& l : {Layer{3, 30, 31, 1, 32, 3, 1, 0}, Layer{2, 17, 19, 3, 40, 3, 2, 1}}) {
     ir::Attrs attrs = attrs_of(l);
@@ -133,7 +144,8 @@ TEST(ConvNhwcGrad, HalfPrecisionRunsThroughTheFastKernels) {
 TEST(ConvNhwcGrad, FirstLayersReadPlanes) {
   for (const Layer& l : {Layer{2, 17, 19, 3, 64, 7, 2, 3}, Layer{3, 30, 31, 1, 12, 5, 1, 2},
                          Layer{3, 32, 48, 3, 200, 16, 16, 0}, Layer{1, 9, 9, 20, 24, 3, 1, 1},
-                         Layer{2, 70, 70, 2, 150, 3, 2, 1}}) {
+                         Layer{2, 70, 70, 2, 150, 3, 2, 1}, Layer{2, 67, 64, 3, 40, 32, 32, 0},
+                         Layer{2, 33, 30, 3, 40, 7, 4, 3}}) {
     ir::Attrs attrs = attrs_of(l);
     attrs.set("input_layout", std::string("nchw"));
     const int64_t oh = (l.h + 2 * l.pad - l.k) / l.stride + 1, ow = (l.w + 2 * l.pad - l.k) / l.stride + 1;

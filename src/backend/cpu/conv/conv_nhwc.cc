@@ -77,7 +77,7 @@ std::vector<float> taps_first(const float* from, int64_t columns, const WeightVi
 }  // namespace
 
 bool conv_packs_planes(const ConvShape& shape, ImageLayout x_layout) {
-  return conv_reads_planes(shape, x_layout);
+  return conv_reads_planes(shape, x_layout) || conv_reads_plane_runs(shape, x_layout);
 }
 
 size_t packed_conv_bytes(const ConvShape& shape, Isa isa) {
@@ -87,7 +87,7 @@ size_t packed_conv_bytes(const ConvShape& shape, Isa isa) {
 
 PackedConv pack_conv(const ConvWeights& weights, void* memory, base::ThreadPool& pool) {
   const ConvShape& s = weights.shape;
-  const bool planes = conv_reads_planes(s, weights.x_layout);
+  const bool planes = conv_packs_planes(s, weights.x_layout);
   const WeightView view = forward_view(s, weights.data);
   // Planes are read channel by channel, as the taps stand in memory.
   const bool is_in_order = planes || view.taps() == 1;
@@ -114,6 +114,7 @@ PackedConv pack_conv(const ConvShape& shape, const float* weights, void* memory,
 }
 
 size_t conv2d_workspace_bytes(const ConvShape& shape, ImageLayout x_layout, int threads) {
+  if (conv_reads_plane_runs(shape, x_layout)) return conv_plane_runs_workspace_bytes(shape, threads);
   const int64_t element = sizeof(float);
   const bool copies = copies_input(shape, x_layout);
   const int64_t m = shape.n * shape.out_h() * shape.out_w();
@@ -135,7 +136,9 @@ void conv2d_nhwc(const ConvArgs& args, void* workspace, base::ThreadPool& pool) 
   const ConvShape& s = args.shape;
   base::check(!args.weights.by_planes || args.x_layout == ImageLayout::nchw,
               "weights were packed for planes");
-  if (args.weights.by_planes) return conv2d_planes(args, workspace, pool);
+  if (args.weights.by_planes && conv_reads_planes(s, args.x_layout))
+    return conv2d_planes(args, workspace, pool);
+  if (args.weights.by_planes) return conv2d_plane_runs(args, workspace, pool);
   const bool copies = copies_input(s, args.x_layout);
   if (!copies && conv_skips_padding(s)) return conv2d_inside(args, workspace, pool);
   float* front = reinterpret_cast<float*>(align64(workspace));  // padded image, or one pixel of zeros

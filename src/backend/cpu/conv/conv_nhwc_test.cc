@@ -75,6 +75,19 @@ std::vector<ConvShape> conv_shapes() {
   odd.oc = 6;
   odd.groups = 1;
   all.push_back(odd);
+  // Patches, which planes are read by where they lie: with and without padding, lines of one channel.
+  for (const int k : {4, 14, 16, 32}) {
+    ConvShape patch = nhwc_shape(int64_t{2} * k + 3, 3, 70, k, k);
+    patch.pad_top = patch.pad_left = patch.pad_bottom = patch.pad_right = 0;
+    all.push_back(patch);
+  }
+  ConvShape uneven = nhwc_shape(29, 5, 33, 7, 4);
+  uneven.pad_right = 1;
+  uneven.dilation_h = 2;
+  all.push_back(uneven);
+  ConvShape sound = nhwc_shape(1, 1, 48, 1, 5);
+  sound.w = 303, sound.kw = 10;
+  all.push_back(sound);
   return all;
 }
 

@@ -1,6 +1,8 @@
 // Walks the output lines of a first-layer convolution; tiles that touch the padding read small padded copies.
 #include "backend/cpu/conv/conv_planes.h"
+#include "backend/cpu/dense/gemm_driver.h"
 #include "backend/cpu/device/lane_loop.h"
+#include "backend/cpu/device/round_up.h"
 
 #include <algorithm>
 #include <cstring>
@@ -15,6 +17,8 @@ constexpr int kMaxTaps = 7;
 constexpr int kSpan = (kMaxTileRows - 1) * 2 + kMaxTaps + 1;
 
 constexpr float kZeros[kSpan] = {};
+
+constexpr int kLeastRun = 16;  // floats of a plane line: shorter ones are faster interleaved first
 
 /// Workspace of one lane: pointers and lengths of the (c, kh) runs, and padded copies of each.
 struct PlaneLane {
@@ -106,7 +110,87 @@ class PlaneRunner {
   bool clamps_ = true;
 };
 
+bool pads(const ConvShape& s) { return s.pad_top || s.pad_left || s.pad_bottom || s.pad_right; }
+
+/// The extents of planes with their padding.
+int64_t padded_h(const ConvShape& s) { return s.h + s.pad_top + s.pad_bottom; }
+int64_t padded_w(const ConvShape& s) { return s.w + s.pad_left + s.pad_right; }
+
+/// Rows of planes that carry their padding: a channel is a step of a whole plane down, a kernel row a step of
+/// a line across.
+RowSource plane_runs(const ConvShape& s, const float* planes) {
+  constexpr int64_t kFloat = sizeof(float);
+  RowSource r;
+  r.base = reinterpret_cast<const char*>(planes);
+  r.run = s.kw;
+  r.spatial = r.padded = true;
+  r.taps_h = s.c, r.taps_w = s.kh;
+  r.h = padded_h(s), r.w = padded_w(s);
+  r.oh = s.out_h(), r.ow = s.out_w();
+  r.pixel_stride = kFloat;
+  r.line_stride = r.w * kFloat;
+  r.image_stride = s.c * r.h * r.line_stride;
+  r.stride_h = s.stride_h, r.stride_w = s.stride_w;
+  r.dilation_h = static_cast<int>(r.h);
+  r.dilation_w = static_cast<int>(s.dilation_h * r.w);
+  return r;
+}
+
+int64_t padded_floats(const ConvShape& s) { return pads(s) ? s.n * s.c * padded_h(s) * padded_w(s) : 0; }
+
+void pad_planes(const ConvArgs& a, float* out, base::ThreadPool& pool) {
+  const ConvShape& s = a.shape;
+  const int64_t hp = padded_h(s), wp = padded_w(s);
+  pool.for_range(s.n * s.c * hp, 1 + 16384 / wp, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t line = i % hp - s.pad_top;
+      float* to = out + i * wp;
+      if (line < 0 || line >= s.h) {
+        std::fill_n(to, wp, 0.0f);
+        continue;
+      }
+      std::fill_n(to, s.pad_left, 0.0f);
+      std::memcpy(to + s.pad_left, a.x + (i / hp * s.h + line) * s.w,
+                  static_cast<size_t>(s.w) * sizeof(float));
+      std::fill_n(to + s.pad_left + s.w, s.pad_right, 0.0f);
+    }
+  });
+}
+
 }  // namespace
+
+bool conv_reads_plane_runs(const ConvShape& s, ImageLayout layout) {
+  return layout == ImageLayout::nchw && s.groups == 1 && s.dilation_w == 1 && s.kw >= kLeastRun &&
+         s.pad_top >= 0 && s.pad_left >= 0 && s.pad_bottom >= 0 && s.pad_right >= 0 &&
+         s.dilation_h * padded_w(s) <= INT32_MAX && !conv_reads_planes(s, layout);
+}
+
+size_t conv_plane_runs_workspace_bytes(const ConvShape& s, int threads) {
+  const int64_t m = s.n * s.out_h() * s.out_w();
+  const RowSource source = plane_runs(s, nullptr);
+  size_t lanes = 0;
+  for (const Isa isa : usable_isas()) {
+    const GemmPlan plan = plan_gemm(m, s.oc, source, dense_kernels(isa), {.threads = threads});
+    lanes = std::max(lanes, static_cast<size_t>(plan.lanes) * plan.lane_bytes);
+  }
+  return lanes + align64(static_cast<size_t>(padded_floats(s)) * sizeof(float)) + 2 * kAlignment;
+}
+
+void conv2d_plane_runs(const ConvArgs& args, void* workspace, base::ThreadPool& pool) {
+  const ConvShape& s = args.shape;
+  float* padded = reinterpret_cast<float*>(align64(workspace));
+  if (pads(s)) pad_planes(args, padded, pool);
+  GemmJob job;
+  job.m = s.n * s.out_h() * s.out_w();
+  job.ldc = s.oc;
+  job.source = plane_runs(s, pads(s) ? padded : args.x);
+  job.b = {args.weights.data, s.c * s.kh * s.kw, s.oc, args.weights.isa};
+  job.c = args.y;
+  job.epilogue = args.epilogue;
+  const GemmPlan plan =
+      plan_gemm(job.m, s.oc, job.source, dense_kernels(job.b.isa), {.threads = pool.size()});
+  run_gemm(job, plan, align64(reinterpret_cast<char*>(padded + padded_floats(s))), pool);
+}
 
 bool conv_reads_planes(const ConvShape& s, ImageLayout layout) {
   return layout == ImageLayout::nchw && s.groups == 1 && s.c <= kMaxChannels && s.kh <= kMaxTaps &&
