@@ -5,6 +5,16 @@
 
 namespace trireme::tensor {
 
+namespace {
+
+/// The rank of a shape may be the extent of an operand, which a file of a few bytes can name.
+void check_rank(size_t rank) {
+  constexpr size_t kMaxRank = 64;  // NumPy's
+  if (rank > kMaxRank) base::fail_invalid("a shape of ", rank, " dimensions; the most are ", kMaxRank);
+}
+
+}  // namespace
+
 int64_t element_count(const Dims& dims) {
   constexpr int64_t kLimit = int64_t{1} << 56;  // so that the bits of 64-bit elements still fit an int64_t
   int64_t count = 1;
@@ -45,6 +55,7 @@ bool Dim::operator==(const Dim& other) const {
 }
 
 Shape Shape::of(const Dims& dims) {
+  check_rank(dims.size());
   Shape shape;
   shape.dims_.assign(dims.begin(), dims.end());
   return shape;
@@ -56,7 +67,10 @@ Shape Shape::unknown_rank() {
   return shape;
 }
 
-Shape Shape::unknown(size_t rank) { return Shape(std::vector<Dim>(rank, Dim::unknown())); }
+Shape Shape::unknown(size_t rank) {
+  check_rank(rank);
+  return Shape(std::vector<Dim>(rank, Dim::unknown()));
+}
 
 size_t Shape::rank() const {
   if (!has_rank_) base::fail_unsupported("the rank of this value is not known before it is computed");

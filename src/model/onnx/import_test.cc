@@ -197,6 +197,15 @@ TEST(OnnxImport, RefusesBrokenGraphs) {
   refusal({.nodes = {node("Identity", {}, {"y"})}}, invalid_argument);
   refusal({.nodes = {}, .input = value_info("x", 1, {-5})}, invalid_argument);
   refusal({.nodes = {}, .input = value_info("x", 1, {1ll << 40, 1ll << 40})}, invalid_argument);
+  // An extent that an operand has is a rank here: no list of so many dimensions may be made.
+  for (const char* op : {"Reshape", "Expand", "Unsqueeze", "ConstantOfShape"}) {
+    const std::string one =
+        op == std::string("ConstantOfShape") ? node(op, {"x"}, {"y"}) : node(op, {"x", "x"}, {"y"});
+    EXPECT_NE(refusal({.nodes = {one}, .input = value_info("x", 7, {1ll << 40})}, invalid_argument)
+                  .find("dimensions"),
+              std::string::npos)
+        << op;
+  }
 }
 
 std::string function(const std::string& name, const std::vector<std::string>& nodes) {
@@ -229,6 +238,23 @@ TEST(OnnxImport, BoundsFunctionGrowth) {
   }
   bomb.functions.push_back(function("F30", {node("Identity", {"a"}, {"b"})}));
   EXPECT_NE(refusal(bomb, invalid_argument).find("nodes"), std::string::npos);
+  // A file of few nodes may not make a million, nor copy a long list of attributes a thousand times.
+  bomb.functions.resize(17);
+  bomb.functions.push_back(function("F17", {node("Identity", {"a"}, {"b"})}));
+  EXPECT_NE(refusal(bomb, invalid_argument).find("more than 6"), std::string::npos);
+  bomb.functions.erase(bomb.functions.begin(), bomb.functions.begin() + 7);
+  bomb.nodes = {node("F7", {"x"}, {"y"}, "my")};
+  EXPECT_EQ(import_parts(bomb).graph.nodes().size(), 1024u);
+  const std::string list = message([](pbf_writer& w) {
+    w.add_string(1, "value_ints");
+    const std::vector<int64_t> many(10000, 1);
+    w.add_packed_int64(8, many.begin(), many.end());
+    w.add_int32(20, 7);
+  });
+  std::string constant = node("Constant", {}, {"k"});
+  pbf_writer(constant).add_message(5, list);
+  bomb.functions.back() = function("F17", {constant, node("Identity", {"a"}, {"b"})});
+  EXPECT_NE(refusal(bomb, invalid_argument).find("more than 6"), std::string::npos);
 }
 
 /// Imports mutated copies of `good`; returns how many were refused. Every refusal must be a clear error.

@@ -17,8 +17,10 @@ using tensor::TensorType;
 namespace {
 
 constexpr int kMaxCallDepth = 32;  // nesting of function calls and of bodies
-constexpr int64_t kMaxNodes =
-    1 << 20;  // functions that call each other twice would otherwise grow as 2^depth
+constexpr int64_t kMaxNodes = 1 << 20;
+/// Functions that call each other twice grow as 2^depth: calls may make this many nodes for each of the
+/// file's.
+constexpr int64_t kFreeNodes = 1 << 16, kNodesPerNode = 64;
 constexpr std::string_view kDefaultDomain = "ai.onnx";
 
 std::string_view normal_domain(std::string_view domain) { return domain == kDefaultDomain ? "" : domain; }
@@ -38,6 +40,21 @@ std::string node_label(const NodeProto& node, const Scope& scope) {
     }
   }
   return base::concat(scope.prefix, own.empty() ? shown(node.op_type) : shown(own));
+}
+
+/// What a copy of a node costs, in nodes: lists of attributes are copied with it.
+int64_t copy_cost(const NodeProto& node) {
+  constexpr size_t kWordsPerNode = 32;
+  size_t words = node.input.size() + node.output.size();
+  for (const AttributeProto& a : node.attribute)
+    words += 4 + a.ints.size() + a.floats.size() + 4 * a.strings.size() + a.s.size() / 8;
+  return 1 + static_cast<int64_t>(words / kWordsPerNode);
+}
+
+int64_t most_nodes_of(const ModelProto& proto) {
+  auto own = static_cast<int64_t>(proto.graph.node.size());
+  for (const FunctionProto& f : proto.functions) own += static_cast<int64_t>(f.node.size());
+  return std::min(kMaxNodes, kFreeNodes + kNodesPerNode * own);
 }
 
 }  // namespace
@@ -76,7 +93,10 @@ tensor::TensorType type_from(const ValueInfoProto& info) {
 }
 
 Importer::Importer(const ModelProto& proto, TensorSource source, bool takes_strings)
-    : proto_(proto), contents_(std::move(source)), strings_(proto.graph, takes_strings) {
+    : proto_(proto),
+      contents_(std::move(source)),
+      strings_(proto.graph, takes_strings),
+      most_nodes_(most_nodes_of(proto)) {
   opsets_ = read_opsets(proto.opset_import);
   // Files older than IR version 3 have no list of opsets; they use opset 1.
   if (proto.ir_version < 3) opsets_.emplace("", 1);
@@ -182,7 +202,9 @@ void Importer::add_outputs(const GraphProto& graph, Scope& scope) {
 
 void Importer::add_nodes(const std::vector<NodeProto>& nodes, Scope& scope) {
   for (const NodeProto& node : nodes) {
-    base::require(++node_count_ <= kMaxNodes, "the model has more than ", kMaxNodes, " nodes");
+    node_count_ += scope.call_attrs == nullptr ? 1 : copy_cost(node);
+    base::require(node_count_ <= most_nodes_, "the model has more than ", most_nodes_,
+                  " nodes, with those that calls of its functions make");
     try {
       add_node(node, scope);
     } catch (const base::Error& e) {
@@ -271,7 +293,8 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
 void Importer::inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope) {
   base::require(++depth_ <= kMaxCallDepth, "functions call each other deeper than ", kMaxCallDepth);
   // A call costs at least its signature, even if its body is empty.
-  node_count_ += static_cast<int64_t>(function.input.size() + function.attribute_proto.size());
+  node_count_ += static_cast<int64_t>(function.input.size() + function.attribute_proto.size() +
+                                      function.opset_import.size());
   const Opsets opsets = function.opset_import.empty() ? scope.opsets : read_opsets(function.opset_import);
   CallAttrs attrs;
   for (const AttributeProto& a : function.attribute_proto) attrs[a.name] = &a;

@@ -77,8 +77,9 @@ class Importer {
   StringValues strings_;
   Opsets opsets_;
   std::map<std::string, const FunctionProto*, std::less<>> functions_;
-  int depth_ = 0;           // function calls and bodies being imported
-  int64_t node_count_ = 0;  // nodes made so far, over all inlined calls
+  int depth_ = 0;  // function calls and bodies being imported
+  const int64_t most_nodes_;
+  int64_t node_count_ = 0;  // nodes made so far, over all inlined calls, and what copies of them cost
 };
 
 /// Names that a graph reads but does not define, in the order of first use: what it captures from outside.

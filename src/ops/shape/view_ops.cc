@@ -31,7 +31,7 @@ Dim product(const Shape& s, size_t from, size_t to) {
 
 /// The extent for -1: the elements of x divided by the product of the other extents. Symbols that occur on
 /// both sides cancel.
-Dim missing_dim(const Shape& x, const DimList& target, size_t hole) {
+Dim missing_dim(const Shape& x, const std::vector<Dim>& target, size_t hole) {
   if (!x.has_rank()) return Dim::unknown();
   std::vector<std::string> above;
   int64_t numbers_above = 1, numbers_below = 1;
@@ -63,31 +63,26 @@ Dim missing_dim(const Shape& x, const DimList& target, size_t hole) {
 }
 
 Shape reshape_target(const Shape& x, const std::vector<int64_t>& wanted, bool allow_zero) {
-  DimList out;
+  Shape out = Shape::unknown(wanted.size());
   std::optional<size_t> hole;
   for (size_t i = 0; i < wanted.size(); ++i) {
     base::require(wanted[i] >= -1, "reshape: extent ", wanted[i], " is negative");
     if (wanted[i] == -1) {
       base::require(!hole, "reshape: two extents are -1");
       hole = i;
-      out.push_back(Dim::unknown());
     } else if (wanted[i] == 0 && !allow_zero) {
-      if (!x.has_rank()) {
-        out.push_back(Dim::unknown());
-        continue;
-      }
+      if (!x.has_rank()) continue;
       base::require(i < x.rank(), "reshape: extent 0 at ", i, " has nothing to copy from ", x.to_string());
-      out.push_back(x[i]);
+      out[i] = x[i];
     } else {
-      out.push_back(wanted[i]);
+      out[i] = wanted[i];
     }
   }
-  if (hole) out[*hole] = missing_dim(x, out, *hole);
-  Shape shape(std::move(out));
-  const auto before = x.elements(), after = shape.elements();
+  if (hole) out[*hole] = missing_dim(x, out.dims(), *hole);
+  const auto before = x.elements(), after = out.elements();
   base::require(!before || !after || *before == *after, "reshape: ", x.to_string(), " cannot become ",
-                shape.to_string());
-  return shape;
+                out.to_string());
+  return out;
 }
 
 std::vector<tensor::TensorType> infer_reshape(const NodeView& n) {
