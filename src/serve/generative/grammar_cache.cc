@@ -61,8 +61,8 @@ std::shared_ptr<sched::AnswerGrammar> GrammarCache::find(const std::string& sour
   try {
     made = std::make_shared<sched::AnswerGrammar>(read(), tokens());
   } catch (const base::Error& e) {
-    // A grammar of too many symbols is the fault of who sent it.
-    if (e.code() != base::ErrorCode::exhausted || !e.message().starts_with("grammar")) throw;
+    // A grammar of too many symbols is the fault of who sent it; readers may have said where it stands.
+    if (e.code() != base::ErrorCode::exhausted || e.message().find("grammar") == std::string::npos) throw;
     throw base::Error(base::ErrorCode::invalid_argument, e.message());
   }
   keep({.source = source, .grammar = made});

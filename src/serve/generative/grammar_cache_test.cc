@@ -53,6 +53,18 @@ TEST(GrammarCache, SaysWhatIsWrong) {
   std::string large;
   for (int i = 0; i < 200; ++i) large += "[a-f]{10000}";
   EXPECT_EQ(code_of(cache, large.c_str()), base::ErrorCode::invalid_argument) << "not that many wait";
+  try {
+    cache.find("tools", [&]() -> data::Grammar {
+      try {
+        return data::grammar_of_regex(large);
+      } catch (const base::Error& e) {
+        throw e.with("tool 'f'");
+      }
+    });
+    ADD_FAILURE();
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument) << e.message();
+  }
   EXPECT_EQ(cache.size(), 0u);
   GrammarCache endless(*tokenizer, {});
   EXPECT_EQ(code_of(endless, "a"), base::ErrorCode::unsupported);

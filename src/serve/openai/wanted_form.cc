@@ -2,6 +2,7 @@
 #include "serve/openai/wanted_form.h"
 
 #include <initializer_list>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -116,27 +117,34 @@ WantedForm structured_form(const Json& outputs) {
   return found;
 }
 
+/// The arguments that several tools may have, by their schemas.
+using KnownArguments = std::map<std::string, Row>;
+
 /// Appends {"name": "f", "arguments": ...} with the key names that the form uses.
-Row append_call(GrammarBuilder& b, const Json& function, ToolForm form) {
+Row append_call(GrammarBuilder& b, const Json& function, ToolForm form, KnownArguments& known) {
   const Json* parameters = function.find("parameters");
   const bool has_schema = parameters != nullptr && parameters->is_object() && parameters->size() > 0;
-  const data::Grammar arguments = has_schema ? data::grammar_of_schema(*parameters, !is_strict(function))
-                                             : data::grammar_of_json_object();
+  const auto [at, is_new] =
+      known.try_emplace(has_schema ? (is_strict(function) ? "strict" : "") + parameters->dump() : "");
+  if (is_new)
+    at->second = b.append(has_schema ? data::grammar_of_schema(*parameters, !is_strict(function))
+                                     : data::grammar_of_json_object());
   const std::string head = "{\"name\": " + function.at("name").dump() + ", \"" +
                            (form == ToolForm::bare ? "parameters" : "arguments") + "\": ";
   const bool is_tagged = form == ToolForm::tagged;
-  return GrammarBuilder::joined({b.text(is_tagged ? "<tool_call>\n" + head : head), b.append(arguments),
+  return GrammarBuilder::joined({b.text(is_tagged ? "<tool_call>\n" + head : head), at->second,
                                  b.text(is_tagged ? "}\n</tool_call>" : "}")});
 }
 
 data::Grammar grammar_of_calls(const WantedCalls& wanted, ToolForm form) {
   GrammarBuilder b;
+  KnownArguments known;
   std::vector<Row> calls;
   for (const Json& tool : wanted.tools.as_array()) {
     const Json& function = tool.at("function");
     if (!wanted.name.empty() && function.at("name").as_string() != wanted.name) continue;
     try {
-      calls.push_back(append_call(b, function, form));
+      calls.push_back(append_call(b, function, form, known));
     } catch (const base::Error& e) {
       throw e.with("tool '" + function.at("name").as_string() + "'");
     }

@@ -68,6 +68,27 @@ TEST(WantedForm, IsAsStrictAsItSays) {
   EXPECT_NE(form_of(kLoose).source, form_of(kStrict).source);
 }
 
+/// Tools share the grammar of equal arguments: thousands without any would be a million symbols otherwise.
+TEST(WantedForm, ThousandsOfToolsFit) {
+  Json tools = Json::array();
+  for (int i = 0; i < 4000; ++i) {
+    Json function = Json::object({{"name", "f" + std::to_string(i)}});
+    if (i % 2 == 1)
+      function.set("parameters",
+                   base::parse_json(R"({"type":"object","properties":{"n":{"type":"integer"}}})"));
+    tools.push_back(Json::object({{"type", "function"}, {"function", function}}));
+  }
+  const data::Grammar grammar = form_of_calls({.tools = tools, .once = true}, ToolForm::tagged).read();
+  data::GrammarAutomaton automaton(grammar);
+  const auto takes_call = [&](const std::string& call) {
+    return automaton.is_complete(
+        automaton.step(automaton.start(), "<tool_call>\n" + call + "\n</tool_call>"));
+  };
+  EXPECT_TRUE(takes_call(R"({"name": "f3998", "arguments": {"x":[1]}})"));
+  EXPECT_TRUE(takes_call(R"({"name": "f3999", "arguments": {"n":1}})"));
+  EXPECT_FALSE(takes_call(R"({"name": "f3999", "arguments": {"x":[1]}})"));
+}
+
 TEST(WantedForm, CallsAreFoundAgainInEveryForm) {
   const Json tools = base::parse_json(R"([
       {"type": "function", "function": {"name": "day", "parameters": {"type": "object",
