@@ -92,6 +92,16 @@ TEST(ChatTemplate, HostileTemplatesEnd) {
       "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
       "{{ ('a' * 100000).replace('', 'bbbbbbbbbbbbbbbb' * 1000) }}",
       "{{ (['x' * 1000000] * 1000) | join }}",
+      // Texts that many values share are looked at many times.
+      "{% set s = 'a' * 1000000 %}{{ ([s ~ 'b'] * 100000).count(s ~ 'c') }}",
+      "{% set s = 'a' * 1000000 %}{{ (s ~ 'b').startswith([s ~ 'c'] * 100000) }}",
+      "{% set s = 'a' * 1000000 %}{{ ([{}] * 100000) | map(attribute=s) | list | length }}",
+      "{% set s = 'a' * 1000000 %}{% set t = s ~ 'b' %}{% set u = s ~ 'c' %}{% for i in range(100000) %}"
+      "{{ t is eq(u) }}{% endfor %}",
+      "{% set s = 'a' * 1000000 %}{% set d = {} %}{% for i in range(100000) %}{{ d[s] }}{% endfor %}",
+      // A part costs more than its bytes.
+      "{{ ('a\n' * 12000000).splitlines() | length }}",
+      "{{ ('a ' * 12000000) | wordcount }}",
   };
   for (const char* source : exhausting) EXPECT_EQ(code_of(source), ErrorCode::exhausted) << source;
   const char* refused[] = {
@@ -112,6 +122,25 @@ TEST(ChatTemplate, HostileTemplatesEnd) {
                     }() +
                     " }}"),
             ErrorCode::invalid_argument);
+}
+
+/// A search takes time that is linear in both texts: here 10^12 comparisons would be a pair of loops.
+TEST(ChatTemplate, SearchesAreLinear) {
+  const char* searches[] = {"{{ (h ~ 'b') in s }}",
+                            "{{ s.find(h ~ 'b') >= 0 }}",
+                            "{{ s.rfind('b' ~ h) >= 0 }}",
+                            "{{ s.count(h ~ 'b') > 0 }}",
+                            "{{ s.split(h ~ 'b') != [s] }}",
+                            "{{ s.rsplit('b' ~ h) != [s] }}",
+                            "{{ s.replace(h ~ 'b', '') != s }}",
+                            "{{ s.partition(h ~ 'b')[1] != '' }}",
+                            "{{ s.strip('b' * 1000000 ~ 'c') != s }}"};
+  for (const char* search : searches)
+    EXPECT_EQ(render("{% set h = 'a' * 1000000 %}{% set s = h ~ h %}" + std::string(search)), "False")
+        << search;
+  EXPECT_EQ(render("{{ 'xaxbaxc'.rsplit('ax', 1) }}{{ 'aaaa'.rfind('aa') }}{{ 'abcab'.rpartition('ab') }}"),
+            "['xaxb', 'c']2['abc', 'ab', '']");
+  EXPECT_EQ(render("{{ 'a' in '' }}{{ '' in '' }}{{ 'ab'.rfind('') }}{{ 'ab'.find('c') }}"), "FalseTrue2-1");
 }
 
 TEST(ChatTemplate, ObjectsOfALoopOutliveIt) {

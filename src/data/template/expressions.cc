@@ -83,7 +83,9 @@ Value Interpreter::evaluate(const Expression& e) {
     case Kind::item: {
       const Value of = evaluate(*e.parts[0]);
       if (of.is_text()) budget_.step(of.text()->size());
-      return item_of(of, evaluate(*e.parts[1]));
+      const Value key = evaluate(*e.parts[1]);
+      if (key.is_text()) budget_.read(key.text()->size());
+      return item_of(of, key);
     }
     case Kind::slice: return slice(e);
     case Kind::call: return call(e);

@@ -25,11 +25,12 @@ bool flag(const CallArguments& a, size_t place, std::string_view name, bool othe
 }
 
 /// A member given by a path: "function.name", or the number of an item.
-Value member(const Value& of, const Value& path) {
+Value member(const Value& of, const Value& path, Budget& budget) {
   if (path.is_integer()) return item_of(of, path);
+  budget.read(path.as_text().size());
   Value value = of;
   static const std::string kDot = ".";
-  for (const Value& part : split_text(path.as_text(), &kDot, -1, false)) {
+  for (const Value& part : split_text(path.as_text(), {.separator = &kDot}, budget)) {
     const std::string& name = part.as_text();
     const bool is_number =
         !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -53,7 +54,7 @@ Value select(Budget& budget, const Value& in, const CallArguments& a) {
   const CallArguments rest = rest_of(a, first + 1);
   Value::List out;
   for (const Value& item : elements_of(in, budget)) {
-    const Value subject = by_member ? member(item, argument(a, 0, "attribute")) : item;
+    const Value subject = by_member ? member(item, argument(a, 0, "attribute"), budget) : item;
     const bool holds = test == nullptr ? subject.truth() : apply_test(budget, test->as_text(), subject, rest);
     if (holds == keeps) out.push_back(item);
   }
@@ -66,7 +67,7 @@ Value map(Budget& budget, const Value& in, const CallArguments& a) {
   Value::List out;
   for (const Value& item : elements_of(in, budget)) {
     if (path != nullptr) {
-      const Value value = member(item, *path);
+      const Value value = member(item, *path, budget);
       out.push_back(value.is_undefined() && otherwise != nullptr ? *otherwise : value);
     } else {
       out.push_back(apply_filter(budget, argument(a, 0, "filter").as_text(), item, rest_of(a, 1)));
@@ -82,7 +83,7 @@ Value join_elements(Budget& budget, const Value& in, const CallArguments& a) {
   std::string out;
   bool is_first = true;
   for (const Value& item : elements_of(in, budget)) {
-    const std::string text = (path == nullptr ? item : member(item, *path)).to_text(budget);
+    const std::string text = (path == nullptr ? item : member(item, *path, budget)).to_text(budget);
     budget.take(text.size() + between.size());
     if (!is_first) out += between;
     is_first = false;
@@ -129,7 +130,7 @@ Value indent(Budget& budget, const Value& in, const CallArguments& a) {
   const std::string text = in.to_text(budget) + "\n";
   std::string out;
   bool is_first = true;
-  for (const Value& line : text_lines(text, false)) {
+  for (const Value& line : text_lines(text, false, budget)) {
     const std::string& words = line.as_text();
     if (!is_first) out += "\n";
     budget.take(space.size() + words.size() + 1);
@@ -145,7 +146,7 @@ Value sort(Budget& budget, const Value& in, const CallArguments& a) {
   const bool keeps_case = flag(a, 1, "case_sensitive");
   std::vector<std::pair<Value, Value>> keyed;
   for (const Value& item : elements_of(in, budget)) {
-    const Value key = path == nullptr ? item : member(item, *path);
+    const Value key = path == nullptr ? item : member(item, *path, budget);
     keyed.emplace_back(key.is_text() && !keeps_case ? Value(lower_text(*key.text())) : key, item);
   }
   const bool reversed = flag(a, 0, "reverse");
@@ -177,7 +178,7 @@ Value unique(Budget& budget, const Value& in, const CallArguments& a) {
   const Value* path = a.find(1, "attribute");
   Value::List out, seen;
   for (const Value& item : elements_of(in, budget)) {
-    Value key = path == nullptr ? item : member(item, *path);
+    Value key = path == nullptr ? item : member(item, *path, budget);
     if (key.is_text() && !flag(a, 0, "case_sensitive")) key = lower_text(*key.text());
     if (contains(seen, key, budget)) continue;
     seen.push_back(key);
@@ -227,7 +228,7 @@ Value round(Budget&, const Value& in, const CallArguments& a) {
 template <bool largest>
 Value extreme(Budget& budget, const Value& in, const CallArguments& a) {
   const Value* path = a.find(1, "attribute");
-  const auto key = [&](const Value& v) { return path == nullptr ? v : member(v, *path); };
+  const auto key = [&](const Value& v) { return path == nullptr ? v : member(v, *path, budget); };
   Value::List items = elements_of(in, budget);
   if (items.empty()) return Undefined{"the extreme of nothing"};
   Value best = items[0];
@@ -243,7 +244,7 @@ Value sum(Budget& budget, const Value& in, const CallArguments& a) {
   double total = start == nullptr ? 0 : start->as_number();
   bool is_float = start != nullptr && start->is_float();
   for (const Value& item : elements_of(in, budget)) {
-    const Value number = path == nullptr ? item : member(item, *path);
+    const Value number = path == nullptr ? item : member(item, *path, budget);
     is_float = is_float || number.is_float();
     total += number.as_number();
   }
@@ -343,8 +344,10 @@ const std::unordered_map<std::string_view, Filter>& filters() {
          return in.as_integer() < 0 ? -in.as_integer() : in.as_integer();
        }},
       {"attr",
-       [](Budget&, const Value& in, const CallArguments& a) -> Value {
-         return attribute_of(in, argument(a, 0, "name").as_text());
+       [](Budget& b, const Value& in, const CallArguments& a) -> Value {
+         const std::string& name = argument(a, 0, "name").as_text();
+         b.read(name.size());
+         return attribute_of(in, name);
        }},
       {"trim",
        [](Budget& b, const Value& in, const CallArguments& a) -> Value {
@@ -361,7 +364,7 @@ const std::unordered_map<std::string_view, Filter>& filters() {
        }},
       {"wordcount",
        [](Budget& b, const Value& in, const CallArguments&) -> Value {
-         return split_text(in.to_text(b), nullptr, -1, false).size();
+         return split_text(in.to_text(b), {}, b).size();
        }},
   };
   return kFilters;

@@ -8,7 +8,8 @@
 namespace trireme::data::jinja {
 namespace {
 
-constexpr int kMostCalls = 64;  // nesting depth of macro calls
+constexpr int kMostCalls = 64;    // nesting depth of macro calls
+constexpr size_t kTimeBytes = 4;  // room for each byte of a format
 
 /// Functions that are available in every template.
 bool is_function(const std::string& name) {
@@ -20,7 +21,7 @@ std::string time_text(const std::string& format, int64_t now_s) {
   const auto seconds = static_cast<std::time_t>(now_s);
   std::tm parts{};
   localtime_r(&seconds, &parts);
-  std::string text(format.size() * 4 + 256, '\0');
+  std::string text(format.size() * kTimeBytes + 256, '\0');
   text.resize(std::strftime(text.data(), text.size(), format.c_str(), &parts));
   return text;
 }
@@ -244,7 +245,10 @@ Value Interpreter::call_function(const std::string& name, const CallArguments& a
   }
   base::require(!given.empty(), name, " lacks an argument");
   if (name == "raise_exception") base::fail_invalid("the template refuses: ", given[0].to_text(budget_));
-  if (name == "strftime_now") return time_text(given[0].as_text(), now_s_);
+  if (name == "strftime_now") {
+    budget_.take(given[0].as_text().size() * kTimeBytes);
+    return time_text(given[0].as_text(), now_s_);
+  }
   const int64_t start = given.size() > 1 ? given[0].as_integer() : 0;
   const int64_t stop = given[given.size() > 1 ? 1 : 0].as_integer();
   const int64_t step = given.size() > 2 ? given[2].as_integer() : 1;

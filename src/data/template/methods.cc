@@ -34,9 +34,10 @@ Value strip(Budget&, const Value& self, const CallArguments& a) {
 
 /// startswith and endswith accept one text or several.
 template <bool at_start>
-Value borders(Budget&, const Value& self, const CallArguments& a) {
+Value borders(Budget& budget, const Value& self, const CallArguments& a) {
   const std::string& text = self.as_text();
   const auto fits = [&](const Value& part) {
+    budget.read(part.as_text().size());
     return at_start ? text.starts_with(part.as_text()) : text.ends_with(part.as_text());
   };
   const Value& parts = argument(a, 0);
@@ -45,8 +46,11 @@ Value borders(Budget&, const Value& self, const CallArguments& a) {
 
 template <bool from_right>
 Value split(Budget& budget, const Value& self, const CallArguments& a) {
-  budget.take(self.as_text().size() * sizeof(Value));
-  return split_text(self.as_text(), text_argument(a, 0, "sep"), count_argument(a, 1, "maxsplit"), from_right);
+  return split_text(self.as_text(),
+                    {.separator = text_argument(a, 0, "sep"),
+                     .most = count_argument(a, 1, "maxsplit"),
+                     .from_right = from_right},
+                    budget);
 }
 
 template <bool from_right>
@@ -55,8 +59,9 @@ Value find(Budget&, const Value& self, const CallArguments& a) {
 }
 
 template <bool from_right>
-Value partition(Budget&, const Value& self, const CallArguments& a) {
-  Value::List parts = split_text(self.as_text(), &argument(a, 0).as_text(), 1, from_right);
+Value partition(Budget& budget, const Value& self, const CallArguments& a) {
+  Value::List parts = split_text(
+      self.as_text(), {.separator = &argument(a, 0).as_text(), .most = 1, .from_right = from_right}, budget);
   if (parts.size() == 1)
     parts = from_right ? Value::List{"", "", parts[0]} : Value::List{parts[0], "", ""};
   else
@@ -85,8 +90,8 @@ Value count(Budget& budget, const Value& self, const CallArguments& a) {
   const std::string& part = argument(a, 0).as_text();
   int64_t found = 0;
   base::require(!part.empty(), "template: count of an empty text");
-  for (size_t at = self.as_text().find(part); at != std::string::npos;
-       at = self.as_text().find(part, at + part.size()))
+  for (size_t at = find_part(self.as_text(), part); at != std::string::npos;
+       at = find_part(self.as_text(), part, at + part.size()))
     ++found;
   return found;
 }
@@ -163,9 +168,9 @@ const std::unordered_map<std::string_view, Method>& text_methods() {
          return capital_text(s.as_text(), false);
        }},
       {"splitlines",
-       [](Budget&, const Value& s, const CallArguments& a) -> Value {
+       [](Budget& budget, const Value& s, const CallArguments& a) -> Value {
          const Value* keeps = a.find(0, "keepends");
-         return text_lines(s.as_text(), keeps != nullptr && keeps->truth());
+         return text_lines(s.as_text(), keeps != nullptr && keeps->truth(), budget);
        }},
       {"replace",
        [](Budget& budget, const Value& s, const CallArguments& a) -> Value {
@@ -195,8 +200,9 @@ const std::unordered_map<std::string_view, Method>& dict_methods() {
          return values;
        }},
       {"get",
-       [](Budget&, const Value& s, const CallArguments& a) -> Value {
+       [](Budget& budget, const Value& s, const CallArguments& a) -> Value {
          const Value& key = argument(a, 0);
+         if (key.is_text()) budget.read(key.text()->size());
          const Value* found = key.is_text() ? s.dict()->find(*key.text()) : nullptr;
          const Value* otherwise = a.find(1, "default");
          return found != nullptr ? *found : otherwise != nullptr ? *otherwise : Value();

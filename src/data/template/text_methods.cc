@@ -4,6 +4,8 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -42,7 +44,15 @@ std::string mapped(std::string_view text, Append append) {
   return out;
 }
 
-Value::List split_at_space(std::string_view text, int64_t most) {
+/// What a part costs beside its bytes: a value, in a list that grows, and a text of its own.
+constexpr uint64_t kPartBytes = 3 * sizeof(Value) + 64;
+
+void add_part(Value::List& parts, std::string_view part, Budget& budget) {
+  budget.take(kPartBytes);
+  parts.push_back(part);
+}
+
+Value::List split_at_space(std::string_view text, int64_t most, Budget& budget) {
   Value::List parts;
   size_t at = 0;
   for (;;) {
@@ -50,25 +60,63 @@ Value::List split_at_space(std::string_view text, int64_t most) {
     if (rest.empty()) return parts;
     at = text.size() - rest.size();
     if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
-      parts.push_back(stripped(rest, nullptr, false, true));
+      add_part(parts, stripped(rest, nullptr, false, true), budget);
       return parts;
     }
     size_t end = at;
     for (size_t next = at; next < text.size(); end = next) {
       if (is_space(base::next_code_point(text, next))) break;
     }
-    parts.push_back(text.substr(at, end - at));
+    add_part(parts, text.substr(at, end - at), budget);
     at = end;
   }
 }
 
+/// The last place of `part`, npos if it is not there. Knuth, Morris & Pratt 1977, from the end: linear.
+size_t find_last(std::string_view text, std::string_view part) {
+  if (part.empty()) return text.size();
+  const size_t n = part.size();
+  const auto from_end = [](std::string_view s, size_t i) { return s[s.size() - 1 - i]; };
+  std::vector<size_t> borders(n);  // of each end of `part`: its longest border
+  for (size_t i = 1, length = 0; i < n; ++i) {
+    while (length > 0 && from_end(part, i) != from_end(part, length)) length = borders[length - 1];
+    length += from_end(part, i) == from_end(part, length) ? 1 : 0;
+    borders[i] = length;
+  }
+  for (size_t i = 0, length = 0; i < text.size(); ++i) {
+    while (length > 0 && from_end(text, i) != from_end(part, length)) length = borders[length - 1];
+    length += from_end(text, i) == from_end(part, length) ? 1 : 0;
+    if (length == n) return text.size() - 1 - i;
+  }
+  return std::string_view::npos;
+}
+
+/// Characters by which texts are stripped.
+class CharacterSet {
+ public:
+  explicit CharacterSet(std::string_view text) {
+    for (const std::string_view character : characters_of(text)) characters_.insert(character);
+  }
+  bool contains(std::string_view character) const { return characters_.contains(character); }
+
+ private:
+  std::unordered_set<std::string_view> characters_;
+};
+
 }  // namespace
 
+size_t find_part(std::string_view text, std::string_view part, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
 std::string_view stripped(std::string_view text, const std::string* set, bool left, bool right) {
+  const CharacterSet characters(set == nullptr ? std::string_view() : std::string_view(*set));
   const auto goes = [&](std::string_view character) {
     size_t at = 0;
-    return set == nullptr ? is_space(base::next_code_point(character, at))
-                          : set->find(character) != std::string::npos;
+    return set == nullptr ? is_space(base::next_code_point(character, at)) : characters.contains(character);
   };
   while (left && !text.empty()) {
     size_t next = 0;
@@ -102,7 +150,7 @@ std::string replaced_text(std::string_view text, std::string_view from, std::str
   size_t at = 0;
   int64_t count = 0;
   while (most < 0 || count < most) {
-    size_t found = from.empty() ? at : text.find(from, at);
+    size_t found = from.empty() ? at : find_part(text, from, at);
     if (found == std::string_view::npos || found > text.size()) break;
     ++count;
     budget.take(to.size() + found - at);
@@ -122,35 +170,36 @@ std::string replaced_text(std::string_view text, std::string_view from, std::str
   return out.append(text.substr(at));
 }
 
-Value::List split_text(std::string_view text, const std::string* separator, int64_t most, bool from_right) {
-  if (separator == nullptr && !from_right) return split_at_space(text, most);
+Value::List split_text(std::string_view text, const SplitRules& rules, Budget& budget) {
+  const auto& [separator, most, from_right] = rules;
+  if (separator == nullptr && !from_right) return split_at_space(text, most, budget);
   const std::string mark = separator == nullptr ? " " : *separator;
   base::require(!mark.empty(), "template: split by an empty separator");
   Value::List parts;
   while (most < 0 || static_cast<int64_t>(parts.size()) < most) {
-    const size_t found = from_right ? text.rfind(mark) : text.find(mark);
+    const size_t found = from_right ? find_last(text, mark) : find_part(text, mark);
     if (found == std::string_view::npos) break;
-    parts.push_back(from_right ? text.substr(found + mark.size()) : text.substr(0, found));
+    add_part(parts, from_right ? text.substr(found + mark.size()) : text.substr(0, found), budget);
     text = from_right ? text.substr(0, found) : text.substr(found + mark.size());
   }
-  parts.push_back(text);
+  add_part(parts, text, budget);
   if (from_right) std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
-Value::List text_lines(std::string_view text, bool keeps_ends) {
+Value::List text_lines(std::string_view text, bool keeps_ends, Budget& budget) {
   Value::List lines;
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of("\r\n"), text.size());
     const size_t behind = std::min(text.size(), end + (text.substr(end, 2) == "\r\n" ? 2 : 1));
-    lines.push_back(text.substr(0, keeps_ends ? behind : end));
+    add_part(lines, text.substr(0, keeps_ends ? behind : end), budget);
     text.remove_prefix(behind);
   }
   return lines;
 }
 
 int64_t find_text_at(std::string_view text, std::string_view part, bool from_right) {
-  const size_t found = from_right ? text.rfind(part) : text.find(part);
+  const size_t found = from_right ? find_last(text, part) : find_part(text, part);
   if (found == std::string_view::npos) return -1;
   return length_of(text.substr(0, found));
 }

@@ -18,10 +18,19 @@ std::string capital_text(std::string_view text, bool every_word);
 /// At most `most` times, from the left; below 0: everywhere.
 std::string replaced_text(std::string_view text, std::string_view from, std::string_view to, int64_t most,
                           Budget& budget);
-/// By a separator (null: runs of white space) into `most` + 1 parts at most; below 0: any.
-Value::List split_text(std::string_view text, const std::string* separator, int64_t most, bool from_right);
-Value::List text_lines(std::string_view text, bool keeps_ends);
+/// What to split by, at most how often (below 0: everywhere), and from which end.
+struct SplitRules {
+  const std::string* separator = nullptr;  ///< null: runs of white space
+  int64_t most = -1;
+  bool from_right = false;
+};
+Value::List split_text(std::string_view text, const SplitRules& rules, Budget& budget);
+Value::List text_lines(std::string_view text, bool keeps_ends, Budget& budget);
 /// The place of `part` in characters, -1 if it is not there.
 int64_t find_text_at(std::string_view text, std::string_view part, bool from_right);
+
+/// The first byte of `part` in `text` at or after `from`, npos if it is not there. In linear time, which
+/// std::string_view::find is not: templates choose both texts.
+size_t find_part(std::string_view text, std::string_view part, size_t from = 0);
 
 }  // namespace trireme::data::jinja

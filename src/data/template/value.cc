@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "data/template/text_methods.h"
 
 namespace trireme::data::jinja {
 namespace {
@@ -273,7 +274,10 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
     const bool is_exact = !a.is_float() && !b.is_float();
     return is_exact ? a.as_integer() == b.as_integer() : a.as_number() == b.as_number();
   }
-  if (a.is_text() && b.is_text()) return *a.text() == *b.text();
+  if (a.is_text() && b.is_text()) {
+    budget.read(std::min(a.text()->size(), b.text()->size()));
+    return *a.text() == *b.text();
+  }
   if (a.is_list() && b.is_list()) {
     return std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(), same);
   }
@@ -294,7 +298,10 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
 bool less(const Value& a, const Value& b, Budget& budget) {
   budget.step();
   if (a.is_number() && b.is_number()) return a.as_number() < b.as_number();
-  if (a.is_text() && b.is_text()) return *a.text() < *b.text();
+  if (a.is_text() && b.is_text()) {
+    budget.read(std::min(a.text()->size(), b.text()->size()));
+    return *a.text() < *b.text();
+  }
   if (a.is_list() && b.is_list())
     return std::lexicographical_compare(a.list()->begin(), a.list()->end(), b.list()->begin(),
                                         b.list()->end(),
@@ -303,7 +310,9 @@ bool less(const Value& a, const Value& b, Budget& budget) {
 }
 
 bool contains(const Value& whole, const Value& item, Budget& budget) {
-  if (whole.is_text()) return whole.text()->find(item.as_text()) != std::string::npos;
+  if (whole.is_text()) budget.read(whole.text()->size());
+  if (item.is_text()) budget.read(item.text()->size());
+  if (whole.is_text()) return find_part(*whole.text(), item.as_text()) != std::string::npos;
   if (whole.is_list())
     return std::any_of(whole.list()->begin(), whole.list()->end(),
                        [&](const Value& v) { return equal(v, item, budget); });
