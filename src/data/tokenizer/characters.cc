@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/error.h"
 #include "base/utf8.h"
 
 namespace trireme::data {
@@ -119,12 +120,21 @@ size_t skip_space_right(std::string_view text, size_t begin) {
   return begin;
 }
 
+void check_growth(size_t before_bytes, size_t now_bytes) {
+  // The longest that Unicode's normal forms make of a character is 11 times its bytes.
+  constexpr size_t kFixedBytes = size_t{64} << 10, kTimes = 16;
+  if (now_bytes > kFixedBytes + kTimes * before_bytes)
+    base::fail(base::ErrorCode::exhausted, "tokenizer: its rules make more than ", kTimes,
+               " bytes of each of ", before_bytes);
+}
+
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   size_t found = from.empty() ? std::string::npos : text.find(from);
   if (found == std::string::npos) return;
   std::string out;
   size_t begin = 0;
   for (; found != std::string::npos; found = text.find(from, begin)) {
+    check_growth(text.size(), out.size() + found - begin + to.size());
     out.append(text, begin, found - begin).append(to);
     begin = found + from.size();
   }

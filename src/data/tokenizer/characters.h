@@ -35,6 +35,10 @@ size_t previous_character(std::string_view text, size_t end);
 size_t skip_space_left(std::string_view text, size_t begin, size_t end);
 /// Where the white space that starts at `begin` ends.
 size_t skip_space_right(std::string_view text, size_t begin);
+/// Throws exhausted where a step has made more of a text than tokenizers need: each of a row of replacements
+/// could make a text many times as long.
+void check_growth(size_t before_bytes, size_t now_bytes);
+/// The result is within check_growth() of `text`.
 void replace_all(std::string& text, std::string_view from, std::string_view to);
 
 /// GPT-2's alphabet: every byte is a printable character. Spells bytes so.

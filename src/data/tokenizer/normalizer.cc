@@ -98,6 +98,7 @@ NormalizerStep replace_matches(Regex from, std::string to) {
     size_t at = 0;
     Regex::Scan scan(from, text);
     for (auto match = scan.next(); match; match = scan.next()) {
+      check_growth(text.size(), out.size() + match->begin - at + to.size());
       out.append(text, at, match->begin - at).append(to);
       at = match->end;
     }

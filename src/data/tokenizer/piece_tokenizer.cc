@@ -18,7 +18,10 @@ std::vector<SpecialToken> those(const std::vector<SpecialToken>& tokens, bool is
 
 std::string normalize(const std::vector<NormalizerStep>& steps, std::string_view text) {
   std::string out(text);
-  for (const NormalizerStep& step : steps) step(out);
+  for (const NormalizerStep& step : steps) {
+    step(out);
+    check_growth(text.size(), out.size());
+  }
   return out;
 }
 
@@ -104,7 +107,10 @@ void PieceTokenizer::encode_normalized(std::string_view text, bool is_first,
   if (text.empty()) return;
   if (parts_.pre_tokenizer.empty()) return parts_.model->append(text, ids);
   Pieces pieces{std::string(text), {text.size()}};
-  for (const PieceStep& step : parts_.pre_tokenizer) step(pieces, is_first);
+  for (const PieceStep& step : parts_.pre_tokenizer) {
+    step(pieces, is_first);
+    check_growth(text.size(), pieces.text.size());
+  }
   for (size_t i = 0; i < pieces.size(); ++i) parts_.model->append(pieces[i], ids);
 }
 
@@ -123,7 +129,10 @@ std::string PieceTokenizer::shown(int64_t id, bool is_first) const {
   const std::string& token = parts_.tokens[static_cast<size_t>(id)];
   if (is_byte(id)) return std::string(1, static_cast<char>(byte_of_name(token)));
   std::string text = rules.is_byte_level ? from_alphabet(token) : token;
-  for (const auto& [from, to] : rules.replaced) replace_all(text, from, to);
+  for (const auto& [from, to] : rules.replaced) {
+    replace_all(text, from, to);
+    check_growth(token.size(), text.size());
+  }
   if (rules.is_word_piece && !is_first) {
     if (!rules.word_prefix.empty() && text.starts_with(rules.word_prefix))
       text.erase(0, rules.word_prefix.size());

@@ -138,6 +138,38 @@ TEST(PieceTokenizer, LongTextsTakeLittleTime) {
   EXPECT_LT(ids.size(), text.size() / 2);
 }
 
+/// Each rule doubles a text: 40 of them would make a terabyte of one letter.
+TEST(PieceTokenizer, RulesThatGrowATextEnd) {
+  const auto list_of = [](const char* one) {
+    std::string list;
+    for (int i = 0; i < 40; ++i) list += (i > 0 ? "," : "") + std::string(one);
+    return list;
+  };
+  const auto with = [](const std::string& part) {
+    return tokenizer_from_json(R"({"model":{"type":"BPE","vocab":{"a":0," ":1},"merges":[]},)" + part + "}");
+  };
+  const char* texts = R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
+  const char* matches = R"({"type":"Replace","pattern":{"Regex":"a"},"content":"aa"})";
+  const char* marks = R"({"type":"Metaspace","replacement":"  ","prepend_scheme":"never","split":false})";
+  const auto code_of = [](const Tokenizer& tokenizer, auto act) {
+    try {
+      act(tokenizer);
+    } catch (const base::Error& e) {
+      return e.code();
+    }
+    return base::ErrorCode::internal;
+  };
+  const auto encodes = [](const Tokenizer& t) { t.encode("a a"); };
+  for (const char* rule : {texts, matches}) {
+    const auto tokenizer = with(R"("normalizer":{"type":"Sequence","normalizers":[)" + list_of(rule) + "]}");
+    EXPECT_EQ(code_of(*tokenizer, encodes), base::ErrorCode::exhausted) << rule;
+  }
+  const auto marked = with(R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[)" + list_of(marks) + "]}");
+  EXPECT_EQ(code_of(*marked, encodes), base::ErrorCode::exhausted);
+  const auto decoding = with(R"("decoder":{"type":"Sequence","decoders":[)" + list_of(texts) + "]}");
+  EXPECT_EQ(code_of(*decoding, [](const Tokenizer& t) { t.decode({0}); }), base::ErrorCode::exhausted);
+}
+
 TEST(CharacterTokenizer, CountsCharactersInOrder) {
   const auto t = character_tokenizer("na\xC3\xAFve banana");
   EXPECT_EQ(t->vocabulary_size(), 7);

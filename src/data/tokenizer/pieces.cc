@@ -122,6 +122,7 @@ PieceStep metaspace(MetaspaceRules rules) {
       const bool wanted = rules.prefix == MetaspaceRules::Prefix::always ||
                           (rules.prefix == MetaspaceRules::Prefix::first && is_first && i == 0);
       if (wanted && !piece.starts_with(rules.mark)) piece.insert(0, rules.mark);
+      check_growth(pieces.text.size(), out.text.size() + piece.size());
       const size_t begin = out.text.size();
       if (rules.splits) {
         for (size_t at = piece.find(rules.mark, 1); at != std::string::npos;

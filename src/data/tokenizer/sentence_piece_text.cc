@@ -47,6 +47,7 @@ class SentencePieceText {
       std::string_view part = next(text, at);
       while (is_behind_space && part.starts_with(' ')) part.remove_prefix(1);
       if (part.empty()) continue;
+      check_growth(text.size(), out.size() + part.size());
       if (!is_begun && rules_.adds_dummy_prefix && !rules_.suffix_space) out += space;
       is_begun = true;
       for (const char c : part) c == ' ' ? void(out += space) : out.push_back(c);
@@ -134,6 +135,7 @@ NormalizerStep precompiled(PrecompiledMap from) {
       const PrecompiledMap::Found whole =
           grapheme.size() <= kLongestGrapheme ? map->shortest(grapheme) : PrecompiledMap::Found{};
       if (whole.bytes > 0) {
+        check_growth(text.size(), out.size() + whole.text.size());
         out += whole.text;
         at = end;
         continue;
@@ -144,6 +146,7 @@ NormalizerStep precompiled(PrecompiledMap from) {
         const std::string_view character = std::string_view(text).substr(at, next - at);
         const PrecompiledMap::Found one = map->shortest(character);
         out += one.bytes > 0 ? one.text : character;
+        check_growth(text.size(), out.size());
         at = next;
       }
     }
