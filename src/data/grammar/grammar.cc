@@ -240,6 +240,30 @@ Row GrammarBuilder::characters(std::vector<Range> ranges, bool negated) {
   return rows.size() == 1 ? rows[0] : any_of(std::move(rows));
 }
 
+Row GrammarBuilder::json_characters(std::vector<Range> ranges, bool negated) {
+  constexpr std::string_view kShort = "\b\f\n\r\t\"\\", kLetters = "bfnrt\"\\", kHex = "0123456789abcdef";
+  constexpr Range kEscaped[] = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
+  std::vector<Range> plain;
+  std::vector<Row> rows;
+  for (Range range : sorted(std::move(ranges), negated)) {
+    for (const Range& escaped : kEscaped) {
+      for (char32_t c = std::max(range.first, escaped.first); c <= std::min(range.last, escaped.last); ++c) {
+        const size_t known = kShort.find(static_cast<char>(c));
+        rows.push_back(known != std::string_view::npos
+                           ? text(std::string{'\\', kLetters[known]})
+                           : text(std::string("\\u00") + kHex[c >> 4] + kHex[c & 15]));
+      }
+      if (range.first < escaped.first && range.first <= range.last)
+        plain.push_back({range.first, std::min<char32_t>(range.last, escaped.first - 1)});
+      range.first = std::max<char32_t>(range.first, escaped.last + 1);
+    }
+    if (range.first <= range.last) plain.push_back(range);
+  }
+  if (!plain.empty()) rows.insert(rows.begin(), characters(std::move(plain)));
+  base::require(!rows.empty(), "grammar: a class without characters");
+  return any_of(std::move(rows));
+}
+
 Row GrammarBuilder::any_of(std::vector<Row> rows) {
   if (rows.size() == 1) return rows[0];
   const uint32_t rule = add_rule("choice");

@@ -51,6 +51,8 @@ class GrammarBuilder {
     char32_t first, last;
   };
   Row characters(std::vector<Range> ranges, bool negated = false);
+  /// The same characters as JSON writes them inside a string: quote, backslash and controls by their escapes.
+  Row json_characters(std::vector<Range> ranges, bool negated = false);
   Row any_of(std::vector<Row> rows);
   Row optional(Row row) { return any_of({std::move(row), {}}); }
   /// `row` at least `least` and at most `most` times; most < 0: any number.
@@ -88,7 +90,9 @@ Grammar grammar_of_json_object();
 /// Texts of one grammar or the other.
 Grammar grammar_of_either(const Grammar& one, const Grammar& other);
 
+/// How the characters that an expression matches are written.
+enum class RegexText { plain, in_json_string };
 /// Appends a regular expression to a grammar under construction.
-Grammar::Row append_regex(GrammarBuilder& builder, std::string_view regex);
+Grammar::Row append_regex(GrammarBuilder& builder, std::string_view regex, RegexText text = RegexText::plain);
 
 }  // namespace trireme::data

@@ -355,6 +355,37 @@ TEST(Grammar, LenientSchemasKeepTypes) {
   EXPECT_THROW(grammar_of_schema(base::parse_json(R"({"not":{}})"), true), base::Error);
 }
 
+/// What a pattern matches stands in a JSON string, where quotes, backslashes and controls are escaped.
+TEST(Grammar, PatternsOfSchemasKeepTheirTextsJson) {
+  const auto grammar = [](const char* pattern) {
+    return grammar_of_schema(Json::object({{"type", "string"}, {"pattern", pattern}}));
+  };
+  const auto expect_json = [&](const char* pattern, std::initializer_list<const char*> texts) {
+    const Grammar g = grammar(pattern);
+    for (const char* text : texts) {
+      EXPECT_TRUE(takes(g, Json(text).dump())) << pattern << ": " << text;
+      const std::string raw = "\"" + std::string(text) + "\"";
+      EXPECT_EQ(takes(g, raw), raw == Json(text).dump()) << pattern << ": " << text;
+    }
+  };
+  expect_json("^\\..$", {".a", ".\"", ".\\", ".\x01", ".\xC3\xA9"});
+  expect_json("^[!-~]{2}$", {"ab", "\"\"", "\\a"});
+  expect_json("^a\\s\"$", {"a \"", "a\t\"", "a\n\""});
+  expect_json("^[^a]\\D$", {"b\n", "\"b"});
+  expect_json("^\\\\\\x1f\x02$", {"\\\x1f\x02"});
+  EXPECT_FALSE(takes(grammar("^[^a]$"), "\"a\""));
+  EXPECT_FALSE(takes(grammar("^.$"), "\"\\n\""));
+}
+
+TEST(Grammar, EnumsKeepToTheirType) {
+  const auto of = [](const char* schema) { return grammar_of_schema(base::parse_json(schema)); };
+  const Grammar g = of(R"({"type":["string","integer"],"enum":["a",1,null,2.5,true]})");
+  for (const char* good : {"\"a\"", "1"}) EXPECT_TRUE(takes(g, good)) << good;
+  for (const char* bad : {"null", "2.5", "true"}) EXPECT_FALSE(takes(g, bad)) << bad;
+  EXPECT_THROW(of(R"({"type":"string","enum":[1,2]})"), base::Error);
+  EXPECT_THROW(of(R"({"type":"string","const":1})"), base::Error);
+}
+
 /// If others have filled a shared automaton, an answer continues with a new one at the same place.
 TEST(Grammar, AFullAutomatonHoldsNobodyUp) {
   const ByteStrings words = vocabulary(3);

@@ -16,7 +16,8 @@ constexpr int64_t kMostTimes = 10000;
 
 class RegexReader {
  public:
-  RegexReader(GrammarBuilder& builder, std::string_view in) : builder_(builder), in_(in) {}
+  RegexReader(GrammarBuilder& builder, std::string_view in, RegexText text)
+      : builder_(builder), in_(in), text_(text) {}
 
   Row run() {
     if (peek() == '^') ++at_;
@@ -37,6 +38,11 @@ class RegexReader {
   char32_t character() {
     if (!has()) fail("it ends too early");
     return base::next_code_point(in_, at_);
+  }
+
+  Row characters(std::vector<Range> ranges, bool negated) {
+    return text_ == RegexText::plain ? builder_.characters(std::move(ranges), negated)
+                                     : builder_.json_characters(std::move(ranges), negated);
   }
 
   Row alternatives() {
@@ -110,16 +116,15 @@ class RegexReader {
     if (c == '*' || c == '+' || c == '?' || c == '{') fail("nothing to repeat");
     if (c == '.') {
       ++at_;
-      return builder_.characters({{'\n', '\n'}}, true);
+      return characters({{'\n', '\n'}}, true);
     }
     if (c != '\\') {
-      const size_t begin = at_;
-      character();
-      return builder_.text(in_.substr(begin, at_ - begin));
+      const char32_t code = character();
+      return characters({{code, code}}, false);
     }
     bool negated = false;
-    const std::vector<Range> ranges = escape(negated);
-    return builder_.characters(ranges, negated);
+    std::vector<Range> ranges = escape(negated);
+    return characters(std::move(ranges), negated);
   }
 
   Row group() {
@@ -199,20 +204,21 @@ class RegexReader {
       ranges.insert(ranges.end(), some.begin(), some.end());
     }
     ++at_;
-    return builder_.characters(std::move(ranges), negated);
+    return characters(std::move(ranges), negated);
   }
 
   GrammarBuilder& builder_;
   std::string_view in_;
+  RegexText text_;
   size_t at_ = 0;
   int depth_ = 0;
 };
 
 }  // namespace
 
-Row append_regex(GrammarBuilder& builder, std::string_view regex) {
+Row append_regex(GrammarBuilder& builder, std::string_view regex, RegexText text) {
   base::require(base::is_utf8(regex), "regular expression that is not UTF-8");
-  return RegexReader(builder, regex).run();
+  return RegexReader(builder, regex, text).run();
 }
 
 Grammar grammar_of_regex(std::string_view regex) {

@@ -1,5 +1,6 @@
 // Translates JSON schemas to grammars of compact or spaced JSON texts.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -129,6 +130,7 @@ class SchemaReader {
     }
     if (const Json* only = schema.find("const")) {
       expect(schema, {"const", "type"});
+      if (!has_type_of(schema, *only)) base::fail_invalid("JSON schema: a const of another type");
       return b_.text(only->dump());
     }
     if (const Json* list = schema.find("enum")) return enumeration(schema, *list);
@@ -169,9 +171,30 @@ class SchemaReader {
   Row enumeration(const Json& schema, const Json& list) {
     expect(schema, {"enum", "type"});
     std::vector<Row> rows;
-    for (const Json& one : list.as_array()) rows.push_back(b_.text(one.dump()));
-    base::require(!rows.empty(), "JSON schema: enum of nothing");
+    for (const Json& one : list.as_array()) {
+      if (has_type_of(schema, one)) rows.push_back(b_.text(one.dump()));
+    }
+    base::require(!rows.empty(), "JSON schema: enum of nothing, or of no value of its type");
     return b_.any_of(std::move(rows));
+  }
+
+  /// Whether a value has the type, or one of the types, that the schema names.
+  static bool has_type_of(const Json& schema, const Json& value) {
+    const Json* type = schema.find("type");
+    if (type == nullptr) return true;
+    const auto fits = [&](const Json& one) {
+      const std::string& name = one.as_string();
+      const bool is_whole = value.is_number() && value.as_double() == std::floor(value.as_double());
+      return name == "object"    ? value.is_object()
+             : name == "array"   ? value.is_array()
+             : name == "string"  ? value.is_string()
+             : name == "integer" ? is_whole
+             : name == "number"  ? value.is_number()
+             : name == "boolean" ? value.is_bool()
+                                 : name == "null" && value.is_null();
+    };
+    if (!type->is_array()) return fits(*type);
+    return std::any_of(type->as_array().begin(), type->as_array().end(), fits);
   }
 
   Row untyped(const Json& schema) {
@@ -198,7 +221,7 @@ class SchemaReader {
     if (const Json* pattern = schema.find("pattern"); pattern != nullptr && is_followed(*pattern)) {
       if (!is_lenient_ && (schema.contains("minLength") || schema.contains("maxLength")))
         base::fail_unsupported("JSON schema: a pattern beside minLength or maxLength");
-      return quoted(append_regex(b_, plain_pattern(pattern->as_string())));
+      return quoted(append_regex(b_, whole_pattern(pattern->as_string()), RegexText::in_json_string));
     }
     const int64_t least = bound(schema, "minLength", 0), most = bound(schema, "maxLength", -1);
     if (least == 0 && most < 0) return b_.rule(string_);
@@ -206,18 +229,10 @@ class SchemaReader {
     return quoted(b_.repeated(b_.rule(character_), least, most));
   }
 
-  /// A pattern matches anywhere in a text, but only one for the whole text can become a grammar. Quotes,
-  /// backslashes and line ends are refused, because JSON escapes them in its texts.
-  static std::string plain_pattern(const std::string& pattern) {
+  /// A pattern matches anywhere in a text, but only one for the whole text can become a grammar.
+  static const std::string& whole_pattern(const std::string& pattern) {
     if (!pattern.starts_with('^') || !pattern.ends_with('$') || pattern.ends_with("\\$"))
       base::fail_unsupported("JSON schema: the pattern '", pattern, "', which is not of the form ^...$");
-    for (const std::string_view part :
-         {"\"", "\\\\", "\\n", "\\r", "\\t", "\\s", "\\x", "\\u", "\\D", "\\W", "\\S", "[^", "."}) {
-      const size_t at = pattern.find(part);
-      const bool is_escaped_dot = part == "." && at != std::string::npos && at > 0 && pattern[at - 1] == '\\';
-      if (at != std::string::npos && !is_escaped_dot)
-        base::fail_unsupported("JSON schema: the pattern '", pattern, "' with ", part);
-    }
     return pattern;
   }
 
@@ -225,7 +240,7 @@ class SchemaReader {
     if (!is_lenient_) return true;
     try {
       GrammarBuilder trial;
-      append_regex(trial, plain_pattern(pattern.as_string()));
+      append_regex(trial, whole_pattern(pattern.as_string()), RegexText::in_json_string);
       return true;
     } catch (const base::Error&) {
       return false;
