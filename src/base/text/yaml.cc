@@ -16,6 +16,8 @@ namespace {
 
 constexpr int kMaxDepth = 50;
 constexpr int64_t kMaxValues = 100'000;
+/// Of all values and their paths: aliases repeat long words, and what stands below a long key.
+constexpr size_t kMaxBytes = size_t{16} << 20;
 
 int line_of(const YAML::Node& node) { return node.Mark().line + 1; }
 
@@ -57,6 +59,9 @@ class YamlReader {
   Json read(const YAML::Node& node, const std::string& path, int depth) {
     require(depth <= kMaxDepth, "line ", line_of(node), ": nested deeper than ", kMaxDepth);
     require(++values_ <= kMaxValues, "line ", line_of(node), ": more than ", kMaxValues, " values");
+    bytes_ += path.size() + (node.IsScalar() ? node.Scalar().size() : 0);
+    require(bytes_ <= kMaxBytes, "line ", line_of(node), ": keys and values of more than ", kMaxBytes,
+            " bytes in all");
     document_.lines.emplace(path, line_of(node));
     switch (node.Type()) {
       case YAML::NodeType::Scalar: return node.Tag() == "?" ? plain(node.Scalar()) : Json(node.Scalar());
@@ -90,6 +95,7 @@ class YamlReader {
 
   YamlDocument& document_;
   int64_t values_ = 0;
+  size_t bytes_ = 0;
 };
 
 /// Receives the events of a document and discards them.

@@ -67,6 +67,23 @@ TEST(Yaml, RefusesWithTheLine) {
   EXPECT_NE(yaml_error(laughs).find("more than"), std::string::npos);
 }
 
+/// Aliases repeat long keys and words; nesting and numbers of values have limits of their own.
+TEST(Yaml, AliasesDoNotMultiplyALongText) {
+  const std::string many =
+      "a0: &a0 [0,0,0,0,0,0,0,0,0,0]\na1: &a1 [*a0,*a0,*a0,*a0,*a0,*a0,*a0,*a0,*a0,*a0]\n"
+      "a2: &a2 [*a1,*a1,*a1,*a1,*a1,*a1,*a1,*a1,*a1,*a1]\n";
+  const std::string text(20000, 'k');
+  EXPECT_NO_THROW(parse_yaml(many + "key: *a2\n"));
+  for (const std::string& bomb : {many + text + ": *a2\n",
+                                  "w: &w " + text + "\n" + many +
+                                      "b: &b [*w,*w,*w,*w,*w,*w,"
+                                      "*w,*w,*w,*w]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+                                      "d: [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n",
+                                  std::string("a: &a [*a]\n")}) {
+    EXPECT_THROW(parse_yaml(bomb), Error) << bomb.substr(0, 40);
+  }
+}
+
 TEST(Yaml, WritesWhatItReads) {
   const Json value = Json::object(
       {{"model", Json::object({{"source", "zoo:mlp"}, {"config", Json::array({"layers=4", "a, b"})}})},
