@@ -1,4 +1,4 @@
-// Reference kernels of matmul, gemm and matmul_integer on CPU.
+// Reference kernels of matmul and gemm on CPU.
 #include "backend/cpu/device/cpu_stream.h"
 #include "ops/dense/matmul_fast.h"
 #include "ops/dense/matmul_reference.h"
@@ -93,62 +93,6 @@ ir::BoundKernel prepare_gemm(const ir::KernelInit& init) {
   });
 }
 
-/// Zero point of an operand: absent (0), one value, or one per row of `a` or column of `b`.
-struct ZeroPoints {
-  bool per_row = false;
-  bool given = false;
-};
-
-ZeroPoints zero_points_of(const ir::NodeView& node, size_t i) {
-  return {.per_row = node.present(i) && node.in[i].shape.elements().value_or(1) > 1,
-          .given = node.present(i)};
-}
-
-template <class A, class B>
-void run_integer(const MatmulShape& s, ZeroPoints za, ZeroPoints zb, const ir::RunArgs& args) {
-  const A* a = in_ptr<A>(args, 0);
-  const B* b = in_ptr<B>(args, 1);
-  const A* zero_a = za.given ? in_ptr<A>(args, 2) : nullptr;
-  const B* zero_b = zb.given ? in_ptr<B>(args, 3) : nullptr;
-  int32_t* y = out_ptr<int32_t>(args, 0);
-  cpu::pool_of(args.stream).for_range(s.batches() * s.m, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const size_t batch = static_cast<size_t>(row / s.m);
-      const A* x = a + s.a_offset[batch] + row % s.m * s.k;
-      const B* w = b + s.b_offset[batch];
-      const int32_t az = zero_a == nullptr ? 0 : zero_a[za.per_row ? row % s.m : 0];
-      int32_t* out = y + row * s.n;
-      for (int64_t j = 0; j < s.n; ++j) out[j] = 0;
-      for (int64_t l = 0; l < s.k; ++l) {
-        const int32_t factor = x[l] - az;
-        for (int64_t j = 0; j < s.n; ++j) {
-          const int32_t bz = zero_b == nullptr ? 0 : zero_b[zb.per_row ? j : 0];
-          out[j] += factor * (w[l * s.n + j] - bz);
-        }
-      }
-    }
-  });
-}
-
-ir::BoundKernel prepare_integer(const ir::KernelInit& init) {
-  const ir::NodeView& node = init.node;
-  const MatmulShape shape = matmul_shape(node.in_dims(0), node.in_dims(1));
-  const ZeroPoints za = zero_points_of(node, 2), zb = zero_points_of(node, 3);
-  auto bind = [&](auto run) {
-    return ir::BoundKernel{[shape, za, zb, run](const ir::RunArgs& args) { run(shape, za, zb, args); }};
-  };
-  const bool a_signed = node.in[0].dtype == DType::i8, b_signed = node.in[1].dtype == DType::i8;
-  if (a_signed) return b_signed ? bind(run_integer<int8_t, int8_t>) : bind(run_integer<int8_t, uint8_t>);
-  return b_signed ? bind(run_integer<uint8_t, int8_t>) : bind(run_integer<uint8_t, uint8_t>);
-}
-
-ir::Refusal refuse_not_8_bit(const ir::NodeView& node) {
-  for (size_t i : {0, 1}) {
-    if (auto why = refuse_dtype(node, i, {DType::i8, DType::u8})) return why;
-  }
-  return std::nullopt;
-}
-
 std::vector<ir::Kernel> preceded_by(std::vector<ir::Kernel> fast, const ir::Kernel& plain) {
   fast.push_back(plain);
   fast.push_back(via_f32(plain));
@@ -167,11 +111,6 @@ std::vector<ir::Kernel> gemm_cpu_kernels() {
   const ir::Kernel plain{
       .name = "reference", .is_reference = true, .refuse = refuse_non_arithmetic, .prepare = prepare_gemm};
   return preceded_by(gemm_fast_kernels(), plain);
-}
-
-std::vector<ir::Kernel> matmul_integer_cpu_kernels() {
-  return {
-      {.name = "reference", .is_reference = true, .refuse = refuse_not_8_bit, .prepare = prepare_integer}};
 }
 
 }  // namespace trireme::ops

@@ -242,6 +242,33 @@ TEST(BatchedGemm, KernelsMatchTheExpansionInEveryOrientation) {
   }
 }
 
+/// Zero points that are computed, weights that are constant or not, batches, and odd extents.
+TEST(MatmulInteger, PackedSumsAreExact) {
+  using tests::random_bytes;
+  const std::vector<std::vector<size_t>> fed = {{0, 2}, {0, 1, 2}, {0, 1, 2, 3}};
+  for (int64_t n : {1, 7, 64, 100}) {
+    const Tensor u8 = random_bytes<uint8_t>({2, 3, 37}, 1, 0, 255),
+                 i8 = random_bytes<int8_t>({5, 37}, 1, -128, 127);
+    const std::vector<std::vector<Tensor>> cases = {
+        {u8, random_bytes<int8_t>({37, n}, 2, -128, 127), Tensor::scalar<uint8_t>(131),
+         random_bytes<int8_t>({n}, 5, -3, 3)},
+        {i8, random_bytes<uint8_t>({37, n}, 2, 0, 255), Tensor::scalar<int8_t>(-7),
+         random_bytes<uint8_t>({1}, 5, 0, 255)},
+        {u8, random_bytes<uint8_t>({2, 37, n}, 2, 0, 255), Tensor::scalar<uint8_t>(255),
+         Tensor::scalar<uint8_t>(9)},
+        {i8, random_bytes<int8_t>({37, n}, 2, -128, 127)}};
+    for (const auto& operands : cases) {
+      for (std::vector<size_t> computed : fed) {
+        std::erase_if(computed, [&](size_t i) { return i >= operands.size(); });
+        const auto results = tests::run_kernels("matmul_integer", {}, operands, 1, computed);
+        ASSERT_EQ(results.size(), 2u) << "a kernel refuses";
+        EXPECT_EQ(results[0].out[0].to_ints(), results[1].out[0].to_ints())
+            << results[0].kernel << " n=" << n;
+      }
+    }
+  }
+}
+
 TEST(MatmulInteger, SubtractsZeroPointsPerRowAndColumn) {
   const Tensor a = Tensor::from<uint8_t>({2, 3}, {1, 2, 3, 250, 0, 7}),
                b = Tensor::from<int8_t>({3, 2}, {-1, 4, 5, -6, 7, 8});
