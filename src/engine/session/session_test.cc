@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <thread>
 
 #include "base/memory/memory_budget.h"
+#include "engine/run_stop.h"
 #include "engine/session/test_noise.h"
 #include "ops/table.h"
 #include "tests/test_device.h"
@@ -257,7 +257,7 @@ TEST(Control, WhatRoundsKeepIsBounded) {
   EXPECT_EQ(session.run(inputs(1000))[1].dims(), (Dims{1000, 2}));
   expect_exhausted(session, inputs(INT64_MAX), "rounds leave no room");
   // A loop that keeps nothing is stopped by another thread.
-  std::atomic<bool> stop{false};
+  RunStop stop;
   attrs.set("body", subgraph("graph \"b\"\n %0 = input \"i\" : i64[]\n %1 = input \"go\" : bool[]\n"
                              " %2 = input \"v\" : f32[n]\n %3 = input \"s\" : f32[n]\n"
                              " %4 = identity(%1)\n %5 = add(%2, %3)\n return %4, %5\n"));
@@ -265,7 +265,7 @@ TEST(Control, WhatRoundsKeepIsBounded) {
                   {.device = tests::device_under_test(), .threads = 1, .stop = &stop});
   std::thread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    stop = true;
+    stop.set(StopReason::closing);
   });
   EXPECT_THROW(endless.run(inputs(INT64_MAX)), base::Error);
   other.join();
