@@ -62,8 +62,15 @@ TEST(ExpertRanks, AnswerAsOneRank) {
         SCOPED_TRACE(base::concat(model.name, ", ", weights, ", ", ranks, " ranks"));
         const auto got = logits_of(model, over(ranks, ranks, o), {30, 1});
         ASSERT_EQ(got.size(), want.size());
-        // Rows that are rounded to 8 bits round otherwise where a sum over ranks differs in its last bit.
-        const double near = std::string(weights).starts_with("q") ? 2e-2 : 1e-4;
+        // Attention is split by tp in any case: its stored parts round rows that differ in a last bit, and a
+        // part that holds no whole group stays in floats. What tp alone differs by is the measure of that.
+        double near = 1e-4;
+        if (std::string(weights) != "f32") {
+          const auto split = logits_of(model, over(ranks, 1, o), {30, 1});
+          for (size_t i = 0; i < want.size(); ++i)
+            near = std::max(near, 2 * difference(split[i], want[i]) / largest(want[i]));
+        }
+        EXPECT_LT(near, 0.5);  // a router that chooses otherwise moves a token so far
         for (size_t i = 0; i < got.size(); ++i)
           EXPECT_LT(difference(got[i], want[i]), near * largest(want[i])) << "token " << i;
       }
