@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
-from gpu import by_kernel, ceilings, compare, parts, run  # noqa: E402
+from gpu import by_kernel, ceilings, compare, parts, run, traced  # noqa: E402
 
 passed = 0
 failed = 0
@@ -115,8 +115,26 @@ def kernels():
     expect("nothing was profiled", list(by_kernel.rows(["==ERROR=="], 3)), [])
 
 
+def launches():
+    norm = "_ZN7trireme4cuda10run_kernelINS0_8HeldNormIfEEEEvT_"
+    last = "_ZN7trireme4cuda10run_kernelINS0_10TakeTokensEEEvT_"
+    lines, now = [], 0
+    for long in (100, 900, 500, 300):  # the first step has a launch more, and one is not whole
+        for name, takes in [("copy", 10)] * (long == 100) + [(norm, long), (norm, 50), (last, 20)]:
+            lines.append(f"{now} {now + takes} 7 {name}\n")
+            now += takes + 5
+    step = traced.usual(traced.read([*reversed(lines), f"{now} {now + 1} 7 {norm}\n"]))
+    expect("launches of the usual step", [end - begin for begin, end, _, _ in step], [500, 50, 20])
+    *kernels, whole = traced.rows(step, by_kernel.short)
+    expect("kernels of a step", [(row["name"], row["launches"], row["us_a_launch"]) for row in kernels],
+           [("HeldNorm<float>", 2, 0.275), ("TakeTokens", 1, 0.02)])
+    expect("a step from its first begin to its last end", (whole["launches"], whole["span_ms"]), (3, 580 / 1e6))
+    expect("no step", traced.usual([]), None)
+
+
 def main():
     rates()
+    launches()
     with tempfile.TemporaryDirectory() as scratch:
         a_check(Path(scratch))
         comparison(Path(scratch))

@@ -1,8 +1,11 @@
-# One step of each network, kernel by kernel: times and bytes of memory as ncu counts them.
+# One step of each network, kernel by kernel: of decoding by begin and end of every launch where the bundle has what
+# asks the driver for them (traced.py), else times and bytes of memory as ncu counts them.
 import csv
 import json
 import re
 import shutil
+
+from gpu import traced
 
 METRICS = {"gpu__time_duration.sum": "ns", "dram__bytes_read.sum": "bytes", "dram__bytes_write.sum": "bytes"}
 FIRST_STEPS = 3  # that bench_train runs by itself: as many as are counted
@@ -68,7 +71,29 @@ def add_rows(check, done, steps, network, precision, **more):
     return is_good
 
 
+def traced_steps(check, decoding):
+    """A step of each shape of decoding, by the driver's records."""
+    for network, precision, words in decoding:
+        launches = traced.trace(check, [check.program("trireme"), "generate", *words], MOST_SECONDS)
+        step = traced.usual(launches or [])
+        if step is None:
+            return check.verdict("profile", "failed", network=network, why="no step was recorded")
+        *kernels, whole = traced.rows(step, short)
+        for row in kernels:
+            check.add("profile", network=network, precision=precision, **row)
+        check.verdict("profile", "passed", network=network, precision=precision, **whole)
+    return None
+
+
 def profile(check, networks, decoding):
+    """Steps of decoding, and of training under ncu."""
+    if check.device != "emulated" and (check.bin.parent / "lib" / traced.NAME).exists():
+        traced_steps(check, decoding)
+        decoding = []
+    counted_steps(check, networks, decoding)
+
+
+def counted_steps(check, networks, decoding):
     """Steps of decoding and of training under ncu. What their programs choose by measuring is in the cache already.
     `decoding`: (name, precision, words of `trireme generate`), run once without ncu for the same reason. After a
     network that ncu does not finish the others are left out: they would not finish either."""

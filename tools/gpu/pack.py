@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tarfile
 
-from gpu import device_tests
+from gpu import device_tests, traced
 
 PROGRAMS = ["trireme", "test_backend_cuda", "test_ops", "test_runtime", "test_engine", "test_comm", "bench_train"]
 # Of the machine itself: libc and the compiler's libraries fit newer systems; the driver and NVIDIA's come from there.
@@ -45,6 +45,8 @@ def pack(root, options):
         for library, path in libraries(build / name).items():
             if not (bundle / "tree/lib" / library).exists():
                 subprocess.run(["strip", "--strip-unneeded", "-o", bundle / "tree/lib" / library, path], check=True)
+    if not traced.build(bundle / "tree/lib"):
+        print("no CUPTI: the check will count kernels by ncu")
     (bundle / "tree/commit").write_text(commit(root))
     (bundle / "tree/suites.json").write_text(json.dumps(device_tests.device_suites(root)))
     with (lzma.open(bundle / "programs.tar.xz", "w", filters=SHARED) as file,

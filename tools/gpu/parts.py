@@ -173,8 +173,8 @@ def decoding_to_profile(check):
         return [("llama of 2 layers, batch 3", "f32", generate_words(check, LLAMA_TINY, "f32", [(8, 3, 3)], 96, 3))]
     model = LLAMA_8B.replace("layers=32", "layers=2").replace("vocabulary=128256", "vocabulary=32000")
     return [(f"llama of 2 layers, batch {batch} behind {prompt}", "bf16",
-             generate_words(check, model, "bf16", [(prompt, 3, batch)], 2304, batch))
-            for prompt, batch in ((504, 1), (2040, 8))]
+             generate_words(check, model, "bf16", [(prompt, 12, batch)], 2304, batch))
+            for prompt, batch in ((504, 1), (2040, 8), (504, 64))]
 
 
 def profile(check):
