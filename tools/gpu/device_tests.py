@@ -121,11 +121,11 @@ def tests(check):
 
 
 def sessions(check):
-    """Sessions, decoding and training of the CPU's own tests, on the device."""
+    """Sessions, decoding and training of the CPU's own tests, on the device: each by itself, for a few are long."""
     jobs = []
     env = {"TRIREME_TEST_DEVICE": check.device}
     for program, only in SESSIONS:
-        jobs += [Job(program, names, env) for names in list_tests(check, program, only).values()]
+        jobs += [Job(program, [name], env) for names in list_tests(check, program, only).values() for name in names]
     run_jobs(check, "sessions", jobs)
 
 

@@ -287,5 +287,5 @@ PARTS = [("libraries", libraries, 3), ("ceilings", ceilings, 8), ("tests", devic
          ("trajectory", trajectories, 12), ("llama", llama, 60), ("training", training, 70),
          ("profile", profile, 60), ("speed", speed, 20), ("serve", serving.serve, 20),
          ("load", serving.under_load, 20), ("inference", inference, 30), ("float8", float8, 18),
-         ("peers", beside_peers, 115), ("sessions", device_tests.sessions, 15), ("sanitize", device_tests.sanitize, 15)]
+         ("peers", beside_peers, 90), ("sessions", device_tests.sessions, 40), ("sanitize", device_tests.sanitize, 15)]
 MOST_SECONDS = 540  # of all parts
