@@ -9,7 +9,7 @@ namespace {
 using namespace paged_cases;
 
 TEST(PagedCuda, AttendsAsOnCpu) {
-  const std::vector<Case> cases{
+  std::vector<Case> cases{
       {2, 2, 16, 16, {1}, {1}},
       {4, 2, 64, 16, {5, 300, 1}, {1, 1, 1}},
       {4, 4, 8, 4, {9, 3}, {9, 3}},
@@ -26,7 +26,18 @@ TEST(PagedCuda, AttendsAsOnCpu) {
       {4, 2, 64, 16, {300, 70}, {100, 3}, DType::bf16, DType::bf16, 1, 41},
       {2, 2, 24, 7, {300, 520}, {150, 2}, DType::f32, DType::f32, 0, 256, 0.5},
       {4, 1, 64, 16, {100}, {100}, DType::f16, DType::f16, 0, -1, 1.5},
+      // 16 bits, few new tokens: widths between those of the kernels, several chunks of query vectors, a cap,
+      // windows that leave whole parts and parts of a warp's tokens unseen, parts of more than one turn.
+      {8, 2, 96, 16, {400, 70}, {2, 4}, DType::bf16, DType::bf16},
+      {16, 1, 128, 16, {700, 65}, {4, 1}, DType::bf16, DType::bf16, 2},
+      {4, 4, 64, 7, {129, 1, 64}, {1, 1, 4}, DType::f16, DType::f16, 0, -1, 1.5},
+      {4, 1, 40, 16, {4300, 90}, {2, 3}, DType::bf16, DType::bf16, 0, 100},
+      {2, 1, 32, 16, {8300, 3}, {1, 1}, DType::f16, DType::f16},
   };
+  // More sequences than a warp looks at in one turn, those with most tokens last.
+  Case many{2, 1, 16, 4, std::vector<int>(40, 5), std::vector<int>(40, 1), DType::bf16, DType::bf16};
+  many.lengths[37] = 140, many.lengths[39] = 80, many.fresh[38] = 4;
+  cases.push_back(many);
   for (const Case& c : cases) {
     std::vector<int> seeds;
     for (size_t i = 0; i < c.lengths.size(); ++i) seeds.push_back(static_cast<int>(i));

@@ -161,11 +161,11 @@ TEST_P(DenseCuda, ProductsOfFewRowsThatAreDeep) {
   const auto make = [&](const tensor::Dims& dims, uint32_t seed) {
     return tests::rounded_to(GetParam(), random_tensor(dims, seed, 0.1f));
   };
-  for (const int64_t rows : {1, 5}) {
+  for (const int64_t rows : {1, 5, 8}) {
     std::vector<Tensor> in = row_operands(make, rows, 2312, {18}, true);
     expect_as_cpu({.op = "row_linear", .in = in, .kernels = 1});
     in = row_operands(make, rows, 2312, {17, 17}, false);
-    in[1] = random_tensor({2312}, 6);
+    in[1] = random_tensor({2312}, 6, 0.3f);  // factors near 1: bf16 rounds x beside its norm elsewhere
     expect_as_cpu({.op = "row_linear",
                    .in = in,
                    .attrs = {{"gated", int64_t{1}}, {"activation", std::string("silu")}},

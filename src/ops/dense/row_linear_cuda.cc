@@ -49,9 +49,13 @@ ir::BoundKernel prepare_row_linear(const ir::KernelInit& init) {
                              .bits = p.bits,
                              .group = p.group,
                              .gated = p.gated,
+                             .is_constant = true,
                              .act = activation_form(p.act),
                              .act_before_residual = p.act.before_residual};
-  for (size_t i = 0; i < p.n.size(); ++i) fixed.weights[i].n = p.n[i];
+  for (size_t i = 0; i < p.n.size(); ++i) {
+    fixed.weights[i].n = p.n[i];
+    fixed.is_constant = fixed.is_constant && node.value(row_linear_operand(i, kRlWeight)) != nullptr;
+  }
   auto run = [fixed, present = node.is_present, type = node.in[kRlX].dtype](const ir::RunArgs& args) {
     cuda::RowProductArgs a = fixed;
     a.x = args.in[kRlX];

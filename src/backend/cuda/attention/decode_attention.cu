@@ -19,14 +19,14 @@ template <class Q, class T>
 void rotate_append(tensor::Stream& stream, const DecodeAttentionArgs& a, void* queries) {
   const PagedAttentionArgs& p = a.attention;
   const PreparePaged<Q> prepare{view_of(p), tickets_of(p), ticket_count(p), static_cast<Q*>(p.y)};
-  const int64_t items = p.rows * (p.heads + 2 * p.kv_heads) * (p.dim - a.rotated / 2);
-  const Launch grid = flat_launch(stream, items, 128);
+  const Launch grid{blocks_for(cuda_stream(stream), p.rows, 4), 512};
   if constexpr (!std::is_same_v<Q, float>) {
     if (!a.angles_f32)
-      return launch(stream, "rotate_append", grid,
-                    RotateAppend<Q, T, Q>{a, prepare, static_cast<Q*>(queries)});
+      return launch_overlapping(stream, "rotate_append", grid,
+                                RotateAppend<Q, T, Q>{a, prepare, static_cast<Q*>(queries)});
   }
-  launch(stream, "rotate_append", grid, RotateAppend<Q, T, float>{a, prepare, static_cast<Q*>(queries)});
+  launch_overlapping(stream, "rotate_append", grid,
+                     RotateAppend<Q, T, float>{a, prepare, static_cast<Q*>(queries)});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "backend/cuda/attention/paged_decode_kernels.h"
 #include "backend/cuda/attention/paged_launch.h"
 #include "backend/cuda/attention/paged_mma_kernels.h"
+#include "backend/cuda/attention/paged_mma_parts_kernels.h"
 #include "backend/cuda/attention/paged_tile_kernels.h"
 #include "backend/cuda/device/types.h"
 
@@ -36,7 +37,7 @@ namespace {
 /// The workspace holds the states first, then the tickets.
 int64_t state_bytes(const PagedAttentionArgs& a) {
   const PagedView view = view_of(a);
-  return view.few_rows() * a.heads * view.most_parts() * (a.dim + 2) * static_cast<int64_t>(sizeof(float));
+  return view.states() * (a.dim + 2) * static_cast<int64_t>(sizeof(float));
 }
 
 template <class Q, class T, int kDim, int kVectors>
@@ -53,6 +54,21 @@ void launch_parts(tensor::Stream& stream, const PagedAttentionArgs& a) {
 }
 
 template <class T, int kDim>
+void launch_mma_parts(tensor::Stream& stream, const PagedAttentionArgs& a) {
+  using Kernel = PagedMmaParts<T, kDim>;
+  const PagedView view = view_of(a);
+  const int64_t chunks = Kernel::chunks_of(kFewRows, view.group());
+  const int64_t work = a.sequences * a.kv_heads * chunks * view.most_parts();
+  if (work == 0) return;
+  launch_overlapping(stream, "paged_mma_parts",
+                     {blocks_for(cuda_stream(stream), work, 2 * Kernel::kBlocksAtOnce), Kernel::kThreads,
+                      Kernel::kSharedBytes},
+                     Kernel{view, static_cast<const T*>(a.q), static_cast<const T*>(a.k_pages),
+                            static_cast<const T*>(a.v_pages), static_cast<float*>(a.workspace), tickets_of(a),
+                            static_cast<T*>(a.y)});
+}
+
+template <class T, int kDim>
 void launch_mma(tensor::Stream& stream, const PagedAttentionArgs& a) {
   using Kernel = PagedMma<T, kDim>;
   const int64_t group = a.heads / a.kv_heads;
@@ -64,23 +80,27 @@ void launch_mma(tensor::Stream& stream, const PagedAttentionArgs& a) {
 }
 
 template <class Q, class T, int kDim>
-void attend_pages(tensor::Stream& stream, const PagedAttentionArgs& a) {
-  if (a.heads == a.kv_heads) {
-    launch_parts<Q, T, kDim, 1>(stream, a);
-  } else {
-    launch_parts<Q, T, kDim, 4>(stream, a);
-  }
-  if (a.rows <= kFewRows) return;
-  if constexpr (std::is_same_v<Q, T> && sizeof(T) == 2 && kDim <= 128) {
-    const bool is_plain = a.window == 0 && a.softcap == 0;
-    if (a.dim % 8 == 0 && is_plain) return launch_mma<T, kDim>(stream, a);
-  }
+void launch_tiles(tensor::Stream& stream, const PagedAttentionArgs& a) {
   using Kernel = PagedTiles<Q, T, kDim>;
   const int64_t tiles = (a.rows / Kernel::kRows + a.sequences) * a.heads;
   launch(stream, "paged_tiles",
          {blocks_for(cuda_stream(stream), tiles, 16), Kernel::kThreads, Kernel::kSharedBytes},
          Kernel{view_of(a), static_cast<const Q*>(a.q), static_cast<const T*>(a.k_pages),
                 static_cast<const T*>(a.v_pages), static_cast<Q*>(a.y)});
+}
+
+template <class Q, class T, int kDim>
+void attend_pages(tensor::Stream& stream, const PagedAttentionArgs& a) {
+  if constexpr (std::is_same_v<Q, T> && sizeof(T) == 2 && kDim <= 128) {
+    if (a.dim % 8 == 0) {
+      launch_mma_parts<T, kDim>(stream, a);
+      if (a.rows <= kFewRows) return;
+      if (a.window == 0 && a.softcap == 0) return launch_mma<T, kDim>(stream, a);
+      return launch_tiles<Q, T, kDim>(stream, a);
+    }
+  }
+  a.heads == a.kv_heads ? launch_parts<Q, T, kDim, 1>(stream, a) : launch_parts<Q, T, kDim, 4>(stream, a);
+  if (a.rows > kFewRows) launch_tiles<Q, T, kDim>(stream, a);
 }
 
 template <class Q, class T>

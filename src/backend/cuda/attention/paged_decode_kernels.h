@@ -12,8 +12,8 @@ namespace trireme::cuda {
 
 /// y of sequences of few new tokens. A block takes a part of a sequence for up to kVectors of the query
 /// vectors (new tokens times heads of the group) of one key head; kLanes threads read a token, 16 bytes at a
-/// time, kTurn tokens before they look at the first. A part's state [dim], top and sum goes to `partial`
-/// [few rows, heads, parts], and the last block of a sequence, key head and chunk of vectors to come to an
+/// time, kTurn tokens before they look at the first. A part's state goes to `partial`, as PagedStates has it
+/// of [few rows, heads, parts], and the last block of a sequence, key head and chunk of vectors to come to an
 /// end joins them, in the order of the parts. `tickets` [sequences, kv_heads, chunks] are zero before.
 template <class Q, class T, int kDim, int kVectors>
 struct PagedParts {
@@ -23,7 +23,7 @@ struct PagedParts {
   static constexpr int kTeams = kThreads / kLanes;
   static constexpr int kTurn = kEach > 8 ? 2 : 4;
   static constexpr int64_t kStateFloats = kTeams * kVectors * (kDim + 2) + kTeams * kVectors;
-  static constexpr int64_t kJoinFloats = 3 * kVectors * kMostParts;
+  static constexpr int64_t kJoinFloats = kVectors * (kMostParts + 1);
   static constexpr int64_t kSharedBytes =
       (kStateFloats > kJoinFloats ? kStateFloats : kJoinFloats) * static_cast<int64_t>(sizeof(float)) + 16;
   PagedView view;
@@ -41,12 +41,13 @@ struct PagedParts {
   TRIREME_DEVICE void operator()(const Lane& lane) const {
     // Places and parts fit 32 bits, which a GPU divides in a tenth of the time.
     const auto chunks = static_cast<uint32_t>(chunks_of(view)), heads = static_cast<uint32_t>(view.kv_heads);
-    const uint32_t places = static_cast<uint32_t>(view.sequences) * heads * chunks;
-    const uint32_t all = places * static_cast<uint32_t>(view.most_parts());
-    // First parts come first: what short sequences do not have is at the end.
+    const uint32_t pairs = static_cast<uint32_t>(view.sequences) * heads;
+    const uint32_t all = pairs * chunks * static_cast<uint32_t>(view.most_parts());
+    // First parts come first, and first chunks of a part: what short sequences, or those of one new token, do
+    // not have lies together, so that blocks share the rest evenly.
     for (auto i = static_cast<uint32_t>(lane.block()); i < all; i += static_cast<uint32_t>(lane.blocks())) {
-      const uint32_t part = i / places, place = i % places, head = place / chunks;
-      run(lane, {head / heads, head % heads, place % chunks * int64_t{kVectors}, part, place});
+      const uint32_t pair = i % pairs, chunk = i / pairs % chunks, part = i / pairs / chunks;
+      run(lane, {pair / heads, pair % heads, chunk * int64_t{kVectors}, part, pair * chunks + chunk});
     }
   }
 
@@ -92,7 +93,7 @@ struct PagedParts {
     join_teams(lane, at, v, state);
     const int64_t parts = parts_of(length);
     if (parts > 1 && is_last_part(lane, tickets + at.ticket, parts))
-      join_parts<kVectors>(lane, PagedJoin<Q>{view, at, v.count, parts, partial, y});
+      join_parts<kVectors>(lane, PagedJoin<Q>{view, at, v.count, parts, {view, partial}, y});
   }
 
   /// kTurn tokens from `tokens.at` on: their scores, then all at once into the states.
@@ -176,9 +177,13 @@ struct PagedParts {
         y[at.row_of(view, vector) * view.dim + channel] = from_float<Q>(total != 0 ? value / total : 0.0f);
         continue;
       }
-      float* out = partial + at.state_of(view, vector, at.part);
-      out[channel] = value;
-      if (channel == 0) out[view.dim] = largest_score(row + kDim, kTeams, kRow), out[view.dim + 1] = total;
+      const PagedStates states(view, partial);
+      const int64_t number = at.state_of(view, vector, at.part);
+      states.values[number * view.dim + channel] = value;
+      if (channel == 0) {
+        states.sums[2 * number] = largest_score(row + kDim, kTeams, kRow);
+        states.sums[2 * number + 1] = total;
+      }
     }
   }
 };

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "backend/cuda/dense/mma.h"
+#include "backend/cuda/dense/mma_tiles.h"
 #include "backend/cuda/attention/mma_state.h"
 #include "backend/cuda/attention/paged_attention.h"
 #include "backend/cuda/attention/paged_view.h"
@@ -14,22 +14,24 @@ namespace trireme::cuda {
 
 /// Sequences of more than kFewRows new tokens, 16-bit queries and pages, heads of a multiple of 8 channels up
 /// to kDim. A warp owns 16 query vectors (new tokens times heads of the group, so that the group shares the
-/// keys); keys pass through shared memory kKeys at a time. Scores, softmax and sums in f32, probabilities
-/// rounded to T for the product with values. Dao et al. 2022. 4 dim flop a vector and key.
+/// keys); keys and values pass through shared memory kKeys at a time, the next ones under way meanwhile.
+/// Scores, softmax and sums in f32, probabilities rounded to T for the product with values. Dao et al. 2022.
+/// 4 dim flop a vector and key.
 template <class T, int kDim>
 struct PagedMma {
   static constexpr int kThreads = 128, kMostThreads = kThreads, kVectors = kThreads / kWarp * 16;
   static constexpr int kKeys = 64, kChunk = 8, kChunks = kDim / kChunk;  // channels of 16 bytes
   // Rows of both tiles are shifted against each other so that a warp's reads fall into all banks.
-  static constexpr int kKeyRow = kDim + 8, kValueRow = kDim + 8;  // in elements; in pairs of elements
-  static constexpr int64_t kKeyBytes = kKeys * kKeyRow * 2, kValueBytes = kKeys / 2 * kValueRow * 4;
-  static constexpr int64_t kSharedBytes = kKeyBytes + kValueBytes + kKeys * 8;
+  static constexpr int kRow = kDim + 8;
+  static constexpr int64_t kTileBytes = kKeys * kRow * 2, kPlaceBytes = kKeys * 8;
+  static constexpr int64_t kSharedBytes = 2 * (2 * kTileBytes + kPlaceBytes);
   PagedView view;
   const T *q, *k_pages, *v_pages;
   T* y;
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
+    if (!has_work(lane)) return;
     int64_t before = 0;  // tasks of the sequences before this one
     for (int64_t s = 0; s < view.sequences; ++s) {
       const int64_t fresh = view.fresh(s), vectors = fresh * view.group();
@@ -44,13 +46,20 @@ struct PagedMma {
   }
 
  private:
-  struct alignas(16) Chunk {
-    uint32_t word[4];
-  };
   struct Place {
     int64_t sequence, kv, first, vectors;
   };
   using State = MmaState<kDim, kKeys>;
+
+  /// Whether a sequence has that many new tokens; in a step of decoding none does. A warp asks 32 at a time.
+  template <class Lane>
+  TRIREME_DEVICE bool has_work(const Lane& lane) const {
+    int has = 0;
+    for (int64_t s = lane.thread() % kWarp; s < view.sequences; s += kWarp)
+      has |= view.fresh(s) > kFewRows ? 1 : 0;
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) has |= lane.shuffle_xor(has, mask);
+    return has != 0;
+  }
 
   /// Element where a query vector's channels begin.
   TRIREME_DEVICE int64_t vector_at(Place at, int64_t vector) const {
@@ -79,12 +88,20 @@ struct PagedMma {
     }
     const int64_t last = at.first + kVectors < at.vectors ? at.first + kVectors : at.vectors;
     const int64_t end = view.seen(at.sequence, (last - 1) / view.group());
+    lane.sync();  // what was before may still be read
+    find_places(lane, at, 0, end);
+    find_places(lane, at, kKeys, end);
+    lane.sync();
+    load_tiles(lane, 0, end);
     for (int64_t token = 0; token < end; token += kKeys) {
-      load_tiles(lane, at, token, end);
+      wait_for_copies();
+      lane.sync();
+      load_tiles(lane, token + kKeys, end);
+      find_places(lane, at, token + 2 * kKeys, end);
       float score[kKeys / 8][4];
-      score_tile(lane, query, score);
+      score_tile(lane, token, query, score);
       state.soften(lane, token, view.scale, score);
-      add_values(lane, score, state);
+      add_values(lane, token, score, state);
     }
     for (int r = 0; r < 2; ++r) {
       if (own + 8 * r >= at.vectors) continue;
@@ -97,76 +114,71 @@ struct PagedMma {
     }
   }
 
-  /// Shared memory: keys [kKeys, kKeyRow]; values [kKeys / 2, kValueRow], those of two keys in one word;
-  /// where keys lie in the pages.
+  /// Shared memory, twice: keys and values [kKeys, kRow] of kKeys tokens, and where they lie in the pages.
   struct Tiles {
-    uint16_t* keys;
-    uint32_t* values;
+    T *keys, *values;
     int64_t* places;
   };
   template <class Lane>
-  TRIREME_DEVICE Tiles tiles(const Lane& lane) const {
-    auto* memory = lane.template shared<unsigned char>();
-    return {reinterpret_cast<uint16_t*>(memory), reinterpret_cast<uint32_t*>(memory + kKeyBytes),
-            reinterpret_cast<int64_t*>(memory + kKeyBytes + kValueBytes)};
+  TRIREME_DEVICE Tiles tiles(const Lane& lane, int64_t token) const {
+    auto* memory = lane.template shared<unsigned char>() + token / kKeys % 2 * (2 * kTileBytes + kPlaceBytes);
+    return {reinterpret_cast<T*>(memory), reinterpret_cast<T*>(memory + kTileBytes),
+            reinterpret_cast<int64_t*>(memory + 2 * kTileBytes)};
   }
 
   template <class Lane>
-  TRIREME_DEVICE void load_tiles(const Lane& lane, Place at, int64_t token, int64_t end) const {
-    const auto [keys, values, places] = tiles(lane);
-    lane.sync();  // the tile before may still be read
-    for (int i = lane.thread(); i < kKeys; i += kThreads)
+  TRIREME_DEVICE void find_places(const Lane& lane, Place at, int64_t token, int64_t end) const {
+    int64_t* places = tiles(lane, token).places;
+    for (int i = lane.thread(); i < kKeys && token < end; i += kThreads)
       places[i] = token + i < end ? view.place(at.sequence, at.kv, token + i) : -1;
-    lane.sync();
-    const auto chunk = [&, at_token = places](const T* pages, int key, int channel) {
-      if (at_token[key] < 0 || channel >= view.dim) return Chunk{};
-      return *reinterpret_cast<const Chunk*>(pages + at_token[key] + channel);
-    };
+  }
+
+  /// Asks for keys and values of the kKeys tokens from `token` on; zeros where there are none.
+  template <class Lane>
+  TRIREME_DEVICE void load_tiles(const Lane& lane, int64_t token, int64_t end) const {
+    if (token >= end) return;
+    const auto [keys, values, places] = tiles(lane, token);
     for (int i = lane.thread(); i < kKeys * kChunks; i += kThreads) {
-      const int key = i / kChunks, channel = i % kChunks * kChunk;
-      *reinterpret_cast<Chunk*>(keys + key * kKeyRow + channel) = chunk(k_pages, key, channel);
-    }
-    for (int i = lane.thread(); i < kKeys / 2 * kChunks; i += kThreads) {
-      const int two = i / kChunks, channel = i % kChunks * kChunk;
-      const Chunk low = chunk(v_pages, 2 * two, channel), high = chunk(v_pages, 2 * two + 1, channel);
-      Chunk out[2];
-      for (int w = 0; w < 4; ++w) {
-        out[w / 2].word[w % 2 * 2] = (low.word[w] & 0xffffu) | high.word[w] << 16;
-        out[w / 2].word[w % 2 * 2 + 1] = low.word[w] >> 16 | (high.word[w] & 0xffff0000u);
+      const int key = i / kChunks, channel = i % kChunks * kChunk, to = key * kRow + channel;
+      const int64_t from = channel < view.dim ? places[key] : -1;
+      if (from >= 0) {
+        copy_ahead(keys + to, k_pages + from + channel);
+        copy_ahead(values + to, v_pages + from + channel);
+      } else {
+        *reinterpret_cast<Words*>(keys + to) = Words{};
+        *reinterpret_cast<Words*>(values + to) = Words{};
       }
-      auto* to = reinterpret_cast<Chunk*>(values + two * kValueRow + channel);
-      to[0] = out[0];
-      to[1] = out[1];
     }
-    lane.sync();
   }
 
   template <class Lane>
-  TRIREME_DEVICE void score_tile(const Lane& lane, const uint32_t (&query)[kDim / 16][4],
+  TRIREME_DEVICE void score_tile(const Lane& lane, int64_t token, const uint32_t (&query)[kDim / 16][4],
                                  float (&score)[kKeys / 8][4]) const {
-    const int group = lane.thread() % kWarp / 4, pair = lane.thread() % 4 * 2;
+    const int row = lane.thread() % 8, matrix = lane.thread() % kWarp / 8;
+    const T* keys = tiles(lane, token).keys + row * kRow + matrix * 8;
     for (int n = 0; n < kKeys / 8; ++n) {
       for (float& v : score[n]) v = 0;
-      const uint16_t* row = tiles(lane).keys + (n * 8 + group) * kKeyRow + pair;
-      for (int step = 0; step < kDim / 16; ++step) {
-        const uint32_t b[2] = {*reinterpret_cast<const uint32_t*>(row + step * 16),
-                               *reinterpret_cast<const uint32_t*>(row + step * 16 + 8)};
-        multiply_add<T>(lane, score[n], query[step], b);
+      for (int step = 0; step < kDim / 16; step += 2) {  // a step is two matrices of 8 channels
+        const Words k = load_matrices<false>(lane, keys + n * 8 * kRow + step * 16);
+        multiply_add<T>(lane, score[n], query[step], {k.word[0], k.word[1]});
+        multiply_add<T>(lane, score[n], query[step + 1], {k.word[2], k.word[3]});
       }
     }
   }
 
   template <class Lane>
-  TRIREME_DEVICE void add_values(const Lane& lane, const float (&p)[kKeys / 8][4], State& state) const {
-    const int group = lane.thread() % kWarp / 4, in_four = lane.thread() % 4;
+  TRIREME_DEVICE void add_values(const Lane& lane, int64_t token, const float (&p)[kKeys / 8][4],
+                                 State& state) const {
+    const int row = lane.thread() % 16, matrix = lane.thread() % kWarp / 16;  // of 8 channels
+    const T* values = tiles(lane, token).values + row * kRow + matrix * 8;
     for (int j = 0; j < kKeys / 16; ++j) {
       const uint32_t a[4] = {pack_two<T>(p[2 * j][0], p[2 * j][1]), pack_two<T>(p[2 * j][2], p[2 * j][3]),
                              pack_two<T>(p[2 * j + 1][0], p[2 * j + 1][1]),
                              pack_two<T>(p[2 * j + 1][2], p[2 * j + 1][3])};
-      const uint32_t* row = tiles(lane).values + (j * 8 + in_four) * kValueRow + group;
-      for (int d = 0; d < kDim / 8; ++d) {
-        const uint32_t b[2] = {row[d * 8], row[4 * kValueRow + d * 8]};
-        multiply_add<T>(lane, state.y[d], a, b);
+      for (int d = 0; d < kDim / 8; d += 2) {
+        const Words v = load_matrices<true>(lane, values + j * 16 * kRow + d * 8);
+        multiply_add<T>(lane, state.y[d], a, {v.word[0], v.word[1]});
+        multiply_add<T>(lane, state.y[d + 1], a, {v.word[2], v.word[3]});
       }
     }
   }

@@ -45,17 +45,26 @@ TRIREME_DEVICE bool is_last_part(const Lane& lane, int32_t* ticket, int64_t part
   return before == parts - 1;
 }
 
+/// States of all rows, heads and parts in the workspace: their values [states, dim], then of each the largest
+/// score and the sum.
+struct PagedStates {
+  float *values, *sums;
+
+  TRIREME_DEVICE PagedStates(const PagedView& view, float* workspace)
+      : values(workspace), sums(workspace + view.states() * view.dim) {}
+};
+
 template <class Q>
 struct PagedJoin {
   const PagedView& view;
   const PagedPlace& at;
   int count;      // of vectors
   int64_t parts;  // of the sequence
-  const float* partial;
+  PagedStates states;
   Q* y;
 };
 
-/// The largest of `count` scores; NaN if one is.
+/// The largest of `count` scores; one that is NaN comes back through its share.
 TRIREME_DEVICE float largest_score(const float* top, int count, int step) {
   float most = -INFINITY;
   for (int i = 0; i < count; ++i) most = !(top[i * step] <= most) ? top[i * step] : most;
@@ -64,42 +73,69 @@ TRIREME_DEVICE float largest_score(const float* top, int count, int step) {
 /// What a state with the largest score `top` counts beside one with `most`.
 TRIREME_DEVICE float share_of(float top, float most) { return top == -INFINITY ? 0.0f : expf(top - most); }
 
-/// y from the states of all parts: weights by the largest score first, then sums in the order of the parts.
-/// Shared memory: 3 kVectors kMostParts floats.
+/// Adds up kEach channels of the parts' values, each by its share, in the order of the parts: y of a vector.
+template <int kEach, class Q>
+TRIREME_DEVICE void join_channels(const PagedJoin<Q>& j, int vector, int channel, const float* shares,
+                                  float total) {
+  const int64_t dim = j.view.dim;
+  const float* from = j.states.values + j.at.state_of(j.view, vector, 0) * dim + channel;
+  float value[kEach] = {};
+  constexpr int kTurn = 8;  // reads under way
+  const int parts = static_cast<int>(j.parts);
+  for (int p = 0; p < parts; p += kTurn) {
+    float state[kTurn][kEach] = {};
+    TRIREME_UNROLL
+    for (int t = 0; t < kTurn; ++t) {
+      if (p + t < parts) load_step<kEach>(from + (p + t) * dim, state[t]);
+    }
+    TRIREME_UNROLL
+    for (int t = 0; t < kTurn; ++t) {
+      const float share = p + t < parts ? shares[p + t] : 0.0f;  // a part that saw nothing has zeros
+      for (int c = 0; c < kEach; ++c) value[c] += share * state[t][c];
+    }
+  }
+  for (int c = 0; c < kEach; ++c) value[c] = total != 0 ? value[c] / total : 0.0f;
+  store_step<kEach>(value, j.y + j.at.row_of(j.view, vector) * dim + channel);
+}
+
+/// y from the states of all parts: a warp weighs those of a vector by the largest score first. Shared memory:
+/// kVectors (kMostParts + 1) floats.
 template <int kVectors, class Lane, class Q>
 TRIREME_DEVICE void join_parts(const Lane& lane, const PagedJoin<Q>& j) {
-  const PagedView& view = j.view;
-  float* tops = lane.template shared<float>();
-  float *sums = tops + kVectors * kMostParts, *shares = sums + kVectors * kMostParts;
-  const int parts = static_cast<int>(j.parts), dim = static_cast<int>(view.dim);
-  for (int i = lane.thread(); i < j.count * parts; i += lane.threads()) {
-    const float* from = j.partial + j.at.state_of(view, i / parts, i % parts) + dim;
-    tops[i] = from[0];
-    sums[i] = from[1];
+  constexpr int kEach = 4, kTurns = static_cast<int>(kMostParts) / kWarp;
+  float *shares = lane.template shared<float>(), *totals = shares + kVectors * kMostParts;
+  const int parts = static_cast<int>(j.parts), dim = static_cast<int>(j.view.dim);
+  const int in_warp = lane.thread() % kWarp;
+  for (int vector = lane.thread() / kWarp; vector < j.count; vector += lane.threads() / kWarp) {
+    const float* from = j.states.sums + 2 * j.at.state_of(j.view, vector, 0);
+    float top[kTurns], sum[kTurns], most = -INFINITY, total = 0;
+    TRIREME_UNROLL
+    for (int t = 0; t < kTurns; ++t) {
+      const int part = t * kWarp + in_warp;
+      top[t] = part < parts ? from[2 * part] : -INFINITY;
+      sum[t] = part < parts ? from[2 * part + 1] : 0.0f;
+      most = top[t] > most ? top[t] : most;
+    }
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+      const float other = lane.shuffle_xor(most, mask);
+      most = other > most ? other : most;
+    }
+    TRIREME_UNROLL
+    for (int t = 0; t < kTurns; ++t) {
+      const float share = share_of(top[t], most);
+      shares[vector * kMostParts + t * kWarp + in_warp] = share;
+      total += share * sum[t];
+    }
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) total += lane.shuffle_xor(total, mask);
+    if (in_warp == 0) totals[vector] = total;
   }
   lane.sync();
-  for (int i = lane.thread(); i < j.count * parts; i += lane.threads())
-    shares[i] = share_of(tops[i], largest_score(tops + i / parts * parts, parts, 1));
-  lane.sync();
-  for (int i = lane.thread(); i < j.count * dim; i += lane.threads()) {
-    const int vector = i / dim, channel = i % dim;
-    const float *share = shares + vector * parts, *sum = sums + vector * parts;
-    const float* from = j.partial + j.at.state_of(view, vector, 0) + channel;
-    float total = 0, value = 0;
-    constexpr int kTurn = 8;  // reads under way
-    for (int p = 0; p < parts; p += kTurn) {
-      float state[kTurn];
-      TRIREME_UNROLL
-      for (int t = 0; t < kTurn; ++t) state[t] = p + t < parts ? from[(p + t) * (dim + 2)] : 0.0f;
-      TRIREME_UNROLL
-      for (int t = 0; t < kTurn; ++t) {
-        // A part that saw nothing has zeros.
-        if (p + t >= parts) continue;
-        total += share[p + t] * sum[p + t];
-        value += share[p + t] * state[t];
-      }
-    }
-    j.y[j.at.row_of(view, vector) * dim + channel] = from_float<Q>(total != 0 ? value / total : 0.0f);
+  const int each = dim % kEach == 0 ? kEach : 1, steps = dim / each;
+  for (int i = lane.thread(); i < j.count * steps; i += lane.threads()) {
+    const int vector = i / steps, channel = i % steps * each;
+    const float* own = shares + vector * kMostParts;
+    each == kEach ? join_channels<kEach>(j, vector, channel, own, totals[vector])
+                  : join_channels<1>(j, vector, channel, own, totals[vector]);
   }
   lane.sync();  // the shared memory may be written again
 }

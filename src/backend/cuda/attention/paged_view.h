@@ -22,8 +22,9 @@ TRIREME_HD inline int64_t part_tokens(int64_t length) {
 }
 /// Parts of a sequence of `length` tokens.
 TRIREME_HD inline int64_t parts_of(int64_t length) {
-  const int64_t part = part_tokens(length);
-  return (length + part - 1) / part;
+  int64_t parts = (length + kLeastPart - 1) / kLeastPart;  // no division by a number that varies
+  while (parts > kMostParts) parts = (parts + 1) / 2;
+  return parts;
 }
 
 struct PagedView {
@@ -77,6 +78,11 @@ struct PagedView {
   }
   /// Element where a token's key of head `kv` begins; -1 for a page that is none.
   TRIREME_DEVICE int64_t place(int64_t s, int64_t kv, int64_t token) const {
+    const int64_t number = head_number(s, kv, token);
+    return number < 0 ? -1 : number * dim;
+  }
+  /// The same as a number of heads of `dim` elements.
+  TRIREME_DEVICE int64_t head_number(int64_t s, int64_t kv, int64_t token) const {
     // Tokens of a sequence fit 32 bits, which a GPU divides in a tenth of the time.
     const auto at = static_cast<uint32_t>(token), each = static_cast<uint32_t>(page_tokens);
     const int64_t page = table[s * most_pages + at / each];
@@ -84,14 +90,37 @@ struct PagedView {
       report_fault(fault, step, page);
       return -1;
     }
-    return ((page * kv_heads + kv) * page_tokens + at % each) * dim;
+    return (page * kv_heads + kv) * page_tokens + at % each;
   }
-  /// Where the state of a row of few, a head and a part lies: rows in their order, or four places a sequence
+  /// Number of the state of a row of few, a head and a part: rows in their order, or four places a sequence
   /// where that is less.
   TRIREME_DEVICE int64_t state(int64_t s, int64_t row, int64_t head, int64_t part) const {
     const int64_t place = rows < sequences * kFewRows ? starts[s] + row : s * kFewRows + row;
-    return ((place * heads + head) * most_parts() + part) * (dim + 2);
+    return (place * heads + head) * most_parts() + part;
   }
+  /// Of the sequences of few new tokens: parts of the longest, and new tokens of that which has most. All
+  /// lanes of a warp call it, for 32 sequences at a time.
+  struct Extent {
+    int parts, rows;
+  };
+  template <class Lane>
+  TRIREME_DEVICE Extent few_extent(const Lane& lane) const {
+    int parts = 0, most = 0;
+    for (int64_t s = lane.thread() % kWarp; s < sequences; s += kWarp) {
+      const auto own_rows = static_cast<int>(fresh(s));
+      if (own_rows <= 0 || own_rows > kFewRows) continue;
+      const auto own = static_cast<int>(parts_of(length(s)));
+      parts = own > parts ? own : parts;
+      most = own_rows > most ? own_rows : most;
+    }
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+      const int others = lane.shuffle_xor(parts, mask), more = lane.shuffle_xor(most, mask);
+      parts = others > parts ? others : parts;
+      most = more > most ? more : most;
+    }
+    return {parts, most};
+  }
+  TRIREME_HD int64_t states() const { return few_rows() * heads * most_parts(); }
 };
 
 /// Channels [first, first + kCount) of a head of `dim` channels as floats, zeros behind it; kCount is whole

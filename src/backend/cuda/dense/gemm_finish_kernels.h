@@ -36,7 +36,8 @@ struct FinishProduct {
 
  private:
   TRIREME_DEVICE void finish(int64_t at, int64_t each, float* value) const {
-    const int64_t row = at / n, column = at % n;
+    const bool has_place = residual != nullptr || bias != nullptr;  // else two divisions for nothing
+    const int64_t row = has_place ? at / n : 0, column = has_place ? at - row * n : 0;
     float add[kPack<T>], slope_at[kPack<T>] = {};
     for (int i = 0; i < kPack<T>; ++i) {
       const bool is_there = residual != nullptr && i < each;

@@ -19,6 +19,41 @@ TRIREME_DEVICE uint32_t pack_two(float low, float high) {
   return bits;
 }
 
+#ifndef __CUDACC__
+/// Where each lane of the warp keeps its `mine`, by lane: lanes are fibers of one process, and tell each
+/// other twice as many addresses each time.
+template <class Lane, class What>
+void addresses_of_lanes(const Lane& lane, const What& mine, const What* (&all)[kWarp]) {
+  const int own = lane.thread() % kWarp;
+  all[own] = &mine;
+  for (int mask = 1; mask < kWarp; mask *= 2) {
+    const auto address = lane.shuffle_xor(reinterpret_cast<uintptr_t>(all), mask);
+    const auto* theirs = reinterpret_cast<const What* const*>(address);
+    for (int j = 0; j < mask; ++j) all[own ^ mask ^ j] = theirs[own ^ mask ^ j];
+  }
+}
+#endif
+
+/// Turns an 8 x 8 matrix of 16-bit elements over: with group = lane / 4 and pair = lane % 4 * 2 a lane holds
+/// columns pair and pair + 1 of row `group`, before and after. All lanes of the warp take part.
+template <class Lane>
+TRIREME_DEVICE uint32_t transpose_words(const Lane& lane, uint32_t word) {
+#ifdef __CUDACC__
+  (void)lane;
+  uint32_t turned;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(word));
+  return turned;
+#else
+  const int row = lane.thread() % kWarp / 4, pair = lane.thread() % 4 * 2;
+  const uint32_t* all[kWarp];
+  addresses_of_lanes(lane, word, all);
+  const auto element = [&](int from) { return *all[from * 4 + row / 2] >> row % 2 * 16 & 0xffffu; };
+  const uint32_t turned = element(pair) | element(pair + 1) << 16;
+  lane.shuffle_xor(0, 1);  // words stay until all have read them
+  return turned;
+#endif
+}
+
 /// c [16, 8] += a [16, 16] b [16, 8]. With group = lane / 4 and pair = lane % 4 * 2 a lane holds
 ///   a: rows group, group + 8, group, group + 8; columns pair and pair + 1 of the first (last two: second) 8
 ///   b: rows pair and pair + 1 of the first and the second 8; column group
@@ -43,19 +78,13 @@ TRIREME_DEVICE void multiply_add(const Lane& lane, float (&c)[4], const uint32_t
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 #else
-  // Lanes are fibers of one process: they tell each other where their fragments lie, twice as many each time.
   struct Fragments {
     const uint32_t *a, *b;
   };
   const int own = lane.thread() % kWarp;
   const Fragments mine{a, b};
   const Fragments* all[kWarp];
-  all[own] = &mine;
-  for (int mask = 1; mask < kWarp; mask *= 2) {
-    const auto address = lane.shuffle_xor(reinterpret_cast<uintptr_t>(all), mask);
-    const auto* theirs = reinterpret_cast<const Fragments* const*>(address);
-    for (int j = 0; j < mask; ++j) all[own ^ mask ^ j] = theirs[own ^ mask ^ j];
-  }
+  addresses_of_lanes(lane, mine, all);
   const auto half = [](uint32_t word, int which) {
     T two[2];
     __builtin_memcpy(static_cast<void*>(two), &word, sizeof word);

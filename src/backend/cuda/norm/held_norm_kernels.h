@@ -73,7 +73,8 @@ struct HeldPieces {
   int64_t pieces = 0, rows = 0;  // of a piece
 
   static HeldPieces of(int64_t all) {
-    constexpr int64_t kMostPieces = 528, kLeastRows = 16;  // four blocks on each of 132 multiprocessors
+    // Six blocks on each of 132 multiprocessors: rows of 768 fill them in one turn, of 2,048 in two.
+    constexpr int64_t kMostPieces = 792, kLeastRows = 16;
     const int64_t even = (all + kMostPieces - 1) / kMostPieces;
     const int64_t each = even > kLeastRows ? even : kLeastRows;
     return {(all + each - 1) / each, each};

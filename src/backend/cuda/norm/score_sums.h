@@ -34,23 +34,24 @@ struct RunningScores {
   float most = -INFINITY, exps = 0, total = 0;
   int64_t where;  // of the largest
 
-  /// The scores from `first` on, of which those before `end` count.
-  template <int kCount>
+  /// The scores from `first` on, of which those before `end` count; with kAll all do, and none is asked.
+  template <int kCount, bool kAll>
   TRIREME_DEVICE void take(const float* v, int64_t first, int64_t end) {
     float top = most;
     TRIREME_UNROLL
-    for (int j = 0; j < kCount; ++j) top = first + j < end && v[j] > top ? v[j] : top;
+    for (int j = 0; j < kCount; ++j) top = (kAll || first + j < end) && v[j] > top ? v[j] : top;
     if (top > most) {  // seldom, but for the first
       exps *= expf(most - top);
       most = top;
       where = end;
       TRIREME_UNROLL
-      for (int j = kCount - 1; j >= 0; --j) where = first + j < end && v[j] == top ? first + j : where;
+      for (int j = kCount - 1; j >= 0; --j)
+        where = (kAll || first + j < end) && v[j] == top ? first + j : where;
     }
     const float base = most == -INFINITY ? 0.0f : most;
     TRIREME_UNROLL
     for (int j = 0; j < kCount; ++j) {
-      if (first + j >= end) continue;
+      if (!kAll && first + j >= end) continue;
       total += v[j];
       exps += expf(v[j] - base);  // NaN too
     }
@@ -74,11 +75,18 @@ TRIREME_DEVICE ScoreSums score_sums(const Lane& lane, const ScoreRow<T>& row) {
       if (at + s * wide < row.n) load_held_step(row.x + at + s * wide, v[s]);
     }
     TRIREME_UNROLL
-    for (int s = 0; s < kScoreSteps; ++s) own.take<kHeldStep>(v[s], at + s * wide, row.n);
+    for (int s = 0; s < kScoreSteps; ++s) {
+      const int64_t first = at + s * wide;
+      if (first + kHeldStep <= row.n) {
+        own.take<kHeldStep, true>(v[s], first, row.n);
+      } else {
+        own.take<kHeldStep, false>(v[s], first, row.n);
+      }
+    }
   }
   for (int64_t i = lane.thread(); !row.is_whole && i < row.n; i += lane.threads()) {
     const float v = to_float(row.x[i]);
-    own.take<1>(&v, i, row.n);
+    own.take<1, true>(&v, i, row.n);
   }
   ScoreSums s;
   s.top = block_reduce(lane, own.most, scratch, Larger{});

@@ -25,7 +25,9 @@ void run(On on, const RowProductArgs& a) {
 template <class T, bool kGated, bool kNorm>
 void run_tiles(On on, const RowProductArgs& a) {
   using Kernel = RowTiles<T, kGated, kNorm>;
-  launch(on.stream, "row_tiles", {Kernel::tiles(a), Kernel::kThreads, Kernel::shared_bytes(a)}, Kernel{a});
+  const Launch grid{Kernel::tiles(a), Kernel::kThreads, Kernel::shared_bytes(a)};
+  a.is_constant ? launch_overlapping(on.stream, "row_tiles", grid, Kernel{a})
+                : launch(on.stream, "row_tiles", grid, Kernel{a});
 }
 template <class T>
 void tiles_by_form(On on, const RowProductArgs& a) {

@@ -40,6 +40,7 @@ struct RowProductArgs {
   int bits = 0;       ///< 8, 4, or 0: floats
   int64_t group = 0;  ///< neighbours along k that share a scale
   bool gated = false;
+  bool is_constant = false;        ///< no launch writes the weights: they may be read before earlier ones end
   const void* residual = nullptr;  ///< [rows, n], or null
   ActivationForm act;
   bool act_before_residual = false;

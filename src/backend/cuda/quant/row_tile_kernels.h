@@ -1,8 +1,11 @@
 // Kernel of products of few rows by 16-bit weights on the tensor cores: bound by the bytes of the weights.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
+#include "backend/cuda/device/overlap.h"
 #include "backend/cuda/quant/row_norm.h"
 #include "backend/cuda/quant/weight_ring.h"
 #include "tensor/element_math.h"
@@ -14,14 +17,18 @@ namespace trireme::cuda {
 /// on. A thread reads 16 bytes, eight neighbours along k, of two weight rows at a time, kDepth of them ahead
 /// of their use; the same eight of a row of x make the other operand, for a sum over k may meet its terms in
 /// any order as long as both operands keep it. Rows of x that do not exist are zeros, so the price of one row
-/// is that of eight. The first weights are under way while a block normalises x for itself. A sum's order
-/// follows from k alone. Bytes: those of the weights.
+/// is that of eight. They are read as far ahead as the weights. Of a norm in bf16, the product is of x and
+/// the norm's scale, rounded, and the length of a row, whose squares the threads add up beside it, divides
+/// the sums; f16 has no room for such factors, so its blocks normalise x first. A sum's order follows from k
+/// alone. Bytes: those of the weights.
 template <class T, bool kGated, bool kNorm>
 struct RowTiles {
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMostThreads = kThreads;
-  static constexpr int kBlocksAtOnce = kNorm || kGated ? 4 : 3;  // with more, registers would be spilled
   static constexpr int kTile = 16, kColumns = 8;
   static constexpr int kSets = kGated ? 2 : 1, kDepth = kGated ? 4 : 8;
+  /// Whether sums are divided by the lengths of rows, else whether rows are normalised first.
+  static constexpr bool kLate = kNorm && std::is_same_v<T, BFloat16>, kEarly = kNorm && !kLate;
+  static constexpr int kBlocksAtOnce = kEarly ? 2 : 3;  // with more, registers would be spilled
   using Ring = WeightRing<T, kSets, kDepth, kWarps>;
   /// Behind each normalised row, so that eight rows of x lie in different banks.
   static constexpr int kPadding = Ring::kStep;
@@ -35,30 +42,35 @@ struct RowTiles {
     return n;
   }
   static TRIREME_HD int64_t shared_bytes(const RowProductArgs& a) {
-    const int64_t x = kNorm ? a.rows * (a.k + kPadding) * static_cast<int64_t>(sizeof(T)) : 0;
+    const int64_t x = kEarly ? a.rows * (a.k + kPadding) * static_cast<int64_t>(sizeof(T)) : 0;
     return kReduceScratchBytes + kPartialFloats * static_cast<int64_t>(sizeof(float)) + x;
   }
 
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
+    let_next_begin(lane);
     const Place at = place_of(lane.block());
     Ring weights(lane.thread(), a.k);
     TRIREME_UNROLL
     for (int s = 0; s < kSets; ++s) weights.set_weight(s, weight(at.first + s), at.row);
     weights.fill();
-    const T* x = static_cast<const T*>(a.x);
-    int64_t stride = a.k;
-    if constexpr (kNorm) x = normalised(lane), stride = a.k + kPadding;
-    float sum[kSets][4] = {};
+    wait_for_earlier(lane);
+    Rows x{static_cast<const T*>(a.x), a.k, lane.thread() % kWarp / 4, {}};
+    if constexpr (kEarly) x.first = normalised(lane), x.stride = a.k + kPadding;
+    TRIREME_UNROLL
+    for (int d = 0; d < kDepth; ++d) x.words[d] = words_of(x, weights.offset(d));
+    float sum[kSets][4] = {}, squares = 0;
     const int steps = weights.steps();
     for (int step = 0; step < steps; step += kDepth) {
       TRIREME_UNROLL
       for (int d = 0; d < kDepth; ++d) {
-        weights.multiply(lane, d, rows_of(lane, x, stride, weights.offset(step + d)), sum);
+        if constexpr (kLate) scale_words(x, weights.offset(step + d), d, squares);
+        weights.multiply(lane, d, x.words[d], sum);
         weights.read(d, step + d + kDepth);
+        x.words[d] = words_of(x, weights.offset(step + d + kDepth));
       }
     }
-    finish(lane, at, sum);
+    finish(lane, at, sum, squares);
   }
 
  private:
@@ -83,12 +95,29 @@ struct RowTiles {
     return number == 0 ? a.weights[0] : number == 1 ? a.weights[1] : a.weights[2];
   }
 
-  /// Eight elements of the row of x that the thread holds of a product, zeros where there is none.
-  template <class Lane>
-  TRIREME_DEVICE WeightWords rows_of(const Lane& lane, const T* x, int64_t stride, int at) const {
-    const int row = lane.thread() % kWarp / 4;
-    return row < a.rows && at < a.k ? *reinterpret_cast<const WeightWords*>(x + row * stride + at)
-                                    : WeightWords{};
+  /// The row of x that the thread holds of a product, and what is under way of it.
+  struct Rows {
+    const T* first;  // of all rows
+    int64_t stride;
+    int row;
+    Words words[kDepth];
+  };
+  /// Eight elements of the thread's row, zeros where there is none.
+  TRIREME_DEVICE Words words_of(const Rows& x, int at) const {
+    return x.row < a.rows && at < a.k ? *reinterpret_cast<const Words*>(x.first + x.row * x.stride + at)
+                                      : Words{};
+  }
+  /// The elements at `slot`, each times the norm's scale; adds up their squares.
+  TRIREME_DEVICE void scale_words(Rows& x, int at, int slot, float& squares) const {
+    if (x.row >= a.rows || at >= a.k) return;
+    T item[kPack<T>];
+    float v[kPack<T>], scale[kPack<T>];
+    load_norm_scale<T>(a, at, scale);
+    __builtin_memcpy(static_cast<void*>(item), &x.words[slot], sizeof item);
+    for (int j = 0; j < kPack<T>; ++j) v[j] = to_float(item[j]);
+    for (int j = 0; j < kPack<T>; ++j) squares += v[j] * v[j];
+    for (int j = 0; j < kPack<T> / 2; ++j)
+      x.words[slot].word[j] = pack_two<T>(v[2 * j] * scale[2 * j], v[2 * j + 1] * scale[2 * j + 1]);
   }
 
   template <class Lane>
@@ -106,7 +135,7 @@ struct RowTiles {
 
   /// Adds up the warps' sums in their order, and stores what a thread takes of the results.
   template <class Lane>
-  TRIREME_DEVICE void finish(const Lane& lane, Place at, const float (&sum)[kSets][4]) const {
+  TRIREME_DEVICE void finish(const Lane& lane, Place at, const float (&sum)[kSets][4], float squares) const {
     float* partial = partials(lane);
     const int thread = lane.thread() % kWarp, warp = lane.thread() / kWarp;
     TRIREME_UNROLL
@@ -117,6 +146,11 @@ struct RowTiles {
         partial[((warp * kSets + s) * kColumns + column) * kTile + row] = sum[s][i];
       }
     }
+    float* lengths = lane.template shared<float>();  // [kWarps, kColumns]
+    if constexpr (kLate) {
+      for (int mask = 1; mask < 4; mask *= 2) squares += lane.shuffle_xor(squares, mask);
+      if (thread % 4 == 0) lengths[warp * kColumns + thread / 4] = squares;
+    }
     lane.sync();
     for (int i = lane.thread(); i < kTile * a.rows; i += kThreads) {
       const int64_t row = at.row + i % kTile;
@@ -125,6 +159,12 @@ struct RowTiles {
       for (int w = 0; w < kWarps; ++w) {
         TRIREME_UNROLL
         for (int s = 0; s < kSets; ++s) total[s] += partial[(w * kSets + s) * kTile * kColumns + i];
+      }
+      if constexpr (kLate) {
+        float length = 0;
+        for (int w = 0; w < kWarps; ++w) length += lengths[w * kColumns + i / kTile];
+        const float inverse = 1.0f / sqrtf(length / static_cast<float>(a.k) + a.epsilon);
+        for (float& z : total) z *= inverse;
       }
       store(at.first, row, i / kTile, total);
     }

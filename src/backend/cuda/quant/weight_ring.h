@@ -5,25 +5,10 @@
 
 #include "backend/cuda/dense/mma.h"
 #include "backend/cuda/device/step.h"
+#include "backend/cuda/device/words.h"
 #include "backend/cuda/quant/row_products.h"
 
 namespace trireme::cuda {
-
-/// 16 bytes of a weight, read once: they need no place in the first-level cache.
-struct alignas(16) WeightWords {
-  uint32_t word[4];
-};
-TRIREME_DEVICE WeightWords stream_words(const void* at) {
-#ifdef __CUDACC__
-  WeightWords w;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-      : "=r"(w.word[0]), "=r"(w.word[1]), "=r"(w.word[2]), "=r"(w.word[3])
-      : "l"(at));
-  return w;
-#else
-  return *static_cast<const WeightWords*>(at);
-#endif
-}
 
 /// 16 rows of each of kSets weights of T, whose sums over k kWarps warps share: warp w takes every kWarps-th
 /// run of 128 elements from the w-th on. A thread reads eight neighbours along k of two rows of a weight in a
@@ -65,7 +50,7 @@ class WeightRing {
     for (int s = 0; s < kSets; ++s) {
       TRIREME_UNROLL
       for (int half = 0; half < 2; ++half)
-        words_[slot][s][half] = at < k_ ? stream_words(from_[s][half] + at) : WeightWords{};
+        words_[slot][s][half] = at < k_ ? constant_words(from_[s][half] + at) : Words{};
     }
   }
   TRIREME_DEVICE void fill() {
@@ -76,8 +61,7 @@ class WeightRing {
   /// Adds the products of a step with the same elements of eight rows of x, of which the thread holds those
   /// of one. The order of terms within a step is the tensor cores'; it is the same for both operands.
   template <class Lane>
-  TRIREME_DEVICE void multiply(const Lane& lane, int slot, const WeightWords& x,
-                               float (&sum)[kSets][4]) const {
+  TRIREME_DEVICE void multiply(const Lane& lane, int slot, const Words& x, float (&sum)[kSets][4]) const {
     TRIREME_UNROLL
     for (int s = 0; s < kSets; ++s) {
       const uint32_t *upper = words_[slot][s][0].word, *lower = words_[slot][s][1].word;
@@ -89,7 +73,7 @@ class WeightRing {
  private:
   int k_, warp_, first_, row_;
   const T* from_[kSets][2];  ///< element 0 of the thread's rows
-  WeightWords words_[kDepth][kSets][2];
+  Words words_[kDepth][kSets][2];
 };
 
 }  // namespace trireme::cuda
