@@ -7,7 +7,7 @@
 #include "backend/cuda/attention/paged_mma_state.h"
 #include "backend/cuda/attention/paged_state.h"
 #include "backend/cuda/device/overlap.h"
-#include "backend/cuda/device/words.h"
+#include "backend/cuda/dense/words.h"
 
 namespace trireme::cuda {
 
@@ -92,7 +92,7 @@ struct PagedMmaParts {
     const Tokens tokens{first > unseen ? first : unseen, behind < most ? behind : most};
     State state;
     for (int token = first + lane.thread() / kWarp * kTokens; token < tokens.end; token += kWarps * kTokens) {
-      if (token + kTokens > tokens.begin) visit(lane, at, token, tokens, v, state);
+      if (token + kTokens > tokens.begin) visit(lane, at, {token, tokens}, v, state);
     }
     join_warps(lane, at, v, state);
     const int64_t parts = parts_of(length);
@@ -115,23 +115,26 @@ struct PagedMmaParts {
     return head >= 0 && channel < view.dim ? stream_words(pages + head * view.dim + channel) : Words{};
   }
 
+  struct Tile {
+    int first;
+    Tokens tokens;
+  };
   /// kTokens tokens from `first` on, of which a lane reads two keys and four values.
   template <class Lane>
-  TRIREME_DEVICE void visit(const Lane& lane, Place at, int first, Tokens tokens, const Vectors& v,
-                            State& state) const {
+  TRIREME_DEVICE void visit(const Lane& lane, Place at, Tile tile, const Vectors& v, State& state) const {
     const int group = lane.thread() % kWarp / 4, four = lane.thread() % 4;
     Words key[2][kSteps], value[4][kHalves];
     bool is_there[2];
     TRIREME_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const int head = head_of(at, first + group + 8 * r, tokens);
+      const int head = head_of(at, tile.first + group + 8 * r, tile.tokens);
       is_there[r] = head >= 0;
       TRIREME_UNROLL
       for (int s = 0; s < kSteps; ++s) key[r][s] = piece(k_pages, head, (s * 4 + four) * kPiece);
     }
     TRIREME_UNROLL
     for (int r = 0; r < 4; ++r) {
-      const int head = head_of(at, first + four * 2 + r % 2 + r / 2 * 8, tokens);
+      const int head = head_of(at, tile.first + four * 2 + r % 2 + r / 2 * 8, tile.tokens);
       TRIREME_UNROLL
       for (int h = 0; h < kHalves; ++h) value[r][h] = piece(v_pages, head, (h * 8 + group) * kPiece);
     }
@@ -144,7 +147,7 @@ struct PagedMmaParts {
     }
     TRIREME_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const int token = first + group + i / 2 * 8, seen = v.seen[i % 2];
+      const int token = tile.first + group + i / 2 * 8, seen = v.seen[i % 2];
       const bool is_seen = is_there[i / 2] && token < seen && token >= first_of(seen);
       score[i] = is_seen ? view.capped(score[i] * view.scale) : -INFINITY;
     }

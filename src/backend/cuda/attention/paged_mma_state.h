@@ -6,7 +6,7 @@
 
 #include "backend/cuda/dense/mma.h"
 #include "backend/cuda/device/step.h"
-#include "backend/cuda/device/words.h"
+#include "backend/cuda/dense/words.h"
 
 namespace trireme::cuda {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/dense/mma.h"
-#include "backend/cuda/device/words.h"
+#include "backend/cuda/dense/words.h"
 
 namespace trireme::cuda {
 

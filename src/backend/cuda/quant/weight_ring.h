@@ -5,7 +5,7 @@
 
 #include "backend/cuda/dense/mma.h"
 #include "backend/cuda/device/step.h"
-#include "backend/cuda/device/words.h"
+#include "backend/cuda/dense/words.h"
 #include "backend/cuda/quant/row_products.h"
 
 namespace trireme::cuda {
