@@ -62,17 +62,45 @@ ir::NodeView weights_view_of(const ir::NodeView& n) {
   return view;
 }
 
+bool takes(const ir::Kernel& kernel, const ir::NodeView& view) {
+  return !kernel.is_reference && !kernel.is_via_f32 && !kernel.refuse(view);
+}
+
 /// The first of `kernels` that takes the node in f32 as it is.
 const ir::Kernel* kernel_for(const std::vector<ir::Kernel>& kernels, const ir::NodeView& view) {
   for (const ir::Kernel& kernel : kernels) {
-    if (!kernel.is_reference && !kernel.is_via_f32 && !kernel.refuse(view)) return &kernel;
+    if (takes(kernel, view)) return &kernel;
   }
   return nullptr;
 }
 
-const std::vector<ir::Kernel>& forward_kernels() {
+/// The same convolution with one filter.
+ir::NodeView one_filter_view_of(const ir::NodeView& view) {
+  const auto with_one = [](const tensor::TensorType& t, size_t axis) {
+    const Dims dims = t.shape.to_dims();
+    std::vector<tensor::Dim> changed(dims.begin(), dims.end());
+    changed[axis] = 1;
+    return tensor::TensorType{t.dtype, tensor::Shape(std::move(changed))};
+  };
+  ir::NodeView one = view;
+  one.known.assign(view.in.size(), nullptr);
+  one.in[1] = with_one(view.in[1], 0);
+  if (one.present(2)) one.in[2] = with_one(view.in[2], 0);
+  one.out[0] = with_one(view.out[0], view.out[0].shape.rank() - 1);
+  return one;
+}
+
+/// The first kernel that takes the view, and without groups does so with any number of filters: `conv`
+/// promises that a filter's results do not depend on the others, so that no choice may, such as Winograd's
+/// from 16 filters on.
+const ir::Kernel* forward_kernel_for(const ir::NodeView& view) {
   static const std::vector<ir::Kernel> kernels = conv_nhwc_cpu_kernels();
-  return kernels;
+  const bool is_whole = view.attrs.get_int("group", 1) == 1;
+  const ir::NodeView one = is_whole ? one_filter_view_of(view) : view;
+  for (const ir::Kernel& kernel : kernels) {
+    if (takes(kernel, view) && takes(kernel, one)) return &kernel;
+  }
+  return nullptr;
 }
 
 const std::vector<ir::Kernel>& weights_kernels() {
@@ -93,7 +121,7 @@ ir::Refusal refuse_images(const ir::NodeView& n) {
 ir::Refusal refuse_forward(const ir::NodeView& n) {
   if (n.in.size() > kMostOperandsCopied) return "more operands than x, weights and bias";
   if (const auto why = refuse_images(n)) return why;
-  if (kernel_for(forward_kernels(), forward_view_of(n)) == nullptr)
+  if (forward_kernel_for(forward_view_of(n)) == nullptr)
     return "no channels-last kernel takes the convolution";
   return std::nullopt;
 }
@@ -107,7 +135,7 @@ ir::Refusal refuse_weights(const ir::NodeView& n) {
 
 ir::BoundKernel prepare_forward(const ir::KernelInit& init) {
   const ir::NodeView view = forward_view_of(init.node);
-  const ir::Kernel* kernel = kernel_for(forward_kernels(), view);
+  const ir::Kernel* kernel = forward_kernel_for(view);
   const ir::BoundKernel inner = kernel->prepare({view, init.packs, init.threads, init.device, init.team});
   const Image x = image_of(init.node.in_dims(0)), y = image_of(init.node.out_dims(0));
   ir::BoundKernel bound{.workspace_bytes = x.bytes() + y.bytes() + inner.workspace_bytes,

@@ -75,7 +75,8 @@ TEST(ConvChannelsFirst, AgreesWithDoubleOverRandomLayers) {
     fast += expect_right("conv_grad_w", to_w, {x, tests::random_tensor(l.y, 4)}, {0, 1});
     layers += 3;
   }
-  EXPECT_GE(fast, layers - 6);  // a result in depth that reads padding alone stays with the loops
+  // The loops keep what no kernel takes with one filter as with many, and results in depth of padding alone.
+  EXPECT_GE(fast, layers * 5 / 6);
 }
 
 TEST(ConvChannelsFirst, AnImageDoesNotDependOnItsBatchMates) {
