@@ -117,7 +117,7 @@ int LanguageModel::run(const std::function<int()>& body, base::Env& env) {
   const auto lead = [&](comm::Mesh* mesh) {
     open(mesh);
     const int code = body();
-    const std::string names = session_->host_operators();
+    const std::string names = session_->ranks().first().host_operators();
     if (!names.empty()) env.log.warning("runtime", "host_fallback", {{"operators", names}});
     drafter_.reset();
     session_.reset();  // also ends the sessions of the other ranks

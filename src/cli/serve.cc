@@ -163,6 +163,7 @@ int serve_here(const serve::ServeOptions& options, const sigset_t& signals, base
   env.log.info("serve", "listening",
                {{"host", options.access.host},
                 {"metrics_port", server.metrics_port()},
+                {"pages_port", server.pages_port()},
                 {"grpc_port", server.grpc_port()},
                 {"port", server.port()}});
   {

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 
@@ -119,9 +120,10 @@ struct Client::Impl {
   uint16_t port;
   std::string authority;
   int timeout_ms;
+  Bounds bounds = {};
   int fd = -1;
   Bytes in;  // received after the last response
-  ResponseParser parser;
+  std::optional<ResponseParser> parser{std::in_place};
 
   ~Impl() {
     if (fd >= 0) ::close(fd);
@@ -129,13 +131,27 @@ struct Client::Impl {
 
   // The timeout counts from the last progress, not from the start of the request.
   void wait_for(short events) {
-    pollfd p{fd, events, 0};
-    int rc = 0;
-    do {
-      rc = poll(&p, 1, timeout_ms);
-    } while (rc < 0 && errno == EINTR);
-    if (rc == 0)
-      base::fail(base::ErrorCode::unavailable, "HTTP server did not answer within ", timeout_ms, " ms");
+    using std::chrono::steady_clock;
+    const auto silent = steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    const auto end = std::min(silent, bounds.until);
+    for (;;) {
+      check_wanted();
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock::now()).count();
+      if (left <= 0)
+        base::fail(base::ErrorCode::unavailable, "HTTP server did not answer within ", timeout_ms, " ms");
+      constexpr int64_t kLookMs = 20;
+      pollfd p{fd, events, 0};
+      const int rc = poll(&p, 1, static_cast<int>(bounds.is_wanted ? std::min(left, kLookMs) : left));
+      if (rc > 0 || (rc < 0 && errno != EINTR)) return;
+    }
+  }
+
+  // An answer that comes a byte at a time is bounded, too.
+  void check_wanted() const {
+    if (std::chrono::steady_clock::now() >= bounds.until)
+      base::fail(base::ErrorCode::unavailable, "HTTP server did not answer in time");
+    if (bounds.is_wanted && !bounds.is_wanted())
+      base::fail(base::ErrorCode::unavailable, "nobody waits for the answer any more");
   }
 
   void send_all(std::string_view bytes) {
@@ -155,6 +171,7 @@ struct Client::Impl {
   size_t receive_some() {
     constexpr size_t kReadBytes = size_t{64} << 10;
     in.reserve(in.size() + kReadBytes);
+    check_wanted();
     for (;;) {
       const ssize_t got = ::recv(fd, in.data() + in.size(), kReadBytes, MSG_DONTWAIT);
       if (got >= 0) {
@@ -171,13 +188,13 @@ struct Client::Impl {
   }
 
   Received receive(bool head_request) {
-    parser.reset(head_request);
+    parser->reset(head_request);
     for (;;) {
-      in.erase_front(parser.feed(in.view()));
-      if (parser.done()) return std::move(parser.message());
+      in.erase_front(parser->feed(in.view()));
+      if (parser->done()) return std::move(parser->message());
       if (receive_some() == 0) {
-        parser.feed_eof();
-        return std::move(parser.message());
+        parser->feed_eof();
+        return std::move(parser->message());
       }
     }
   }
@@ -200,7 +217,8 @@ Client& Client::operator=(Client&&) noexcept = default;
 
 void Client::connect() {
   close();
-  impl_->fd = connect_to(impl_->host, impl_->port, false, std::chrono::milliseconds(impl_->timeout_ms));
+  const auto timeout = std::min(std::chrono::milliseconds(impl_->timeout_ms), impl_->bounds.connecting);
+  impl_->fd = connect_to(impl_->host, impl_->port, false, timeout);
 }
 
 void Client::close() {
@@ -208,6 +226,13 @@ void Client::close() {
   impl_->fd = -1;
   impl_->in.clear();
 }
+
+void Client::set_bounds(Bounds bounds) {
+  impl_->parser.emplace(bounds.body_bytes);
+  impl_->bounds = std::move(bounds);
+}
+
+const Received& Client::unfinished() const { return impl_->parser->message(); }
 
 bool Client::connected() const { return impl_->fd >= 0; }
 
@@ -218,6 +243,7 @@ Received Client::request(std::string_view method, std::string_view target, std::
   // The server may just have closed a kept-alive connection. In that case no byte of an answer has arrived,
   // and the request is sent once more. On a fresh connection, or after the first bytes of an answer, the
   // error is passed to the caller.
+  impl_->parser->reset();
   for (bool fresh = !connected();; fresh = true) {
     if (!connected()) connect();
     try {
@@ -226,7 +252,7 @@ Received Client::request(std::string_view method, std::string_view target, std::
       if (!response.keep_alive) close();
       return response;
     } catch (const base::Error&) {
-      const bool answered = impl_->parser.head_done();
+      const bool answered = impl_->parser->head_done();
       close();
       if (fresh || answered) throw;
     }

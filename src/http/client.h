@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -46,6 +47,16 @@ class Client {
   /// closed meanwhile is replaced once. Content-Length and Host are added.
   Received request(std::string_view method, std::string_view target, std::string_view body = {},
                    const HeaderList& headers = {});
+  /// What the next requests may take. Beyond it they throw unavailable, and the connection is closed.
+  struct Bounds {
+    std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max();
+    std::chrono::milliseconds connecting{INT32_MAX};  ///< to each address; the client's timeout, if shorter
+    size_t body_bytes = size_t{1} << 30;              ///< of an answer
+    std::function<bool()> is_wanted = {};             ///< asked while it waits; null: it is
+  };
+  void set_bounds(Bounds bounds);
+  /// Of a request that threw: its answer as far as it came; status 0: nothing did.
+  const Received& unfinished() const;
   Received get(std::string_view target) { return request("GET", target); }
   Received post(std::string_view target, std::string_view body, const HeaderList& headers = {}) {
     return request("POST", target, body, headers);

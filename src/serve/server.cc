@@ -91,8 +91,10 @@ Server::Server(const ServeOptions& options, const base::Env& env)
               {.responses = options.texts.answers.responses_kept,
                .bytes = options.texts.answers.responses_bytes.bytes,
                .ns = options.texts.answers.responses_time.ns}),
-      adapters_(core_) {
+      adapters_(core_),
+      pages_(core_) {
   base::process_memory().set_limit(memory_limit(options));
+  options.texts.prefill.check(options.cache.share_prefixes, !options.access.tls_certificate.empty());
   Prices::read(options.price_per_hour, options.prices, 1);  // reports errors in them now
   register_process_metrics(metrics_, env_.clock);
   allow_open_files(options.max_connections, env_.log);
@@ -112,12 +114,29 @@ Server::Server(const ServeOptions& options, const base::Env& env)
       handle(std::move(request), std::move(reply));
     });
   }
+  if (options.texts.prefill.pages_port >= 0) open_pages_port();
   has_listeners_ = true;
+}
+
+/// The port for other servers is in the clear, on an address of its own if so told.
+void Server::open_pages_port() {
+  const PrefillOptions& prefill = options_.texts.prefill;
+  http::ServerOptions http = http_options(options_);
+  http.port = static_cast<uint16_t>(prefill.pages_port);
+  if (!prefill.pages_host.empty()) http.host = prefill.pages_host;
+  http.threads = 1;
+  http.tls_certificate_file = http.tls_key_file = http.tls_client_ca_file = "";
+  pages_http_ = std::make_unique<http::Server>(http, [this](http::Request&& request, http::Reply reply) {
+    if (std::optional<http::Response> refusal = guard_.refusal(request, Category::inference))
+      return reply.send(std::move(*refusal));
+    pages_.handle(std::move(request), std::move(reply));
+  });
 }
 
 Server::~Server() {
   if (grpc_) grpc_->stop();
   if (metrics_http_) metrics_http_->stop();
+  if (pages_http_) pages_http_->stop();
   http_->stop();
   if (jobs_) jobs_->stop();
   repository_.close();  // runs still use the core's tracer and regions
@@ -142,7 +161,11 @@ bool Server::drain() {
   std::thread grpc([&] {
     if (grpc_) all_grpc = grpc_->drain(limit);
   });
+  std::thread pages([&] {
+    if (pages_http_) pages_http_->drain(limit);  // what is cut off, its asker computes
+  });
   const bool all_http = http_->drain(limit);
+  pages.join();
   grpc.join();
   jobs.join();
   const bool all = all_http && all_grpc;

@@ -128,6 +128,12 @@ SequenceId DecodeSession::fork(SequenceId from) {
   return id;
 }
 
+std::shared_ptr<const PageBytes> DecodeSession::copy_of_page(SequenceId id, int64_t number) {
+  const auto content = std::make_shared<const PageBytes>(ranks_->page_bytes());
+  ranks_->read_page(sequences_->at(id).pages.at(static_cast<size_t>(number)), content->bytes());
+  return content;
+}
+
 DecodeSession::Bucket DecodeSession::bucket(int64_t tokens, int64_t sequences) const {
   return {rounded_size(tokens), rounded_size(sequences)};
 }

@@ -89,6 +89,8 @@ class DecodeSession {
   /// Takes tokens back from the end of a sequence that others do not share: it has `length` of them then.
   void shrink(SequenceId id, int64_t length) { sequences_->shrink(id, length); }
   int64_t length(SequenceId id) const { return sequences_->at(id).length; }
+  /// The content of a full page of the sequence, by its number there.
+  std::shared_ptr<const PageBytes> copy_of_page(SequenceId id, int64_t number);
   /// Pages that `tokens` more would take.
   int64_t pages_for(SequenceId id, int64_t tokens) const { return sequences_->pages_for(id, tokens); }
   const KvPool& pool() const { return ranks_->first().pool(); }
@@ -135,7 +137,6 @@ class DecodeSession {
   /// Compiles a bucket's program now, so that the first step of its size does not wait.
   const compile::Program& prepare(const Bucket& bucket,
                                   passes::DecodeResult result = passes::DecodeResult::logits);
-  std::string host_operators() const { return ranks_->first().host_operators(); }
   /// The ranks that run its steps.
   DecodeRanks& ranks() { return *ranks_; }
 

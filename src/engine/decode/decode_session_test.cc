@@ -231,7 +231,7 @@ TEST(DecodeSession, RunsOnADevice) {
         const auto logits = session.step(pieces);
         last.assign(logits.begin(), logits.end());
       }
-      EXPECT_EQ(session.host_operators(), "");
+      EXPECT_EQ(session.ranks().first().host_operators(), "");
       const SequenceId c = session.fork(a);
       const auto more = feed(session, c, std::span(other).first(3), {1});
       last.insert(last.end(), more.back().begin(), more.back().end());

@@ -41,6 +41,7 @@ struct Generator::Running {
   void accept(int64_t token, MaskCost& cost);
   DecodePiece next_piece(int64_t tokens, int32_t row_before);
   void count_drafts();
+  void give_pages(DecodeSession& session);
 };
 
 namespace {
@@ -178,6 +179,16 @@ DecodePiece Generator::Running::next_piece(int64_t tokens, int32_t row_before) {
   return piece;
 }
 
+/// Gives the prompt's full pages to whoever waits for them. Reads them in the order of the device's work,
+/// behind the steps that were launched.
+void Generator::Running::give_pages(DecodeSession& session) {
+  PageTaker* taker = request.taker.get();
+  if (taker == nullptr) return;
+  const int64_t full = static_cast<int64_t>(done) / session.options().page_tokens;
+  for (int64_t page = taker->next(); page < full && !is_cancelled; page = taker->next())
+    is_cancelled = !taker->take(session.copy_of_page(sequence, page));
+}
+
 std::string_view to_string(FinishReason reason) {
   switch (reason) {
     case FinishReason::none: return "none";
@@ -249,6 +260,8 @@ bool Generator::fetch(int64_t number, const GenerateRequest& request) {
 void Generator::start(int64_t number, GenerateRequest request) {
   auto made = std::make_unique<Running>(Running{.number = number, .request = std::move(request)});
   Running& r = *made;
+  session_.beginnings().offer(r.request.scores_prompt ? nullptr : r.request.handed);
+  r.request.handed.reset();
   // Known pages have no scores, so a prompt that must be scored is run.
   r.sequence = r.request.scores_prompt ? session_.open(r.request.origin())
                                        : session_.open(r.request.prompt, r.request.origin());
@@ -407,6 +420,7 @@ int64_t Generator::collect(std::vector<GenerateEvent>& events) {
   checked_.clear();
   const DecodeSession::Drawn drawn = session_.collect();
   take_scores(step, drawn);
+  for (const auto& r : running_) r->give_pages(session_);
   for (size_t i = 0; i < step.drawn.size(); ++i) {
     if (step.drawn[i].text != nullptr) take(step.drawn[i], drawn, i, events);
   }

@@ -30,6 +30,10 @@ struct GenerateRequest {
   /// the one behind them. What Generator::put_back() leaves.
   int64_t answered = 0;
   std::string salt = {};  ///< only texts of the same one share beginnings
+  /// Pages of the prompt that another session of the model computed; null: none. Used when it begins.
+  std::shared_ptr<const HandedPages> handed = nullptr;
+  /// Who is given the prompt's pages as they are computed; null: nobody.
+  std::shared_ptr<PageTaker> taker = nullptr;
 
   TextOrigin origin() const { return {adapter.get(), salt}; }
 };

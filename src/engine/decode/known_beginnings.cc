@@ -72,12 +72,34 @@ void KnownBeginnings::take(std::span<const int64_t> prompt, const PageId& root, 
     ranks_.first().pool().share(page);
     pages.push_back(page);
   }
-  if (fetch_.load == nullptr || !is_on_) return;
+  const std::shared_ptr<const HandedPages> handed = std::exchange(offered_, nullptr);
+  accepted_ = 0;
+  if ((fetch_.load == nullptr && handed == nullptr) || !is_on_) return;
+  const size_t known = pages.size();
   const std::span<const int64_t> beginning = prompt.first(prompt.size() - 1);
   const std::vector<PageId> ids = names_.of(root, beginning, page_tokens_);
-  const std::vector<int32_t> loaded = restore(std::span(ids).subspan(pages.size()));
-  pages.insert(pages.end(), loaded.begin(), loaded.end());
-  if (!loaded.empty()) prefixes_.keep(beginning, pages, root, ids);
+  if (fetch_.load != nullptr) {
+    const std::vector<int32_t> loaded = restore(std::span(ids).subspan(pages.size()));
+    pages.insert(pages.end(), loaded.begin(), loaded.end());
+  }
+  if (handed != nullptr) {
+    const std::vector<int32_t> given =
+        accept(*handed, static_cast<int64_t>(pages.size()), static_cast<int64_t>(ids.size()));
+    pages.insert(pages.end(), given.begin(), given.end());
+    accepted_ = static_cast<int64_t>(given.size());
+  }
+  if (pages.size() > known) prefixes_.keep(beginning, pages, root, ids);
+}
+
+int64_t KnownBeginnings::reach(std::span<const int64_t> prompt, const TextOrigin& origin) {
+  if (!is_on_ || prompt.empty()) return 0;
+  const PageId from = root(origin);
+  const auto here = static_cast<int64_t>(find(prompt, from).size());
+  if (store_ == nullptr) return here;
+  const std::vector<PageId> ids = names_.of(from, prompt.first(prompt.size() - 1), page_tokens_);
+  const auto gap =
+      std::find_if(ids.begin() + here, ids.end(), [&](const PageId& id) { return !store_->has(id); });
+  return gap - ids.begin();
 }
 
 void KnownBeginnings::keep(std::span<const int64_t> tokens, std::span<const int32_t> pages,
@@ -122,6 +144,21 @@ bool KnownBeginnings::fetch(int64_t number, std::span<const int64_t> prompt, con
 
 void KnownBeginnings::wait() {
   if (fetch_.load != nullptr) fetch_.load->wait(kMoment);
+}
+
+/// Writes pages from number `known` up to `most` that another session computed to free pages, as long as
+/// there are any, and holds these.
+std::vector<int32_t> KnownBeginnings::accept(const HandedPages& handed, int64_t known, int64_t most) {
+  std::vector<int32_t> pages;
+  std::vector<const std::byte*> from;
+  const auto count = static_cast<int64_t>(handed.pages.size());
+  for (int64_t i = known - handed.first; i >= 0 && i < std::min(count, most - handed.first); ++i) {
+    if (free_pages() == 0) break;
+    pages.push_back(take_page());
+    from.push_back(handed.pages[static_cast<size_t>(i)]);
+  }
+  if (!pages.empty()) ranks_.write_pages(pages, from);
+  return pages;
 }
 
 /// Writes loaded pages among `ids` to free pages, as long as there are any, and holds these.

@@ -10,7 +10,7 @@
 
 #include "engine/decode/decode_ranks.h"
 #include "engine/pages/prefix_pages.h"
-#include "engine/pages/page_store.h"
+#include "engine/pages/handed_pages.h"
 
 namespace trireme::ir {
 class Graph;
@@ -57,10 +57,21 @@ class KnownBeginnings final : private PrefixPages::Leaving {
   /// Waits for that, but only for a moment.
   void wait();
 
+  /// How many pages of the prompt's beginning take() would find here or in the store.
+  int64_t reach(std::span<const int64_t> prompt, const TextOrigin& origin);
+  /// Has the next take() go on behind those with pages that another session computed; null: there are none.
+  void offer(std::shared_ptr<const HandedPages> handed) {
+    offered_ = std::move(handed);
+    accepted_ = 0;
+  }
+  /// How many of them were taken.
+  int64_t accepted() const { return accepted_; }
+
  private:
   void gives_up(int32_t page, const PageId& id) override;
   void save(int32_t page, const PageId& id);
   std::vector<int32_t> restore(std::span<const PageId> ids);
+  std::vector<int32_t> accept(const HandedPages& handed, int64_t known, int64_t most);
 
   const std::shared_ptr<PageStore> store_;
   const PageNames names_;
@@ -73,6 +84,8 @@ class KnownBeginnings final : private PrefixPages::Leaving {
     std::shared_ptr<PageLoad> load;
     std::chrono::steady_clock::time_point late{};
   } fetch_;
+  std::shared_ptr<const HandedPages> offered_;
+  int64_t accepted_ = 0;
 };
 
 }  // namespace trireme::engine

@@ -13,7 +13,13 @@ using engine::FinishReason;
 using engine::GenerateEvent;
 
 TextService::TextService(MakeSession make, Options options, const base::Clock& clock)
-    : make_(std::move(make)), options_(std::move(options)), clock_(clock) {
+    : make_(std::move(make)),
+      options_(std::move(options)),
+      clock_(clock),
+      parked_(options_.pages, clock, [this] {
+        { const std::lock_guard lock(mutex_); }  // between a look and a wait nothing comes unseen
+        changed_.notify_all();
+      }) {
   open();
   limits_ = scheduler_->limits();
   thread_ = std::thread([this] { run(); });
@@ -76,24 +82,37 @@ bool TextService::stop(int64_t patience_ns) {
 
 /// Waits where there is nothing to do and takes what came. False: the thread ends.
 bool TextService::take_in() {
+  constexpr std::chrono::milliseconds kLook{20};  // at requests that are parked
   std::vector<TextRequest> requests;
   {
     std::unique_lock lock(mutex_);
-    if (is_idle() && inbox_.requests.empty() && !inbox_.is_idle) {
+    const bool is_idle = !has_steps() && parked_.empty();
+    if (is_idle && inbox_.requests.empty() && !inbox_.is_idle) {
       inbox_.is_idle = true;
       changed_.notify_all();
     }
-    changed_.wait(lock, [this] { return inbox_.is_stopping || !inbox_.requests.empty() || !is_idle(); });
+    const auto has_news = [this] {
+      return inbox_.is_stopping || !inbox_.requests.empty() || parked_.has_news() || has_steps();
+    };
+    if (parked_.empty()) {
+      changed_.wait(lock, has_news);
+    } else {
+      changed_.wait_for(lock, kLook, has_news);
+    }
     requests.swap(inbox_.requests);
     if (inbox_.is_stopping) {
       lock.unlock();
       const base::Error over(base::ErrorCode::unavailable, "the model is shutting down");
+      for (TextRequest& r : parked_.give_up()) requests.push_back(std::move(r));
       for (TextRequest& r : requests) r.listener->on_error(over);
       fail_all(over);
       return false;
     }
   }
-  for (TextRequest& r : requests) add(std::move(r));
+  for (TextRequest& r : parked_.take()) add(std::move(r));
+  for (TextRequest& r : requests) {
+    if (!scheduler_ || !parked_.park(r, *engine_.session)) add(std::move(r));
+  }
   return true;
 }
 
@@ -110,15 +129,15 @@ void TextService::add(TextRequest request) {
 /// Ends what nobody waits for: of those that run all are asked, of those that wait some at a time.
 void TextService::drop_gone() {
   constexpr int kSome = 256;
-  for (int64_t number : begun_) {
+  for (int64_t number : asked_.begun) {
     if (live_.at(number).listener->is_gone()) scheduler_->cancel(number);
   }
-  auto at = live_.upper_bound(looked_);
+  auto at = live_.upper_bound(asked_.looked);
   for (int i = 0; i < kSome && at != live_.end(); ++i, ++at) {
-    looked_ = at->first;
+    asked_.looked = at->first;
     if (!at->second.is_begun && at->second.listener->is_gone()) scheduler_->cancel(at->first);
   }
-  if (at == live_.end()) looked_ = -1;
+  if (at == live_.end()) asked_.looked = -1;
 }
 
 namespace {
@@ -158,7 +177,7 @@ void TextService::tell(const GenerateEvent& event) {
 void TextService::end(int64_t number, bool cancels) {
   if (cancels) scheduler_->cancel(number);
   live_.erase(number);
-  begun_.erase(number);
+  asked_.begun.erase(number);
 }
 
 void TextService::step() {
@@ -172,6 +191,7 @@ void TextService::step() {
   for (const TokenScheduler::Begun& begun : scheduler_->begun()) {
     counts_.known_tokens += begun.known_tokens;
     counts_.prompt_tokens += begun.prompt_tokens;
+    counts_.handed_tokens += begun.handed_tokens;
   }
   for (const GenerateEvent& event : events) counts_.generated_tokens += event.token >= 0 ? 1 : 0;
   show();  // who has its answer also finds it in the counts
@@ -180,7 +200,7 @@ void TextService::step() {
     const auto at = live_.find(begun.request);
     if (at == live_.end()) continue;
     at->second.is_begun = true;
-    begun_.insert(begun.request);
+    asked_.begun.insert(begun.request);
     const std::shared_ptr<TextListener> listener = at->second.listener;
     if (!guard(*listener, [&] { listener->on_begin(begun.known_tokens); })) end(begun.request, true);
   }
@@ -189,7 +209,7 @@ void TextService::step() {
 }
 
 void TextService::fail_all(const base::Error& error) {
-  begun_.clear();
+  asked_.begun.clear();
   std::map<int64_t, Live> lost;
   lost.swap(live_);
   for (auto& [number, live] : lost) live.listener->on_error(error);
@@ -197,7 +217,7 @@ void TextService::fail_all(const base::Error& error) {
 
 void TextService::show() {
   counts_.running = scheduler_ ? scheduler_->running() : 0;
-  counts_.waiting = scheduler_ ? scheduler_->waiting() : 0;
+  counts_.waiting = (scheduler_ ? scheduler_->waiting() : 0) + parked_.size();
   counts_.page_use = scheduler_ ? scheduler_->page_use() : 0;
   counts_.put_back = lost_.put_back + (scheduler_ ? scheduler_->put_back() : 0);
   const engine::MaskCost masks = scheduler_ ? scheduler_->mask_cost() : engine::MaskCost();
@@ -213,7 +233,10 @@ void TextService::show() {
 void TextService::run() {
   while (take_in()) {
     try {
-      if (!scheduler_) continue;
+      if (!has_steps()) {
+        show();
+        continue;
+      }
       drop_gone();
       step();
     } catch (const std::exception&) {

@@ -17,32 +17,10 @@
 #include "base/error.h"
 #include "base/guarded.h"
 #include "engine/decode/decode_session.h"
+#include "sched/text/parked_texts.h"
 #include "sched/text/token_scheduler.h"
 
 namespace trireme::sched {
-
-/// Who waits for an answer. Told on the service's thread, or by whoever stops it, one call at a time; what it
-/// does is done while no step runs, so it must be quick. The last call is on_end() or on_error(); what the
-/// others throw comes as on_error().
-class TextListener {
- public:
-  virtual ~TextListener() = default;
-  /// Its prompt is read from now on; so many tokens of it need not run.
-  virtual void on_begin(int64_t known_tokens) = 0;
-  /// The next token, or a prompt that was scored and whose answer ends at once. False: the answer is over,
-  /// and nothing follows this call.
-  virtual bool on_token(const engine::GenerateEvent& event) = 0;
-  virtual void on_end(engine::FinishReason reason) = 0;
-  virtual void on_error(const base::Error& error) = 0;
-  /// Nobody waits any more.
-  virtual bool is_gone() const = 0;
-};
-
-struct TextRequest {
-  engine::GenerateRequest generate;
-  Standing standing;
-  std::shared_ptr<TextListener> listener;
-};
 
 /// Counts since the start, and how things stand after the last step.
 struct TextStats {
@@ -53,6 +31,7 @@ struct TextStats {
   int64_t told_ns = 0;           ///< processor time between them, spent on telling listeners
   int64_t prompt_tokens = 0;     ///< of texts that began
   int64_t known_tokens = 0;      ///< of these, those that did not run
+  int64_t handed_tokens = 0;     ///< and those that another session had computed
   int64_t generated_tokens = 0;  ///< of all answers
   int64_t put_back = 0;          ///< texts that had to begin again because pages ran out
   DraftCounts drafts;            ///< guessed tokens
@@ -70,6 +49,8 @@ class TextService {
     std::function<std::unique_ptr<engine::Drafter>()> make_drafter = {};
     int64_t draft_tokens = 8;  ///< that are guessed for a text, at most
     TextGoals goals = {};
+    /// Who is asked for the pages of prompts before a text begins; null: they are computed here.
+    std::shared_ptr<PageSource> pages = nullptr;
   };
 
   /// Makes the first session at once and throws what that throws. `clock` outlives the service. Where a step
@@ -117,7 +98,7 @@ class TextService {
   void end(int64_t number, bool cancels);
   void fail_all(const base::Error& error);
   void show();
-  bool is_idle() const { return live_.empty() && (!scheduler_ || scheduler_->is_idle()); }
+  bool has_steps() const { return !live_.empty() || (scheduler_ && !scheduler_->is_idle()); }
 
   const MakeSession make_;
   const Options options_;
@@ -134,9 +115,12 @@ class TextService {
     std::unique_ptr<engine::Drafter> drafter;
   } engine_;
   std::unique_ptr<TokenScheduler> scheduler_;
+  ParkedTexts parked_;
   std::map<int64_t, Live> live_;  // by the scheduler's numbers
-  std::set<int64_t> begun_;       // of these
-  int64_t looked_ = -1;           // the number that was asked last whether anybody waits for it
+  struct {
+    std::set<int64_t> begun;  ///< of `live_`
+    int64_t looked = -1;      ///< the number that was asked last
+  } asked_;                   ///< whether anybody waits
   TextStats counts_;
   struct {
     int64_t put_back = 0;

@@ -79,10 +79,12 @@ void TokenScheduler::begin_waiting() {
     Standing& standing = standings_[entry.number] = entry.standing;
     if (standing.asked_ns == 0) standing.asked_ns = meter_.now_ns();
     generator_.start(entry.number, std::move(entry.request));
-    const int64_t known = whole - generator_.prompt_left(generator_.size() - 1);
+    const int64_t handed = generator_.session().beginnings().accepted() * generator_.options().page_tokens;
+    const int64_t known = whole - generator_.prompt_left(generator_.size() - 1) - handed;
     if (entry.has_begun) continue;
     counts_.shared_tokens += known;
-    begun_.push_back({.request = entry.number, .prompt_tokens = whole, .known_tokens = known});
+    begun_.push_back(
+        {.request = entry.number, .prompt_tokens = whole, .known_tokens = known, .handed_tokens = handed});
     queue_.charge(entry.standing, static_cast<double>(whole - known));
   }
 }

@@ -53,6 +53,7 @@ class TokenScheduler {
   /// A request that began in the last step: of so many tokens of its prompt some were known from others.
   struct Begun {
     int64_t request = 0, prompt_tokens = 0, known_tokens = 0;
+    int64_t handed_tokens = 0;  ///< that another session had computed
   };
   /// Those that began for the first time.
   const std::vector<Begun>& begun() const { return begun_; }

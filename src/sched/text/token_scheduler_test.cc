@@ -149,7 +149,7 @@ TEST(TokenScheduler, DevicesDrawTheTokensOfTheCpu) {
       generator.add(r);
     }
     const auto answers = with_logarithms(generator);
-    EXPECT_EQ(session.host_operators(), "");
+    EXPECT_EQ(session.ranks().first().host_operators(), "");
     EXPECT_EQ(session.free_pages(), session.pool().pages());
     return answers;
   };
@@ -282,7 +282,7 @@ TEST(TokenScheduler, RanksAnswerAsOne) {
         generator.add(r);
       }
       const Answers answers = run_tokens(generator);
-      EXPECT_EQ(session.host_operators(), "");
+      EXPECT_EQ(session.ranks().first().host_operators(), "");
       EXPECT_EQ(session.free_pages(), session.pool().pages());
       const int64_t all = DecodeModel(model.graph).form().layers[0].kv_heads;
       EXPECT_EQ(session.pool().layout().layers[0].kv_heads, all / std::min<int64_t>(all, tp));

@@ -58,7 +58,9 @@ std::string_view action_of(std::string_view rest) {
 }
 
 Category category_of_action(std::string_view action) {
-  if (action == "infer" || action == "generate" || action == "generate_stream") return Category::inference;
+  const bool computes =
+      action == "infer" || action == "generate" || action == "generate_stream" || action == "pages";
+  if (computes) return Category::inference;
   if (action == "ready") return Category::health;
   if (action == "config") return Category::model_config;
   if (action == "stats") return Category::statistics;

@@ -17,6 +17,7 @@ struct RunFields {
   base::Duration window{-1}, slo{-1}, loop{-1};
   std::string pad_inputs;
   bool is_deadline_aware = false, runs_whole = false;
+  int prefill_instances = 0;
 
   void fields(base::OptionList& f) {
     f.add_choice("precision", &config.precision, {"f32", "bf16", "f16", "fp8"}, "operands of products");
@@ -35,6 +36,10 @@ struct RunFields {
     f.add("loop_timeout", &loop, "longest time for the loops of a request");
     f.add("whole_batches", &runs_whole, "a batch takes all that fits, whatever its rows cost");
     f.add("deadline_aware", &is_deadline_aware, "timeouts bound the answer");
+    f.add("prefill_instances", &prefill_instances, "instances that read prompts").at_least(0).at_most(64);
+    f.add("prefill_threads", &config.prefill_threads, "threads of such an instance")
+        .at_least(0)
+        .at_most(4096);
   }
 };
 
@@ -92,6 +97,7 @@ RunConfig RunConfig::of(const std::vector<std::pair<std::string, std::string>>& 
   if (fields.slo.ns >= 0) fields.config.p99_ns = fields.slo.ns;
   if (fields.loop.ns >= 0) fields.config.loop_ns = fields.loop.ns;
   if (list.given("deadline_aware")) fields.config.is_deadline_aware = fields.is_deadline_aware;
+  if (list.given("prefill_instances")) fields.config.prefill_instances = fields.prefill_instances;
   if (list.given("whole_batches")) fields.config.runs_whole = fields.runs_whole;
   return fields.config;
 }

@@ -26,8 +26,8 @@ struct ServeOptions;
 /// first dimension (behind the batch) is an answer of its own. `image_input` none, unit, inception or
 /// imagenet: the model's one input takes JPEG, PNG or BMP files instead of pixels, and resizes them.
 /// `speculate` off, lookup or draft, with `draft`, `draft_tokens`, `lookup_tokens` and `draft_cache_bytes`:
-/// how the next tokens of a language model's texts are guessed. Other parameters are the model's own and mean
-/// nothing here.
+/// how the next tokens of a language model's texts are guessed. `prefill_instances` and `prefill_threads`:
+/// instances of a language model that read prompts. Others are the model's own and mean nothing here.
 struct RunConfig {
   passes::Precision precision = passes::Precision::f32;
   std::optional<passes::WeightOptions> weights;  ///< absent: the server's
@@ -44,6 +44,8 @@ struct RunConfig {
   bool streams_rows = false;
   data::PixelValues image_input = data::PixelValues::off;
   std::optional<engine::SpeculationOptions> speculation;  ///< absent: the server's
+  std::optional<int> prefill_instances;                   ///< absent: the server's
+  int prefill_threads = 0;                                ///< 0: the server's
 
   /// True for the parameters that mean something here.
   static bool knows(const std::string& key);

@@ -5,6 +5,7 @@
 #include "engine/decode/cache_options.h"
 #include "engine/decode/speculation_options.h"
 #include "sched/text/step_budget.h"
+#include "serve/config/prefill_options.h"
 
 namespace trireme::serve {
 
@@ -48,10 +49,12 @@ struct TextOptions {
   KeptPages kept;
   KeptAnswers answers;
   sched::TextGoals goals;
+  PrefillOptions prefill;
 
   void fields(base::OptionList& f) {
     speculation.fields(f);
     kept.fields(f);
+    prefill.fields(f);
     answers.fields(f);
     goals.fields(f);
   }

@@ -72,6 +72,10 @@ class Follower final : public RequestObserver {
   }
   void on_answer(InferResponse& response) override {
     if (trace_) {
+      if (response.pages_ns != 0) {
+        trace_->times.emplace_back("PAGES_START", response.pages_asked_ns);
+        trace_->times.emplace_back("PAGES_END", response.pages_ns);
+      }
       trace_->add(response.timing, clock_.now_ns());
       response.traceparent = trace_->own.header();
     }

@@ -138,7 +138,11 @@ class GenerativeModel::PartsReader final : public TextReader {
     call_.answer([&] {
       InferResponse end = call_.head();
       end.is_decoupled = true;
-      if (text_) end.timing = text_->timing();
+      if (text_) {
+        end.timing = text_->timing();
+        end.pages_asked_ns = text_->times().pages_asked_ns;
+        end.pages_ns = text_->times().pages_ns;
+      }
       return end;
     });
     text_.reset();
@@ -172,8 +176,7 @@ struct GenerativeModel::Parts {
   std::vector<int64_t> end_tokens;
   int64_t weight_bytes = 0;
   std::shared_ptr<engine::AdapterSlots> adapters;
-  sched::TextService::MakeSession make;
-  sched::TextService::Options service;  // but for what a host says
+  TextServices::Model services;
 
   void add_turn_end();
   void add_drafter(const ModelSource& source, const ModelHost& host, int64_t vocabulary);
@@ -225,11 +228,36 @@ void GenerativeModel::Parts::add_drafter(const ModelSource& source, const ModelH
     }
     weight_bytes += draft->weight_bytes();
   }
-  service.draft_tokens = speculation.draft_tokens;
-  service.make_drafter = [speculation, vocabulary, draft, options] {
+  services.service.draft_tokens = speculation.draft_tokens;
+  services.service.make_drafter = [speculation, vocabulary, draft, options] {
     return engine::make_drafter(speculation, vocabulary, draft, options);
   };
 }
+
+namespace {
+
+sched::TextService::MakeSession session_maker(const std::shared_ptr<const engine::DecodeModel>& prepared,
+                                              const engine::DecodeOptions& options) {
+  return [prepared, options] {
+    auto session = std::make_unique<engine::DecodeSession>(prepared, options);
+    session->prepare({1, 1}, passes::DecodeResult::tokens);
+    return session;
+  };
+}
+
+/// Sessions of the instances that read prompts.
+void add_prefill(TextServices::Model& services, const RunConfig& run, const PrefillOptions& prefill,
+                 const std::shared_ptr<const engine::DecodeModel>& prepared, engine::DecodeOptions options) {
+  services.prefill_instances = run.prefill_instances.value_or(prefill.prefill_instances);
+  base::require(services.prefill_instances == 0 || options.service == nullptr,
+                "prefill instances are of one process: the ranks of a job have none");
+  const int threads = run.prefill_threads > 0 ? run.prefill_threads : prefill.prefill_threads;
+  if (threads > 0) options.threads = threads;
+  options.store = nullptr;  // pages lie with the instance that answers
+  services.make_prefill = session_maker(prepared, options);
+}
+
+}  // namespace
 
 GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const ModelHost& host) {
   Parts parts;
@@ -242,7 +270,9 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
   options.service = host.options.service;
   if (options.service != nullptr) options.model_key = follow_key(source);
   options.store = host.pages;
-  if (options.store != nullptr) options.store_model = engine::page_model(model.graph, options);
+  const PrefillOptions& prefill = host.options.texts.prefill;
+  if (options.store != nullptr || !prefill.prefill_from.empty() || prefill.pages_port >= 0)
+    parts.services.id = options.store_model = engine::page_model(model.graph, options);
   const auto prepared = std::make_shared<const engine::DecodeModel>(model.graph, options, model.files);
   // Of a job this process is the first rank, of the first stage.
   const bool is_first = options.service != nullptr;
@@ -251,11 +281,9 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
     parts.weight_bytes += engine::adapter_room_bytes(*prepared, rank);
   parts.adapters = engine::AdapterSlots::make(prepared->form().adapters, model.config);
   parts.add_drafter(source, host, prepared->form().vocabulary);
-  parts.make = [prepared, options] {
-    auto session = std::make_unique<engine::DecodeSession>(prepared, options);
-    session->prepare({1, 1}, passes::DecodeResult::tokens);
-    return session;
-  };
+  parts.services.name = source.name;
+  parts.services.make = session_maker(prepared, options);
+  add_prefill(parts.services, RunConfig::of(source.config.parameters), prefill, prepared, options);
   return parts;
 }
 
@@ -288,7 +316,6 @@ GenerativeModel::GenerativeModel(Parts parts, const ModelSource& source, const M
       border_(config()),
       queue_rules_(config(), host.options),
       shares_by_tenant_(host.options.texts.kept.cache_by_tenant),
-      step_timeout_ns_(host.options.runs.instance_timeout.ns),
       weight_bytes_(parts.weight_bytes),
       text_metrics_(host.metrics, source.name),
       call_host_{*this, *tokenizer_, text_metrics_, host.env.clock},
@@ -299,33 +326,21 @@ GenerativeModel::GenerativeModel(Parts parts, const ModelSource& source, const M
   } else if (base::file_exists(source.root + "/adapters")) {
     env().log.warning("serve", "adapters_left_out", {{"model", name()}, {"reason", "--max-adapters is 0"}});
   }
-  sched::TextService::Options options = std::move(parts.service);
-  options.max_waiting = static_cast<size_t>(host.options.max_queue);
-  options.on_step = [this](const sched::TextStats& now) { text_metrics_.count_step(now); };
-  options.goals = host.options.texts.goals;
-  service_ = std::make_unique<sched::TextService>(std::move(parts.make), std::move(options), host.env.clock);
+  parts.services.service.on_step = [this](const sched::TextStats& now) { text_metrics_.count_step(now); };
+  services_ = std::make_unique<TextServices>(std::move(parts.services), adapters_, host);
   if (const auto cost = cost_of_second(source, host.options)) text_metrics_.show_cost(*cost);
 }
 
-GenerativeModel::~GenerativeModel() {
-  GenerativeModel::stop();
-  if (is_abandoned_) static_cast<void>(service_.release());
-}
+GenerativeModel::~GenerativeModel() { GenerativeModel::stop(); }
 
 void GenerativeModel::stop() {
-  constexpr int64_t kPatienceNs = 2 * base::kNsPerSecond;
   tokenizing_.stop();
-  if (service_->stop(is_well() ? INT64_MAX : kPatienceNs)) return;
-  is_abandoned_ = true;
+  if (services_->stop()) return;
   env().log.error("serve", "instance_abandoned", {{"model", name()}, {"version", version()}});
 }
 
-bool GenerativeModel::is_well() const {
-  return step_timeout_ns_ == 0 || service_->step_ns() < step_timeout_ns_;
-}
-
 ServedModel::MemoryUse GenerativeModel::memory() const {
-  return {.weight_bytes = weight_bytes_, .scratch_bytes = service_->memory_bytes()};
+  return {.weight_bytes = weight_bytes_, .scratch_bytes = services_->memory_bytes()};
 }
 
 std::string GenerativeModel::chat_prompt(const Chat& chat) const {
@@ -364,6 +379,10 @@ void GenerativeModel::ask(TextAsk ask, std::shared_ptr<TextReader> reader) {
   submit(std::move(ask), call);
 }
 
+void GenerativeModel::give_pages(const PagesRequest& asked, std::shared_ptr<PageReader> reader) {
+  services_->give_pages(asked, asked.adapter.empty() ? nullptr : adapter(asked.adapter), std::move(reader));
+}
+
 void GenerativeModel::submit(TextAsk ask, const std::shared_ptr<TextCall>& call) {
   try {
     if (!ask.ignores_end)
@@ -380,13 +399,14 @@ void GenerativeModel::submit(TextAsk ask, const std::shared_ptr<TextCall>& call)
     sched::Request place;
     queue_rules_.apply(wish, env().clock.now_ns(), place);
     text_metrics_.count_asked(ask.generate.max_tokens);
-    service_->submit({.generate = std::move(ask.generate),
-                      .standing = {.priority = ask.is_background ? sched::kBackground : place.priority,
-                                   .tenant = call->tenant().number,
-                                   .weight = call->tenant().weight,
-                                   .deadline_ns = ask.is_background ? 0 : place.deadline_ns,
-                                   .asked_ns = ask.received_ns},
-                      .listener = call});
+    services_->answering().submit(
+        {.generate = std::move(ask.generate),
+         .standing = {.priority = ask.is_background ? sched::kBackground : place.priority,
+                      .tenant = call->tenant().number,
+                      .weight = call->tenant().weight,
+                      .deadline_ns = ask.is_background ? 0 : place.deadline_ns,
+                      .asked_ns = ask.received_ns},
+         .listener = call});
   } catch (const base::Error& e) {
     call->count_refusal();
     // It never fits, which is the request's fault, unlike a queue that is full.

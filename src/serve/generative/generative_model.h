@@ -8,10 +8,10 @@
 
 #include "engine/decode/decode_model.h"
 #include "model/model.h"
-#include "sched/text/text_service.h"
 #include "serve/generative/grammar_cache.h"
 #include "serve/generative/served_adapters.h"
 #include "serve/generative/text_call.h"
+#include "serve/generative/text_services.h"
 #include "serve/models/border.h"
 #include "serve/models/preparing_threads.h"
 #include "serve/models/queue_rules.h"
@@ -34,7 +34,7 @@ class GenerativeModel final : public ServedModel, public TextModel {
 
   TextModel* texts() override { return this; }
   const data::Tokenizer& tokenizer() const override { return *tokenizer_; }
-  int64_t max_length() const override { return service_->limits().max_length; }
+  int64_t max_length() const override { return services_->answering().limits().max_length; }
   std::string chat_prompt(const Chat& chat) const override;
   ToolForm tool_form() const override;
   std::shared_ptr<sched::AnswerGrammar> grammar(const std::string& source,
@@ -47,15 +47,15 @@ class GenerativeModel final : public ServedModel, public TextModel {
   void load_adapter(const std::string& name, const std::string& directory) override;
   void unload_adapter(std::string_view name) override;
   void ask(TextAsk ask, std::shared_ptr<TextReader> reader) override;
+  void give_pages(const PagesRequest& asked, std::shared_ptr<PageReader> reader) override;
 
   void infer(InferRequest request, InferSink sink) override;
-  size_t waiting() const override { return tokenizing_.waiting() + service_->stats().waiting; }
-  /// A step that takes longer than the server's --instance-timeout hangs.
-  bool is_well() const override;
+  size_t waiting() const override { return tokenizing_.waiting() + services_->answering().stats().waiting; }
+  bool is_well() const override { return services_->is_well(); }
   MemoryUse memory() const override;
   void drain() override {
     tokenizing_.drain();
-    service_->drain();
+    services_->drain();
   }
   void stop() override;
 
@@ -76,12 +76,11 @@ class GenerativeModel final : public ServedModel, public TextModel {
   const Border border_;
   const QueueRules queue_rules_;
   const bool shares_by_tenant_;
-  const int64_t step_timeout_ns_, weight_bytes_;
+  const int64_t weight_bytes_;
   TextMetrics text_metrics_;
   TextCall::Host call_host_;
-  bool is_abandoned_ = false;                    ///< a step that hangs still uses the service
-  std::unique_ptr<sched::TextService> service_;  ///< its thread uses the others
-  PreparingThreads tokenizing_;                  ///< of long texts; last: its thread uses all
+  std::unique_ptr<TextServices> services_;  ///< their threads use the others
+  PreparingThreads tokenizing_;             ///< of long texts; last: its thread uses all
 };
 
 }  // namespace trireme::serve

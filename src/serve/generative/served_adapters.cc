@@ -66,6 +66,14 @@ std::shared_ptr<const engine::LoadedAdapter> ServedAdapters::find(std::string_vi
   return at == adapters_.end() ? nullptr : at->second;
 }
 
+std::string ServedAdapters::name_of(const engine::LoadedAdapter& adapter) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, loaded] : adapters_) {
+    if (loaded.get() == &adapter) return name;
+  }
+  return {};
+}
+
 std::vector<std::string> ServedAdapters::names() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> names;

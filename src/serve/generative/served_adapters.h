@@ -26,6 +26,8 @@ class ServedAdapters {
   void unload(std::string_view name);
   /// Null: there is none of that name.
   std::shared_ptr<const engine::LoadedAdapter> find(std::string_view name) const;
+  /// Empty: it has none any more.
+  std::string name_of(const engine::LoadedAdapter& adapter) const;
   std::vector<std::string> names() const;
   size_t size() const;
   bool has_room() const { return slots_->slots() > 0; }

@@ -32,7 +32,12 @@ class TextCall final : public sched::TextListener {
   /// The request was refused before it was queued; its asker is told by what is thrown.
   void count_refusal() const;
   sched::Timing timing() const;
+  const TextTimes& times() const { return times_; }
 
+  void on_pages(int64_t asked_ns, int64_t now_ns) override {
+    times_.pages_asked_ns = asked_ns;
+    times_.pages_ns = now_ns;
+  }
   void on_begin(int64_t known_tokens) override;
   bool on_token(const engine::GenerateEvent& event) override;
   void on_end(engine::FinishReason reason) override;

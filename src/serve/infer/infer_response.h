@@ -22,7 +22,9 @@ struct InferResponse {
   bool has_id = false;
   std::string model_name, model_version;
   std::vector<InferOutput> outputs;
-  sched::Timing timing = {};     ///< of its (last) batch
+  sched::Timing timing = {};  ///< of its (last) batch
+  /// Of a text: another instance was asked for the pages of its prompt, and was waited for no more; 0: none.
+  int64_t pages_asked_ns = 0, pages_ns = 0;
   std::string traceparent = {};  ///< of our span, if the request was traced
   int64_t tokens = 0;            ///< of the texts that it was computed from, without padding
   bool is_final = true;          ///< no answer to the same request follows

@@ -16,6 +16,7 @@
 #include "engine/decode/generator.h"
 #include "sched/text/grammar_filter.h"
 #include "serve/access/quota.h"
+#include "serve/models/pages_request.h"
 
 namespace trireme::serve {
 
@@ -73,6 +74,18 @@ class TextReader {
   virtual bool is_gone() const = 0;
 };
 
+/// Who reads the pages of a prompt as they are computed. Told on the model's thread, one call at a time, the
+/// last one on_end() or on_error(); what it does must be quick.
+class PageReader {
+ public:
+  virtual ~PageReader() = default;
+  /// A page as it travels (engine/pages/handed_pages.h). False: no more is taken.
+  virtual bool on_page(std::string record) = 0;
+  virtual void on_end() = 0;
+  virtual void on_error(const base::Error& error) = 0;
+  virtual bool is_gone() const = 0;
+};
+
 /// A conversation as the model's template takes it.
 struct Chat {
   base::Json messages;  ///< an array of objects with a role
@@ -113,6 +126,9 @@ class TextModel {
   /// Queues the prompt. Throws invalid_argument for one that the model cannot take, exhausted where too many
   /// wait, unavailable while it shuts down; otherwise the reader is told of everything.
   virtual void ask(TextAsk ask, std::shared_ptr<TextReader> reader) = 0;
+  /// Has the pages of a prompt computed for another server. Throws what ask() throws, not_found for an
+  /// adapter that there is not, unsupported where pages are not given.
+  virtual void give_pages(const PagesRequest& asked, std::shared_ptr<PageReader> reader) = 0;
 };
 
 }  // namespace trireme::serve

@@ -14,6 +14,7 @@ namespace trireme::serve {
 /// When an answer came to be, on one clock; 0: not yet.
 struct TextTimes {
   int64_t received_ns = 0, begun_ns = 0, first_ns = 0, last_ns = 0;
+  int64_t pages_asked_ns = 0, pages_ns = 0;  ///< another instance was asked for pages, and they had come
 };
 
 /// Any thread. Series of a model that is loaded again go on from where they were.

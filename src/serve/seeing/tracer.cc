@@ -327,6 +327,7 @@ constexpr struct {
   const char* end;
 } kSpans[] = {{"request", "REQUEST_START", "REQUEST_END"},
               {"queue", "QUEUE_START", "COMPUTE_START"},
+              {"pages", "PAGES_START", "PAGES_END"},
               {"input", "COMPUTE_START", "COMPUTE_INPUT_END"},
               {"infer", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"},
               {"output", "COMPUTE_OUTPUT_START", "COMPUTE_END"}};
