@@ -50,8 +50,11 @@ class Repository:
 
 
 def serve(*options, repository=None, **more):
-    return Server(repository or Repository.get(), "--threads", "1", "--warm-up", "none", "--chunk", "64", *options,
-                  **more)
+    """No limit of time but those that a case gives: other programs may have the machine."""
+    if "--prefill-timeout" not in options:
+        options += ("--prefill-timeout", "100s")
+    return Server(repository or Repository.get(), "--threads", "1", "--warm-up", "none", "--chunk", "64",
+                  "--keep-alive", "0", "--request-timeout", "0", *options, **more)
 
 
 def prefill(*options, port="0", **more):
