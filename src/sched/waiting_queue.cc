@@ -2,6 +2,7 @@
 #include "sched/waiting_queue.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/clock.h"
@@ -32,16 +33,23 @@ int64_t expiry_of(const Waiting& w, bool is_late) {
 
 }  // namespace
 
+/// Where memory ends, the queue is as it was and the request still the caller's.
 void WaitingQueue::push(Request&& request, const Waiting& waiting) {
   const Key key = key_of(waiting, arrivals_++);
-  // Most arrive in order.
-  items_.emplace_hint(items_.end(), key, Item{std::move(request), waiting});
   ++levels_[waiting.priority];
   due_ += waiting.finish_ns != 0;
-  if (is_fair_) {
-    Tenant& tenant = tenants_[waiting.tenant];
-    tenant.keys.insert(key);
-    tenant.weight = waiting.weight;
+  try {
+    if (is_fair_) {
+      Tenant& tenant = tenants_[waiting.tenant];
+      tenant.keys.insert(key);
+      tenant.weight = waiting.weight;
+    }
+    // Most arrive in order. The request is moved once there is room for it.
+    items_.emplace_hint(items_.end(), std::piecewise_construct, std::forward_as_tuple(key),
+                        std::forward_as_tuple(std::move(request), waiting));
+  } catch (...) {
+    forget(key, waiting);
+    throw;
   }
   const int64_t expiry_ns = expiry_of(waiting, false);
   earliest_ns_ = std::min(earliest_ns_, expiry_ns);
@@ -103,6 +111,7 @@ void WaitingQueue::forget(const Key& key, const Waiting& waiting) {
   due_ -= waiting.finish_ns != 0;
   if (!is_fair_) return;
   const auto tenant = tenants_.find(waiting.tenant);
+  if (tenant == tenants_.end()) return;  // there was no memory for it
   tenant->second.keys.erase(key);
   if (tenant->second.keys.empty()) tenants_.erase(tenant);
 }
@@ -157,11 +166,14 @@ std::vector<Request> WaitingQueue::take_all() {
 
 /// Moves it behind all others of its priority.
 void WaitingQueue::delay(Items::iterator at) {
-  const uint32_t tenant = at->second.waiting.tenant;
-  if (is_fair_) tenants_.at(tenant).keys.erase(at->first);
+  if (is_fair_) {
+    auto& keys = tenants_.at(at->second.waiting.tenant).keys;
+    auto key = keys.extract(at->first);
+    key.value().is_late = true;
+    keys.insert(std::move(key));
+  }
   auto node = items_.extract(at);
   node.key().is_late = true;
-  if (is_fair_) tenants_.at(tenant).keys.insert(node.key());
   items_.insert(std::move(node));
 }
 
