@@ -314,6 +314,32 @@ def case_salts():
         assert hits == 0, hits
 
 
+def case_adapters():
+    """Pages of an adapter are found by its name and known by its weights."""
+    from adapters import ADAPTERS, Repository as WithAdapters
+    room, names = ("--max-adapters", "3"), ["talk", *(f"talk:{name}" for name in ADAPTERS)]
+    bodies = [{"model": name, "prompt": [3 + i * 7 % 400 for i in range(100)], "max_tokens": 8, "temperature": 0,
+               "logprobs": 1} for name in names]
+    with serve(*room, repository=WithAdapters.get()) as server:
+        wanted = [complete(server, b) for b in bodies]
+    assert len({json.dumps(w["choices"]) for w in wanted}) == len(names)
+    with prefill(*room, repository=WithAdapters.get()) as other, \
+            decode(other.pages_url, *room, repository=WithAdapters.get()) as server:
+        assert all_at_once(server, bodies) == wanted
+        assert total(server, "handed_pages") == 6 * len(names) and fallbacks(server) == {}
+    swapped = WithAdapters.copy()
+    adapters = swapped / "talk/adapters"
+    shutil.rmtree(adapters / "polite")
+    (adapters / "brief").rename(adapters / "other")
+    (adapters / "loud").rename(adapters / "brief")
+    (adapters / "other").rename(adapters / "loud")
+    with prefill(*room, repository=swapped) as other, \
+            decode(other.pages_url, *room, repository=WithAdapters.get()) as server:
+        assert [complete(server, b) for b in bodies] == wanted
+        assert total(server, "handed_pages") == 6  # of the model alone
+        assert fallbacks(server) == {"refused": 1, "mismatch": 2}, fallbacks(server)
+
+
 def case_instances():
     wanted, streamed = Plain.answers(1)
     bodies = requests_of(1)

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "engine/pages/handed_pages.h"
 #include "sched/text/text_service.h"
+#include "tests/test_device.h"
 #include "tests/tiny_llama.h"
 
 namespace trireme::sched {
@@ -177,6 +178,34 @@ TEST(HandedPages, TheReaderRemembers) {
   EXPECT_GT(prefill.shared_tokens(), 0);
   EXPECT_EQ(compute_pages(prefill, request, 0, 2)->contents.size(), 2u);
   EXPECT_EQ(session->free_pages(), session->pool().pages());
+}
+
+/// A device is given steps before the last one is through: pages are read behind those that fill them.
+TEST(HandedPages, OnADevice) {
+  const auto device = tests::cuda_device();
+  if (!device) GTEST_SKIP() << tests::kNoGpu;
+  DecodeOptions o = handing_options();
+  o.device = *device;
+  const auto model = std::make_shared<const DecodeModel>(tests::tiny_llama().graph, o);
+  DecodeSession plain(model, o), reader(model, o), taker(model, o);
+  ASSERT_EQ(reader.depth(), 2);
+  TokenScheduler alone(plain), prefill(reader), decode(taker);
+  base::Rng random(13);
+  for (int i = 0; i < 6; ++i) {
+    GenerateRequest request = handing_request(random);
+    request.prompt.resize(40 + static_cast<size_t>(i), i);
+    const HandedRun want = run_one(alone, request);
+    request.handed =
+        compute_pages(prefill, request, taker.beginnings().reach(request.prompt, request.origin()))->handed();
+    const HandedRun got = run_one(decode, request);
+    EXPECT_GT(got.begun.handed_tokens, 0) << i;
+    ASSERT_EQ(got.answer.size(), want.answer.size()) << i;
+    // Kernels of a device sum in another order for another number of rows.
+    for (size_t t = 0; t < want.answer.size(); ++t) {
+      EXPECT_EQ(got.answer[t].first, want.answer[t].first) << i << " " << t;
+      EXPECT_NEAR(got.answer[t].second, want.answer[t].second, 1e-5) << i << " " << t;
+    }
+  }
 }
 
 /// A listener that keeps what it is told.
