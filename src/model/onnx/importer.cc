@@ -51,9 +51,18 @@ int64_t copy_cost(const NodeProto& node) {
   return 1 + static_cast<int64_t>(words / kWordsPerNode);
 }
 
+/// Nodes of the file itself, bodies included; they are as deep as the reader let them be.
+int64_t nodes_of(const std::vector<NodeProto>& nodes) {
+  auto count = static_cast<int64_t>(nodes.size());
+  for (const NodeProto& node : nodes) {
+    for (const AttributeProto& a : node.attribute) count += a.g == nullptr ? 0 : nodes_of(a.g->node);
+  }
+  return count;
+}
+
 int64_t most_nodes_of(const ModelProto& proto) {
-  auto own = static_cast<int64_t>(proto.graph.node.size());
-  for (const FunctionProto& f : proto.functions) own += static_cast<int64_t>(f.node.size());
+  int64_t own = nodes_of(proto.graph.node);
+  for (const FunctionProto& f : proto.functions) own += nodes_of(f.node);
   return std::min(kMaxNodes, kFreeNodes + kNodesPerNode * own);
 }
 

@@ -2,6 +2,7 @@
 #include "sched/text/parked_texts.h"
 
 #include <algorithm>
+#include <new>
 
 namespace trireme::sched {
 
@@ -57,6 +58,7 @@ bool ParkedTexts::park(TextRequest& request, engine::DecodeSession& session) {
 void ParkedTexts::release(std::map<int64_t, Parked>::iterator at, const Pages& handed,
                           std::vector<TextRequest>& to) {
   const int64_t now_ns = clock_.now_ns();
+  to.reserve(to.size() + at->second.requests.size());  // without memory for that, nothing has changed
   for (TextRequest& request : at->second.requests) {
     request.generate.handed = handed;
     request.listener->on_pages(at->second.asked_ns, now_ns);
@@ -73,20 +75,24 @@ std::vector<TextRequest> ParkedTexts::take() {
     arrived.swap(arrived_);
     has_news_ = false;
   }
-  for (const auto& [number, pages] : arrived) {
-    if (const auto at = parked_.find(number); at != parked_.end()) release(at, pages, list);
-  }
-  const auto now = steady_clock::now();
-  for (auto next = parked_.begin(); next != parked_.end();) {
-    const auto at = next++;
-    const Parked& parked = at->second;
-    const bool is_late = now >= parked.late;
-    const bool is_gone = std::all_of(parked.requests.begin(), parked.requests.end(),
-                                     [](const TextRequest& r) { return r.listener->is_gone(); });
-    if (!is_late && !is_gone) continue;
-    parked.wish->withdraw();
-    if (is_late && !is_gone) source_->count_late();
-    release(at, nullptr, list);
+  try {
+    for (const auto& [number, pages] : arrived) {
+      if (const auto at = parked_.find(number); at != parked_.end()) release(at, pages, list);
+    }
+    const auto now = steady_clock::now();
+    for (auto next = parked_.begin(); next != parked_.end();) {
+      const auto at = next++;
+      const Parked& parked = at->second;
+      const bool is_late = now >= parked.late;
+      const bool is_gone = std::all_of(parked.requests.begin(), parked.requests.end(),
+                                       [](const TextRequest& r) { return r.listener->is_gone(); });
+      if (!is_late && !is_gone) continue;
+      parked.wish->withdraw();
+      if (is_late && !is_gone) source_->count_late();
+      release(at, nullptr, list);
+    }
+  } catch (const std::bad_alloc&) {
+    // The others stay until there is memory again; those whose pages had come are then late.
   }
   return list;
 }

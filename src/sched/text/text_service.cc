@@ -2,6 +2,7 @@
 #include "sched/text/text_service.h"
 
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "base/threads/this_thread.h"
@@ -111,7 +112,13 @@ bool TextService::take_in() {
   }
   for (TextRequest& r : parked_.take()) add(std::move(r));
   for (TextRequest& r : requests) {
-    if (!scheduler_ || !parked_.park(r, *engine_.session)) add(std::move(r));
+    bool is_parked = false;
+    try {
+      is_parked = scheduler_ && parked_.park(r, *engine_.session);
+    } catch (const std::bad_alloc&) {
+      // Computed here; the request is moved only once there is room for it.
+    }
+    if (!is_parked) add(std::move(r));
   }
   return true;
 }
