@@ -48,14 +48,15 @@ def first_difference(a, b):
 
 def survive(config, directory, rng, kills):
     """Starts and kills until the run ends or `kills` is used up; gives the kills made and what went wrong."""
-    made = 0
+    made, starts = 0, 0
     while True:
+        starts += 1
         process = start(config, "--resume", "auto", "--run.threads", rng.choice([1, 2, 4]), "--dp",
                         rng.choice([1, 1, 2, 4]), "--zero", rng.choice([0, 1, 2, 3]))
         if made < kills:
             time.sleep(rng.uniform(0.02, 0.35))
             if process.poll() is None:
-                how = signal.SIGTERM if made % 10 == 9 else signal.SIGKILL
+                how = signal.SIGTERM if starts % 10 == 0 else signal.SIGKILL
                 process.send_signal(how)
                 made += how == signal.SIGKILL
         code, stderr = finish(process)
