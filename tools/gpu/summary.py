@@ -85,8 +85,8 @@ def text(lines):
             out.append(f"server under load: {line['requests_s']:.0f} answers a second = "
                        f"{line['percent_of_alone'] or 0:.0f} % of the model alone, p99 {line['p99_ms']:.2f} ms")
     for line in find(lines, "profile", name="all kernels"):
-        out.append(f"{line['network']} by kernel: {line['ms']:.1f} ms in {line['launches']:.0f} launches, "
-                   f"{line['mbytes'] / 1e3:.2f} GB")
+        behind = f"{line['mbytes'] / 1e3:.2f} GB" if "mbytes" in line else f"over {line['span_ms']:.2f} ms"
+        out.append(f"{line['network']} by kernel: {line['ms']:.2f} ms in {line['launches']:.0f} launches, {behind}")
     for line in find(lines, "float8"):
         if "prefill_tflop_s" in line:
             out.append(f"{line['precision']} prefill of 8 layers: {rate(line['prefill_tflop_s'], 'TFLOP/s')}, decode "
