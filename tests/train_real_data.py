@@ -23,10 +23,10 @@ def run(name, *settings):
 
 
 def fashion_mnist():
-    """Two epochs of the ten that reach 93 %."""
-    events = run("fashion_mnist.yaml", "run.epochs=2", "eval.every=0")
+    """One epoch of the ten that reach 93 %: 88 %."""
+    events = run("fashion_mnist.yaml", "run.epochs=1", "eval.every=0")
     accuracy = events["eval"][-1]["accuracy"]
-    assert accuracy >= 0.88, accuracy
+    assert accuracy >= 0.86, accuracy
 
 
 def mnist():
@@ -63,11 +63,14 @@ def sentence_pairs():
     if not DATA:
         raise Skip("no TRIREME_SHARED_DATA: the pairs are there")
     pairs = Path(DATA) / "text/glue_like"
-    events = run("sentence_pairs.yaml", f"model.source={encoder_dir()}", f"data.path={pairs}/stsb-en-dev.csv",
-                 f"validation.path={pairs}/stsb-en-test.csv", "run.epochs=0", "run.steps=40", "eval.every=0")
+    with tempfile.TemporaryDirectory() as scratch:
+        some = Path(scratch) / "some.csv"
+        some.write_text("".join((pairs / "stsb-en-test.csv").read_text().splitlines(keepends=True)[::3]))
+        events = run("sentence_pairs.yaml", f"model.source={encoder_dir()}", f"data.path={pairs}/stsb-en-dev.csv",
+                     f"validation.path={some}", "run.epochs=0", "run.steps=30", "eval.every=0")
     first, last = (e["rank_correlation"] for e in (events["eval"][0], events["eval"][-1]))
     print(f"rank correlation {first:.4f} -> {last:.4f}")
-    assert last > first + 0.003, (first, last)
+    assert last > first + 0.002, (first, last)
 
 
 CASES = [fashion_mnist, mnist, cifar10, shakespeare, sentence_pairs]
