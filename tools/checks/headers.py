@@ -96,8 +96,8 @@ def precompile(files, at, folder, command):
 def compile_alone(name, given, command):
     """Gives the first error, or nothing. A main file may not say #pragma once, so a stand-in includes it."""
     before = ["-include", given] if given else []
-    done = subprocess.run([*command, *before, "-fsyntax-only", "-x", "c++", "-"], input=f'#include "{name}"\n', cwd=ROOT,
-                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run([*command, *before, "-fsyntax-only", "-x", "c++", "-"], input=f'#include "{name}"\n',
+                          cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode == 0:
         return None
     errors = [line for line in done.stdout.splitlines() if "error" in line]
