@@ -2,6 +2,7 @@
 // refuse.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -68,6 +69,58 @@ TEST(Place, AChainTakesTwoBuffers) {
   std::vector<Interval> chain;
   for (int i = 0; i < 100; ++i) chain.push_back({1024, i, i + 1});
   EXPECT_EQ(place(chain), 2048);
+}
+
+/// The lowest gap that fits, found by looking at every buffer that is placed already.
+void place_plainly(std::vector<Interval>& list) {
+  const auto aligned = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
+  std::vector<Interval*> order;
+  for (Interval& i : list) order.push_back(&i);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Interval* a, const Interval* b) { return a->bytes > b->bytes; });
+  for (size_t n = 0; n < order.size(); ++n) {
+    std::vector<const Interval*> beside;
+    for (size_t p = 0; p < n; ++p) {
+      if (order[p]->first <= order[n]->last && order[n]->first <= order[p]->last) beside.push_back(order[p]);
+    }
+    std::sort(beside.begin(), beside.end(),
+              [](const Interval* a, const Interval* b) { return a->offset < b->offset; });
+    int64_t offset = 0;
+    for (const Interval* p : beside) {
+      if (offset + order[n]->bytes <= p->offset) break;
+      offset = std::max(offset, aligned(p->offset + p->bytes));
+    }
+    order[n]->offset = offset;
+  }
+}
+
+TEST(Place, FindsTheLowestGap) {
+  base::Rng rng(12);
+  const auto below = [&](uint32_t n) { return static_cast<int>(rng() % n); };
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Interval> list(static_cast<size_t>(below(80)));
+    for (Interval& i : list) {
+      i.bytes = below(4) == 0 ? below(300) : 64 * below(4);
+      i.first = below(30);
+      i.last = i.first + (below(3) == 0 ? below(20) : below(3));
+    }
+    std::vector<Interval> plain = list;
+    place(list);
+    place_plainly(plain);
+    for (size_t i = 0; i < list.size(); ++i) ASSERT_EQ(list[i].offset, plain[i].offset) << "round " << round;
+  }
+}
+
+/// Buffers one after another and buffers side by side, so many that looking at every pair takes minutes.
+TEST(Place, ManyBuffersArePlacedWithoutLookingAtPairs) {
+  constexpr int kMany = 400000;
+  std::vector<Interval> chain, together;
+  for (int i = 0; i < kMany; ++i) {
+    chain.push_back({64, i, i + 1});
+    together.push_back({64, 3, 5});
+  }
+  EXPECT_EQ(place(chain), 128);
+  EXPECT_EQ(place(together), int64_t{64} * kMany);
 }
 
 /// All values of a step and its workspace must be disjoint in memory unless they share a root on purpose, and

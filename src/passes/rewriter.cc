@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "ops/table.h"
 #include "tensor/absent.h"
@@ -12,47 +13,46 @@ namespace trireme::passes {
 // Counts only nodes that lead to an output: nodes that a rewrite left behind are no readers.
 void Rewriter::count() {
   uses_.assign(graph_.values().size(), 0);
+  read_results_.assign(graph_.nodes().size(), 0);
   for (const ir::Node& node : graph_.nodes()) {
     if (node.op != nullptr && node.op->schema.updates_state()) gain(node.out[0], 1);
   }
   for (ir::ValueId id : graph_.outputs()) gain(id, 2);
 }
 
-bool Rewriter::is_needed(const ir::Node& node) const {
-  return std::any_of(node.out.begin(), node.out.end(),
-                     [&](ir::ValueId id) { return id != ir::kNoValue && uses(id) > 0; });
-}
-
 void Rewriter::gain(ir::ValueId first, size_t count) {
   uses_.resize(graph_.values().size(), 0);
+  read_results_.resize(graph_.nodes().size(), 0);
   std::vector<std::pair<ir::ValueId, size_t>> stack{{first, count}};
   while (!stack.empty()) {
     const auto [id, more] = stack.back();
     stack.pop_back();
-    const ir::Node* node = graph_.producer(id);
-    const bool wakes = node != nullptr && more > 0 && !is_needed(*node);
+    const bool was_read = uses_[ir::index(id)] > 0;
     uses_[ir::index(id)] += more;
+    const ir::NodeId by = graph_.value(id).producer;
+    if (by == ir::kNoNode || was_read || more == 0) continue;
+    const bool wakes = read_results_[ir::index(by)]++ == 0 && graph_.node(by).op != nullptr;
     if (!wakes) continue;
-    for (ir::ValueId in : node->in) {
+    for (ir::ValueId in : graph_.node(by).in) {
       if (in != ir::kNoValue) stack.emplace_back(in, 1);
     }
   }
 }
 
 void Rewriter::lose_all(ir::ValueId first) {
-  std::vector<ir::ValueId> stack{first};
-  std::vector<ir::NodeId> gone;  // lists a node with several such results once
-  uses_[ir::index(first)] = 0;
-  while (!stack.empty()) {
-    const ir::NodeId id = graph_.value(stack.back()).producer;
-    stack.pop_back();
+  std::vector<ir::NodeId> dead;
+  const auto lose = [&](ir::ValueId id) {
+    const ir::NodeId by = graph_.value(id).producer;
+    if (by != ir::kNoNode && --read_results_[ir::index(by)] == 0) dead.push_back(by);
+  };
+  if (std::exchange(uses_[ir::index(first)], 0) > 0) lose(first);
+  while (!dead.empty()) {
+    const ir::NodeId id = dead.back();
+    dead.pop_back();
     // An erased node still knows its operands.
-    if (id == ir::kNoNode || is_needed(graph_.node(id))) continue;
-    if (std::find(gone.begin(), gone.end(), id) != gone.end()) continue;
-    gone.push_back(id);
     for (ir::ValueId in : graph_.node(id).in) {
       if (in == ir::kNoValue || uses_[ir::index(in)] == 0) continue;
-      if (--uses_[ir::index(in)] == 0) stack.push_back(in);
+      if (--uses_[ir::index(in)] == 0) lose(in);
     }
   }
 }

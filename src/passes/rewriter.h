@@ -91,9 +91,10 @@ class Rewriter {
   /// Records that `id` has no readers any more. Unless another result of its producer is read, the producer
   /// is dead and each of its operands loses a reader.
   void lose_all(ir::ValueId id);
-  bool is_needed(const ir::Node& node) const;
   ir::Graph& graph_;
   std::vector<size_t> uses_;  ///< live readers of each value; a graph output counts as two
+  std::vector<size_t>
+      read_results_;  ///< of each node: results with live readers; a node is live if it has any
 };
 
 /// Marks results of a copied node as absent where the original's are, so that kernels do not write them.

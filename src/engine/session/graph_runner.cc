@@ -6,6 +6,7 @@
 #include <atomic>
 #include <exception>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/threads/pause_point.h"
 #include "lower/batch_proof.h"
@@ -37,10 +38,10 @@ struct CompiledShape {
   std::vector<Lane> lanes;      ///< at least one; none if programs are only planned
   std::vector<const void*> in;  ///< addresses of a run's tensors
   std::vector<void*> out;
-  void* arena = nullptr;  ///< the memory that executors were last bound to
-  std::unique_ptr<GraphRunner> rest;
-  SubgraphCache subgraphs;   ///< runners of branches and loop bodies
-  int64_t folded_bytes = 0;  ///< of constants computed for these shapes
+  void* arena = nullptr;                           ///< the memory that executors were last bound to
+  std::vector<std::unique_ptr<GraphRunner>> rest;  ///< of each later part
+  SubgraphCache subgraphs;                         ///< runners of branches and loop bodies
+  int64_t folded_bytes = 0;                        ///< of constants computed for these shapes
 
   const compile::Program& program() const { return *compiled; }
   /// Extents of result i over all slices, and a comparison with `dims`.
@@ -176,9 +177,8 @@ std::unique_ptr<CompiledShape> GraphRunner::compile_shape(const std::vector<Dims
   }
   made->in.resize(shapes.size());
   made->out.resize(made->compiled->outputs.size());
-  if (!made->segments.complete) {
-    made->rest = std::make_unique<GraphRunner>(std::move(made->segments.rest), context_);
-  }
+  for (lower::LaterPart& part : made->segments.rest)
+    made->rest.push_back(std::make_unique<GraphRunner>(std::move(part.graph), context_));
   return made;
 }
 
@@ -310,37 +310,72 @@ std::vector<Tensor> GraphRunner::run_node(CompiledShape& shape, const ir::Node& 
   }
 }
 
+namespace {
+
+/// The values of a graph's run so far.
+class RunValues {
+ public:
+  explicit RunValues(const ir::Graph& graph) : graph_(graph) {}
+
+  void put(ir::ValueId id, Tensor value) { values_[id] = std::move(value); }
+  /// Results of a program, in memory of their own.
+  void put_results(const std::vector<ir::ValueId>& ids, std::vector<Tensor> results) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      values_[ids[i]] = std::move(results[i]);
+      is_own_.insert(ids[i]);
+    }
+  }
+  /// Results of a node that ran by itself, which may be operands.
+  void put_results_of(const ir::Node& node, std::vector<Tensor> results) {
+    base::require(results.size() >= node.out.size(), "node '", node.from, "' (", node.op_name(), ") yields ",
+                  results.size(), " results, ", node.out.size(), " are read");
+    for (size_t i = 0; i < node.out.size(); ++i) {
+      if (node.out[i] != ir::kNoValue) put(node.out[i], std::move(results[i]));
+    }
+  }
+  Tensor get(ir::ValueId id) const {
+    if (id == ir::kNoValue) return {};
+    return graph_.value(id).data.defined() ? graph_.value(id).data : values_.at(id);
+  }
+  /// For the caller: no memory that inputs, constants or another result may lie in.
+  Tensor take(ir::ValueId id) { return is_own_.erase(id) > 0 ? get(id) : get(id).clone(); }
+
+ private:
+  const ir::Graph& graph_;
+  std::unordered_map<ir::ValueId, Tensor> values_;
+  std::unordered_set<ir::ValueId> is_own_;  ///< not yet taken
+};
+
+}  // namespace
+
 std::vector<Tensor> GraphRunner::finish(CompiledShape& shape, const std::vector<Tensor>& inputs,
                                         std::vector<Tensor> computed) {
   const ir::Graph& bound = shape.bound;
-  std::unordered_map<ir::ValueId, Tensor> available;
-  for (size_t i = 0; i < inputs.size(); ++i) available[bound.inputs()[i]] = inputs[i];
-  for (size_t i = 0; i < computed.size(); ++i)
-    available[shape.segments.ready_outputs[i]] = std::move(computed[i]);
-  const auto fetch = [&](ir::ValueId id) -> Tensor {
-    if (id == ir::kNoValue) return {};
-    return bound.value(id).data.defined() ? bound.value(id).data : available.at(id);
-  };
+  RunValues values(bound);
+  for (size_t i = 0; i < inputs.size(); ++i) values.put(bound.inputs()[i], inputs[i]);
+  values.put_results(shape.segments.ready_outputs, std::move(computed));
   for (ir::NodeId id : shape.segments.frontier) {
     const ir::Node& node = bound.node(id);
     std::vector<Tensor> in;
-    for (ir::ValueId v : node.in) in.push_back(fetch(v));
-    std::vector<Tensor> out = run_node(shape, node, std::move(in));
-    base::require(out.size() >= node.out.size(), "node '", node.from, "' (", node.op_name(), ") yields ",
-                  out.size(), " results, ", node.out.size(), " are read");
-    for (size_t i = 0; i < node.out.size(); ++i) {
-      if (node.out[i] != ir::kNoValue) available[node.out[i]] = std::move(out[i]);
-    }
+    for (ir::ValueId v : node.in) in.push_back(values.get(v));
+    values.put_results_of(node, run_node(shape, node, std::move(in)));
   }
-  std::vector<Tensor> rest_inputs;
-  for (ir::ValueId id : shape.segments.rest_inputs) rest_inputs.push_back(available.at(id));
-  return shape.rest->run(rest_inputs);
+  for (size_t p = 0; p < shape.rest.size(); ++p) {
+    const lower::LaterPart& part = shape.segments.rest[p];
+    std::vector<Tensor> in;
+    for (ir::ValueId id : part.inputs) in.push_back(values.get(id));
+    values.put_results(part.outputs, shape.rest[p]->run(in));
+  }
+  std::vector<Tensor> results;
+  for (ir::ValueId id : bound.outputs()) results.push_back(values.take(id));
+  return results;
 }
 
 int64_t GraphRunner::folded_bytes() const {
   int64_t bytes = 0;
   compiled_.for_each([&](const std::vector<Dims>&, const CompiledShape& shape) {
-    bytes += shape.folded_bytes + (shape.rest ? shape.rest->folded_bytes() : 0);
+    bytes += shape.folded_bytes;
+    for (const auto& part : shape.rest) bytes += part->folded_bytes();
     bytes += shape.subgraphs.folded_bytes();
   });
   return bytes;

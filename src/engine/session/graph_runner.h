@@ -38,7 +38,7 @@ struct RunnerContext {
 };
 
 /// One compiled shape of a graph: a program for all nodes whose shapes are known, then (if any are left)
-/// nodes run one by one because their shapes need data, then a runner for the rest of the graph.
+/// nodes run one by one because their shapes need data, then a runner for each later part of the graph.
 struct CompiledShape;
 
 class GraphRunner {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <thread>
 
 #include "base/memory/memory_budget.h"
@@ -178,6 +179,44 @@ TEST(Control, IfTakesOneBranchWithItsCaptures) {
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(values(session.run({Tensor::scalar(true), a, b})[0]), (Doubles{11, 22}));
     EXPECT_EQ(values(session.run({Tensor::scalar(false), a, b})[0]), (Doubles{-9, -18}));
+  }
+}
+
+/// A chain of nodes that wait for each other is compiled part by part; results that no program computes are
+/// copies, since callers may free their inputs.
+TEST(Control, ChainsOfBranchesHandOutMemoryOfTheirOwn) {
+  constexpr int kLinks = 300;
+  const tensor::TensorType pair{DType::f32, {2}};
+  ir::Attrs attrs{{"captures", int64_t{1}}};
+  attrs.set("then_branch",
+            subgraph("graph \"t\"\n %0 = input \"a\" : f32[2]\n %1 = add(%0, %0)\n return %1\n"));
+  attrs.set("else_branch", subgraph("graph \"e\"\n %0 = input \"a\" : f32[2]\n return %0\n"));
+  ir::Graph g;
+  const ir::ValueId c = g.add_input("c", kCondition), d = g.add_input("d", kCondition);
+  const ir::ValueId x = g.add_input("x", pair);
+  const ir::ValueId root = g.add1(ops::table().need("sqrt"), {x});
+  ir::ValueId v = root;
+  for (int i = 0; i < kLinks; ++i) {
+    v = g.add1(ops::table().need("if"), {i % 100 == 0 ? d : c, v}, attrs);
+    if (i % 2 == 0) v = g.add1(ops::table().need("neg"), {v});
+  }
+  g.add_output(v, "y");
+  g.add_output(g.add1(ops::table().need("if"), {c, x}, attrs), "same");
+  g.add_output(root, "root");
+  g.add_output(root, "again");
+  g.add_output(x, "x");
+  Session session(std::make_shared<const PreparedModel>(std::move(g)),
+                  {.device = tests::device_under_test(), .threads = 1});
+  const Tensor in = floats({4, 9});
+  for (int round = 0; round < 2; ++round) {
+    const auto out = session.run({Tensor::scalar(false), Tensor::scalar(true), in});
+    EXPECT_EQ(values(out[0]), (Doubles{16, 24}));
+    EXPECT_EQ(values(out[1]), (Doubles{4, 9}));
+    EXPECT_EQ(values(out[2]), (Doubles{2, 3}));
+    EXPECT_EQ(values(out[3]), (Doubles{2, 3}));
+    EXPECT_EQ(values(out[4]), (Doubles{4, 9}));
+    std::set<const std::byte*> places{in.raw()};
+    for (const Tensor& t : out) EXPECT_TRUE(places.insert(t.raw()).second);
   }
 }
 

@@ -191,13 +191,15 @@ std::vector<ir::Kernel> conv_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> conv_integer_cpu_kernels() {
-  return {{.name = "reference",
-           .is_reference = true,
-           .refuse =
-               [](const ir::NodeView& n) {
-                 return refuse_not_bytes(n, {0, 1});
-               },
-           .prepare = prepare_conv_integer}};
+  std::vector<ir::Kernel> kernels = conv_integer_fast_kernels();
+  kernels.push_back({.name = "reference",
+                     .is_reference = true,
+                     .refuse =
+                         [](const ir::NodeView& n) {
+                           return refuse_not_bytes(n, {0, 1});
+                         },
+                     .prepare = prepare_conv_integer});
+  return kernels;
 }
 
 std::vector<ir::Kernel> qlinear_conv_cpu_kernels() {

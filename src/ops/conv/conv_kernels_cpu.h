@@ -1,5 +1,5 @@
-// Kernels of convolutions on CPU that stand in files of their own, for the lists of conv_nhwc and
-// conv_transpose.
+// Kernels of convolutions on CPU that stand in files of their own, for the lists of conv_nhwc, conv_integer
+// and conv_transpose.
 #pragma once
 
 #include <vector>
@@ -32,5 +32,9 @@ std::vector<ir::Kernel> conv_nhwc_grad_w_cpu_kernels();
 /// transposed convolution is differentiated to. Workspace: the copies and the kernel's own.
 ir::Kernel conv_channels_last();
 ir::Kernel conv_grad_w_channels_last();
+
+/// conv_integer: small groups from planes of bytes (one or two spatial axes), then packed constant weights of
+/// any window and group on channels-last copies, where taps in depth become channels. Sums are exact.
+std::vector<ir::Kernel> conv_integer_fast_kernels();
 
 }  // namespace trireme::ops

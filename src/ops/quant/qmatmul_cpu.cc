@@ -171,7 +171,7 @@ void run_integer(const MatmulShape& s, ZeroPoints za, ZeroPoints zb, const ir::R
   });
 }
 
-ir::BoundKernel prepare_integer(const ir::KernelInit& init) {
+ir::BoundKernel prepare_plain_integer(const ir::KernelInit& init) {
   const ir::NodeView& node = init.node;
   const MatmulShape shape = matmul_shape(node.in_dims(0), node.in_dims(1));
   const ZeroPoints za = zero_points_of(node, 2), zb = zero_points_of(node, 3);
@@ -300,9 +300,11 @@ std::vector<ir::Kernel> qmatmul_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> matmul_integer_cpu_kernels() {
-  return {
-      {.name = "packed_8_bit", .refuse = refuse_packed_integer, .prepare = prepare_packed_integer},
-      {.name = "reference", .is_reference = true, .refuse = refuse_not_8_bit, .prepare = prepare_integer}};
+  return {{.name = "packed_8_bit", .refuse = refuse_packed_integer, .prepare = prepare_packed_integer},
+          {.name = "reference",
+           .is_reference = true,
+           .refuse = refuse_not_8_bit,
+           .prepare = prepare_plain_integer}};
 }
 
 }  // namespace trireme::ops

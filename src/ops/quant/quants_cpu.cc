@@ -1,4 +1,5 @@
-// Reference kernels of quantize_linear, dequantize_linear, dynamic_quantize_linear and qlinear_matmul on CPU.
+// Vector and reference kernels of quantize_linear, dequantize_linear and dynamic_quantize_linear on CPU, and
+// the reference kernel of qlinear_matmul.
 #include <algorithm>
 #include <cmath>
 
@@ -188,6 +189,36 @@ void dynamic_quantize(const ir::RunArgs& args, int64_t n) {
   *out_ptr<uint8_t>(args, 2) = params.zero_point;
 }
 
+void dynamic_quantize_plainly(const ir::RunArgs& args, int64_t n) {
+  const float* x = in_ptr<float>(args, 0);
+  float lo = 0.0f, hi = 0.0f;
+  bool has_nan = false;
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] < lo) lo = x[i];
+    if (x[i] > hi) hi = x[i];
+    has_nan |= std::isnan(x[i]);
+  }
+  const float scale = hi > lo && !has_nan ? (hi - lo) / 255.0f : 1.0f;
+  const float place = has_nan ? 0.0f : std::nearbyint(0.0f - lo / scale);
+  const float zero = std::isnan(place) ? 0.0f : std::clamp(place, 0.0f, 255.0f);
+  for (int64_t i = 0; i < n; ++i) {
+    const float steps = std::nearbyint(x[i] / scale);
+    const float q = std::isnan(steps) ? zero : steps + zero;
+    out_ptr<uint8_t>(args, 0)[i] = static_cast<uint8_t>(std::clamp(q, 0.0f, 255.0f));
+  }
+  *out_ptr<float>(args, 1) = scale;
+  *out_ptr<uint8_t>(args, 2) = static_cast<uint8_t>(zero);
+}
+
+/// Binds one of the above to the number of elements.
+template <class Run>
+PrepareFn over_elements(Run run) {
+  return [run](const ir::KernelInit& init) {
+    const int64_t n = tensor::element_count(init.node.in_dims(0));
+    return ir::BoundKernel{[n, run](const ir::RunArgs& args) { run(args, n); }};
+  };
+}
+
 struct QMatmulPlan {
   MatmulShape shape;
   DType a, b, y, scale;
@@ -259,14 +290,12 @@ std::vector<ir::Kernel> dequantize_linear_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> dynamic_quantize_linear_cpu_kernels() {
-  return {{.name = "reference",
+  const auto refuse_other = [](const ir::NodeView& n) { return refuse_dtype(n, 0, {DType::f32}); };
+  return {{.name = "vector", .refuse = refuse_other, .prepare = over_elements(dynamic_quantize)},
+          {.name = "reference",
            .is_reference = true,
-           .refuse = [](const ir::NodeView& n) { return refuse_dtype(n, 0, {DType::f32}); },
-           .prepare =
-               [](const ir::KernelInit& init) {
-                 const int64_t n = tensor::element_count(init.node.in_dims(0));
-                 return ir::BoundKernel{[n](const ir::RunArgs& args) { dynamic_quantize(args, n); }};
-               }}};
+           .refuse = refuse_other,
+           .prepare = over_elements(dynamic_quantize_plainly)}};
 }
 
 std::vector<ir::Kernel> qlinear_matmul_cpu_kernels() {

@@ -36,5 +36,34 @@ TEST(QuantizeLinear, TiesGoToEven) {
   }
 }
 
+/// Lengths around pieces and vectors; values of one sign, ties, and what has no range.
+TEST(DynamicQuantizeLinear, KernelsAgreeBitForBit) {
+  std::vector<Tensor> inputs;
+  for (int64_t n : {0, 1, 3, 7, 8, 33, 1000, 8192, 70001}) {
+    for (float shift : {-2.0f, 0.0f, 5.0f}) {
+      Tensor x = tests::random_tensor({n}, static_cast<uint32_t>(n));
+      for (float& v : x.mutable_data<float>()) v += shift;
+      inputs.push_back(x);
+    }
+  }
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  for (const std::vector<float>& x : std::vector<std::vector<float>>{{0, 0},
+                                                                     {-0.0f},
+                                                                     {1e-45f, -1e-45f},
+                                                                     {3e38f, -3e38f},
+                                                                     {inf, 1},
+                                                                     {-inf, 1},
+                                                                     {1, nan},
+                                                                     {-inf, inf, nan}})
+    inputs.push_back(Tensor::from<float>({static_cast<int64_t>(x.size())}, x));
+  for (const Tensor& x : inputs) {
+    const auto results = tests::run_kernels("dynamic_quantize_linear", {}, {x}, 3);
+    ASSERT_EQ(results.size(), 2u);
+    ASSERT_EQ(results[1].kernel, "reference");
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(results[0].out[i].to_doubles(), results[1].out[i].to_doubles()) << i << " " << x.elements();
+  }
+}
+
 }  // namespace
 }  // namespace trireme::ops

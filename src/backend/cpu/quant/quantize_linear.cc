@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/cpu/norm/reduce_axes.h"
 #include "backend/cpu/simd/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/quant/quantize_linear.cc"
@@ -17,6 +16,12 @@ namespace {
 // A run with one scale: q = clamp(round(x / scale) + zero, lo, hi).
 struct QuantRun {
   float scale, zero, lo, hi;
+};
+
+// The range of some numbers and zero.
+struct Extremes {
+  float lo = 0.0f, hi = 0.0f;
+  bool has_nan = false;
 };
 
 }  // namespace
@@ -54,6 +59,28 @@ HWY_INLINE void quantize_run(const float* x, T* y, size_t n, const QuantRun& r) 
 void quantize_u8(const float* x, uint8_t* y, size_t n, const QuantRun& r) { quantize_run(x, y, n, r); }
 void quantize_i8(const float* x, int8_t* y, size_t n, const QuantRun& r) { quantize_run(x, y, n, r); }
 
+void extremes_of(const float* x, size_t n, Extremes* out) {
+  constexpr size_t kChains = 4;
+  VF lo[kChains], hi[kChains];
+  for (size_t k = 0; k < kChains; ++k) lo[k] = hi[k] = hn::Zero(kF);
+  MF nan = not_equal(lo[0], lo[0]);
+  const auto take = [&](VF v, size_t k) HWY_ATTR {
+    nan = hn::Or(nan, not_equal(v, v));
+    lo[k] = min_or_second(v, lo[k]);
+    hi[k] = max_or_second(v, hi[k]);
+  };
+  size_t i = 0;
+  for (; i + kChains * kLanes <= n; i += kChains * kLanes) {
+    for (size_t k = 0; k < kChains; ++k) take(hn::LoadU(kF, x + i + k * kLanes), k);
+  }
+  for (; i < n; i += kLanes) take(load_n(x + i, std::min(kLanes, n - i)), 0);
+  for (size_t k = 1; k < kChains; ++k) {
+    lo[0] = min_or_second(lo[0], lo[k]);
+    hi[0] = max_or_second(hi[0], hi[k]);
+  }
+  *out = {fold_lanes(lo[0], MinFold()), fold_lanes(hi[0], MaxFold()), !hn::AllFalse(kF, nan)};
+}
+
 // The compiler vectorises these for the level they are compiled at.
 template <class T>
 HWY_INLINE void dequantize_run(const T* x, float* y, size_t n, float scale, int32_t zero) {
@@ -81,6 +108,7 @@ namespace trireme::cpu {
 
 HWY_EXPORT(quantize_u8);
 HWY_EXPORT(quantize_i8);
+HWY_EXPORT(extremes_of);
 HWY_EXPORT(dequantize_u8);
 HWY_EXPORT(dequantize_i8);
 HWY_EXPORT(dequantize_i32);
@@ -149,14 +177,23 @@ void dequantize_linear(const DequantizeLinear& args, base::ThreadPool& pool) {
 }
 
 QuantParams dynamic_quantize_params(const float* x, int64_t n, base::ThreadPool& pool) {
-  float lo = 0.0f, hi = 0.0f;
-  reduce(ReduceOp::min, {x, &lo, 1, n, 1}, pool);
-  reduce(ReduceOp::max, {x, &hi, 1, n, 1}, pool);
-  lo = std::min(lo, 0.0f);
-  hi = std::max(hi, 0.0f);
-  const float scale = hi > lo ? (hi - lo) / 255.0f : 1.0f;
-  const float zero = std::clamp(std::nearbyint(0.0f - lo / scale), 0.0f, 255.0f);
-  return {scale, static_cast<uint8_t>(zero)};
+  constexpr int64_t kMostShares = 64;
+  const int64_t pieces = (n + kPiece - 1) / kPiece, shares = std::min(pieces, kMostShares);
+  Extremes part[kMostShares], all;
+  const auto share = HWY_DYNAMIC_DISPATCH(extremes_of);
+  pool.run(shares, [&](int64_t s) {
+    const int64_t begin = pieces * s / shares * kPiece, end = std::min(n, pieces * (s + 1) / shares * kPiece);
+    share(x + begin, static_cast<size_t>(end - begin), part + s);
+  });
+  for (int64_t s = 0; s < shares; ++s) {
+    all.lo = std::min(all.lo, part[s].lo);
+    all.hi = std::max(all.hi, part[s].hi);
+    all.has_nan |= part[s].has_nan;
+  }
+  if (all.has_nan) return {1.0f, 0};
+  const float scale = all.hi > all.lo ? (all.hi - all.lo) / 255.0f : 1.0f;
+  const float zero = std::nearbyint(0.0f - all.lo / scale);
+  return {scale, static_cast<uint8_t>(std::isnan(zero) ? 0.0f : std::clamp(zero, 0.0f, 255.0f))};
 }
 
 QuantParams dynamic_quantize(const float* x, uint8_t* y, int64_t n, base::ThreadPool& pool) {

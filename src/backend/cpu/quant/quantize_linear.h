@@ -44,11 +44,11 @@ struct QuantParams {
   uint8_t zero_point;
 };
 
-/// Scale and zero point that cover [min(x, 0), max(x, 0)] with u8: ONNX DynamicQuantizeLinear. All zero:
-/// scale 1. An f32 element is read twice where x does not fit the cache.
+/// Scale and zero point that cover [min(x, 0), max(x, 0)] with u8: ONNX DynamicQuantizeLinear. All zero, or
+/// any NaN: scale 1, zero point 0. An infinite range has an infinite scale. One read of x.
 QuantParams dynamic_quantize_params(const float* x, int64_t n, base::ThreadPool& pool);
 
-/// dynamic_quantize_params, then quantize_linear to u8. 9 bytes, 8 flop per element.
+/// dynamic_quantize_params, then quantize_linear to u8. 9 bytes, 8 flop per element; x is read twice.
 QuantParams dynamic_quantize(const float* x, uint8_t* y, int64_t n, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu
