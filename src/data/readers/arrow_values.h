@@ -17,7 +17,7 @@ class Table;
 
 namespace trireme::data {
 
-/// Throws exhausted where Arrow had no memory, else invalid_argument, unless the status is good.
+/// Throws exhausted where the machine had no memory, else invalid_argument, unless the status is good.
 void check_arrow(const arrow::Status& status);
 
 /// Numbers are tensors [], lists of them at any depth tensors of as many dimensions (of fixed size where the
