@@ -4,6 +4,7 @@
 
 #include <arrow/api.h>
 #include <arrow/compute/api_vector.h>
+#include <arrow/compute/exec.h>
 
 #include <algorithm>
 #include <cstring>
@@ -129,27 +130,30 @@ Tensor with_zeros(const Tensor& t, const arrow::Array& array, int64_t begin) {
   return zeroed;
 }
 
-std::shared_ptr<arrow::Array> plain_array(std::shared_ptr<arrow::Array> array) {
+std::shared_ptr<arrow::Array> plain_array(std::shared_ptr<arrow::Array> array,
+                                          arrow::compute::ExecContext* context) {
   for (;;) {
     if (array->type_id() == arrow::Type::EXTENSION) {
       array = static_cast<const arrow::ExtensionArray&>(*array).storage();
     } else if (array->type_id() == arrow::Type::DICTIONARY) {
       const auto& coded = static_cast<const arrow::DictionaryArray&>(*array);
-      array = take_result(arrow::compute::Take(*coded.dictionary(), *coded.indices()));
+      array = take_result(arrow::compute::Take(*coded.dictionary(), *coded.indices(),
+                                               arrow::compute::TakeOptions::Defaults(), context));
     } else {
       return array;
     }
   }
 }
 
-std::shared_ptr<arrow::Table> plain_columns(const std::shared_ptr<arrow::Table>& table) {
+std::shared_ptr<arrow::Table> plain_columns(const std::shared_ptr<arrow::Table>& table,
+                                            arrow::compute::ExecContext* context) {
   arrow::FieldVector fields = table->schema()->fields();
   arrow::ChunkedArrayVector columns = table->columns();
   for (size_t i = 0; i < fields.size(); ++i) {
     const arrow::Type::type id = fields[i]->type()->id();
     if (id != arrow::Type::DICTIONARY && id != arrow::Type::EXTENSION) continue;
     arrow::ArrayVector chunks;
-    for (const auto& chunk : columns[i]->chunks()) chunks.push_back(plain_array(chunk));
+    for (const auto& chunk : columns[i]->chunks()) chunks.push_back(plain_array(chunk, context));
     std::shared_ptr<arrow::DataType> type = fields[i]->type();
     while (type->id() == arrow::Type::DICTIONARY || type->id() == arrow::Type::EXTENSION) {
       type = type->id() == arrow::Type::DICTIONARY
@@ -165,6 +169,10 @@ std::shared_ptr<arrow::Table> plain_columns(const std::shared_ptr<arrow::Table>&
 }  // namespace
 
 void check_arrow(const arrow::Status& status) {
+  // A pool's cap is what the file may cost: unlike a lack of memory it does not pass.
+  if (status.IsOutOfMemory() && status.message().find("cap exceeded") != std::string::npos)
+    base::fail_invalid("a page or a batch of the file, or a row, needs more memory than may be spent on it: ",
+                       status.message());
   if (status.IsOutOfMemory()) base::fail(base::ErrorCode::exhausted, "out of memory: ", status.message());
   require(status.ok(), status.message());
 }
@@ -222,14 +230,15 @@ std::string arrow_text_at(const arrow::Array& array, int64_t row) {
   }
 }
 
-std::shared_ptr<arrow::Table> flat_table(std::shared_ptr<arrow::Table> table) {
+std::shared_ptr<arrow::Table> flat_table(std::shared_ptr<arrow::Table> table, arrow::MemoryPool* pool) {
+  arrow::compute::ExecContext context(pool == nullptr ? arrow::default_memory_pool() : pool);
   const auto has_struct = [&] {
     const arrow::FieldVector& fields = table->schema()->fields();
     return std::any_of(fields.begin(), fields.end(),
                        [](const auto& f) { return f->type()->id() == arrow::Type::STRUCT; });
   };
-  table = plain_columns(table);
-  while (has_struct()) table = plain_columns(take_result(table->Flatten()));
+  table = plain_columns(table, &context);
+  while (has_struct()) table = plain_columns(take_result(table->Flatten()), &context);
   return table;
 }
 

@@ -11,13 +11,14 @@ namespace arrow {
 class Array;
 class DataType;
 class Field;
+class MemoryPool;
 class Status;
 class Table;
 }  // namespace arrow
 
 namespace trireme::data {
 
-/// Throws exhausted where Arrow had no memory, else invalid_argument, unless the status is good.
+/// Throws exhausted where the machine had no memory, else invalid_argument, unless the status is good.
 void check_arrow(const arrow::Status& status);
 
 /// Numbers are tensors [], lists of them at any depth tensors of as many dimensions (of fixed size where the
@@ -36,7 +37,8 @@ tensor::Tensor arrow_tensor_at(const std::shared_ptr<const arrow::Array>& array,
 std::string arrow_text_at(const arrow::Array& array, int64_t row);
 
 /// Structs as columns of their own, "image.bytes" and "image.path"; dictionaries and extension types as what
-/// they stand for.
-std::shared_ptr<arrow::Table> flat_table(std::shared_ptr<arrow::Table> table);
+/// they stand for, which is memory of `pool`; null: of the default one.
+std::shared_ptr<arrow::Table> flat_table(std::shared_ptr<arrow::Table> table,
+                                         arrow::MemoryPool* pool = nullptr);
 
 }  // namespace trireme::data

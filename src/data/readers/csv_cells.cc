@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "data/readers/field_index.h"
 
 namespace trireme::data {
 
@@ -71,6 +72,7 @@ bool next_cell(std::string_view row, size_t& at, char delimiter, std::string& ce
 void csv_cells(std::string_view row, char delimiter, std::vector<std::string>& cells) {
   size_t count = 0;
   for (size_t at = 0, last = 0; last == 0; ++count) {
+    require(count < kMostFields, "CSV row has more than ", kMostFields, " cells");
     if (count == cells.size()) cells.emplace_back();
     last = next_cell(row, at, delimiter, cells[count]) ? 1 : 0;
   }

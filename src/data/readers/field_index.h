@@ -6,19 +6,28 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "data/dataset/dataset.h"
 
 namespace trireme::data {
+
+/// Of a file whose rows name or count them. A column takes some hundred bytes before it has a value, and two
+/// bytes of a row make one, which packed are none: more are refused.
+inline constexpr size_t kMostFields = size_t{1} << 17;
 
 /// Where each field stands in a list, found in logarithmic time: a row may have as many members as it has
 /// bytes.
 class FieldIndex {
  public:
-  /// Its place in `fields`, where it is added if no field has its name; true: it was.
+  /// Its place in `fields`, where it is added if no field has its name; true: it was. Throws invalid_argument
+  /// for more than kMostFields.
   std::pair<size_t, bool> add(std::vector<Field>& fields, const Field& field) {
-    const auto [at, is_new] = places_.try_emplace(field.name, fields.size());
-    if (is_new) fields.push_back(field);
-    return {at->second, is_new};
+    const auto known = places_.find(field.name);
+    if (known != places_.end()) return {known->second, false};
+    base::require(fields.size() < kMostFields, "rows have more than ", kMostFields, " fields");
+    places_.emplace(field.name, fields.size());
+    fields.push_back(field);
+    return {fields.size() - 1, true};
   }
   /// Forgets the places and takes those of `fields`, whose names differ.
   void assign(const std::vector<Field>& fields) {

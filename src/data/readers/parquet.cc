@@ -67,8 +67,8 @@ void check_size(const parquet::FileMetaData& file, const std::vector<int>& leave
 class ParquetDataset : public Dataset {
  public:
   ParquetDataset(const std::string& path, const std::vector<std::string>& columns, int64_t limit_bytes)
-      : pool_(arrow::default_memory_pool(), pool_bytes(limit_bytes)) {
-    mapped_ = base::MappedFile::open(path);
+      : mapped_(base::MappedFile::open(path)),
+        pool_(arrow::default_memory_pool(), pool_bytes(limit_bytes, mapped_->size())) {
     const auto buffer = std::make_shared<arrow::Buffer>(
         reinterpret_cast<const uint8_t*>(mapped_->bytes().data()), static_cast<int64_t>(mapped_->size()));
     const auto file = std::make_shared<arrow::io::BufferReader>(buffer);
@@ -80,7 +80,7 @@ class ParquetDataset : public Dataset {
     std::shared_ptr<arrow::Table> table = take_result(reader->ReadTable(leaves));
     check_arrow(table->ValidateFull());
     rows_ = table->num_rows();
-    add_columns(flat_table(std::move(table)));
+    add_columns(flat_table(std::move(table), &pool_));
     info_.format = "parquet";
     info_.shards = {{path, rows_, static_cast<int64_t>(mapped_->size())}};
   }
@@ -102,10 +102,12 @@ class ParquetDataset : public Dataset {
 
  private:
   /// What decoding may allocate at once: the columns, twice while a buffer grows, and pages. Stated sizes
-  /// cannot be trusted, because a page of a few bytes may hold any number of equal values.
-  static int64_t pool_bytes(int64_t limit_bytes) {
-    constexpr int64_t kPages = int64_t{64} << 20;
-    return limit_bytes > (INT64_MAX - kPages) / 2 ? INT64_MAX : 2 * limit_bytes + kPages;
+  /// cannot be trusted, because a page of a few bytes may hold any number of equal values, and a dictionary
+  /// any text for each row: so the file's bytes must pay for them too, at what numbers and texts pack to.
+  static int64_t pool_bytes(int64_t limit_bytes, size_t file_bytes) {
+    constexpr int64_t kPages = int64_t{64} << 20, kFree = int64_t{512} << 20, kPerByte = 64;
+    const int64_t paid = kFree + std::min(static_cast<int64_t>(file_bytes), INT64_MAX / 128) * kPerByte;
+    return limit_bytes > (paid - kPages) / 2 ? paid : 2 * limit_bytes + kPages;
   }
 
   void add_columns(const std::shared_ptr<arrow::Table>& table) {
@@ -124,8 +126,8 @@ class ParquetDataset : public Dataset {
     return {field.name, arrow_tensor_at(array, field, row).clone(), {}};
   }
 
-  arrow::CappedMemoryPool pool_;                    // must outlive the memory it gave
   std::shared_ptr<const base::MappedFile> mapped_;  // uncompressed columns may lie in it
+  arrow::CappedMemoryPool pool_;                    // must outlive the memory it gave
   int64_t rows_ = 0;
   std::vector<Column> columns_;
   DatasetInfo info_;

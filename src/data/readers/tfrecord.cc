@@ -163,6 +163,7 @@ void ExampleFields::learn(const std::vector<Feature>& features) {
     if (!f.bytes.empty()) field.kind = is_text(f) ? FieldKind::text : FieldKind::bytes;
     if (!f.ints.empty()) field.dtype = DType::i64;
     const auto [at, is_new] = learned_.try_emplace(f.name, Learned{field, true, f.size()});
+    require(learned_.size() <= kMostFields, "records have more than ", kMostFields, " features");
     if (is_new) continue;
     Learned& known = at->second;
     if (field.kind == FieldKind::bytes) known.field.kind = FieldKind::bytes;

@@ -106,6 +106,7 @@ class JsonlFile : public FramedFile {
         learn_line(parse_line(frame));
         ++good;
       } catch (const base::Error& e) {
+        if (fields_.size() == kMostFields) throw;
         if (!wrong) wrong = e;
       }
     }

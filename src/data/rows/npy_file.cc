@@ -84,6 +84,7 @@ class NpyFile : public RowFile {
     const int64_t data = bytes_of(header.dtype, tensor::element_count(header.dims));
     require(size - place_.data >= data, "npy file has ", size - place_.data, " bytes of data, shape ",
             tensor::to_string(header.dims), " needs ", data);
+    check_row_count(place_.rows, size);
     require(place_.row_bytes <= source.options.most_row_bytes, "rows of ", place_.row_bytes,
             " bytes are longer than the limit of ", source.options.most_row_bytes);
     fields_ = {{"array", FieldKind::tensor, header.dtype, tensor::Shape::of(row)}};

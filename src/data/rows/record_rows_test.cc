@@ -118,6 +118,8 @@ TEST(NpyRows, FirstDimensionsAreRows) {
                    "array=i32[2] 8 9; "}));
   EXPECT_THROW(open_rows(dir.write("y.npy", bytes.substr(0, bytes.size() - 1))), base::Error);
   EXPECT_THROW(open_rows(dir.write("z.npy", tensor::npy_header(DType::i32, {}) + "1234")), base::Error);
+  const std::string empty_rows = tensor::npy_header(DType::i32, {1'000'000'000'000, 0});
+  EXPECT_THROW(open_rows(dir.write("v.npy", empty_rows)), base::Error);  // they would take no bytes, but work
   std::string columns = bytes;
   columns.replace(columns.find("False"), 5, "True ");
   EXPECT_THROW(open_rows(dir.write("w.npy", columns)), base::Error);

@@ -120,6 +120,11 @@ void cut_evenly(int64_t total, int64_t rows, const std::function<void(const RowS
   }
 }
 
+void check_row_count(int64_t rows, int64_t file_bytes) {
+  require(rows / kMostRowsOfByte <= file_bytes, "file of ", file_bytes, " bytes states ", rows,
+          " rows, more than ", kMostRowsOfByte, " for each of its bytes");
+}
+
 void check_span(const RowSpan& span, int64_t total) {
   require(
       span.first_row >= 0 && span.rows >= 0 && span.first_row <= total && span.rows <= total - span.first_row,

@@ -11,6 +11,9 @@ namespace trireme::data {
 
 inline constexpr int64_t kLearnedRows = 64;              ///< read to learn the fields
 inline constexpr size_t kPieceBytes = size_t{32} << 20;  ///< of rows that are given at once
+/// Packed well, a file of constant columns has some hundred rows for each of its bytes; work and the spans of
+/// a file follow its rows, so a count that no bytes pay for is refused.
+inline constexpr int64_t kMostRowsOfByte = int64_t{1} << 16;
 inline constexpr size_t kNoPlace = static_cast<size_t>(-1);
 
 /// A file that is about to be opened as rows.
@@ -42,6 +45,9 @@ ColumnChoice choose_columns(const std::vector<Field>& fields, const std::vector<
 
 /// Cuts rows [0, total) into spans that need no other bounds.
 void cut_evenly(int64_t total, int64_t rows, const std::function<void(const RowSpan&)>& take);
+
+/// Throws invalid_argument for more rows than a file of so many bytes may have (kMostRowsOfByte).
+void check_row_count(int64_t rows, int64_t file_bytes);
 
 /// Throws invalid_argument unless the span's rows lie in [0, total).
 void check_span(const RowSpan& span, int64_t total);

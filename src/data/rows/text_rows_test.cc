@@ -87,6 +87,29 @@ TEST(JsonlRows, ALongRowIsAnErrorWhereverItStands) {
   }
 }
 
+/// Packed, a row of nothing but delimiters is a thousandth of its length.
+TEST(TextRows, MoreFieldsThanAreTakenAreRefused) {
+  const TestDirectory dir;
+  const auto refusal = [&](const std::string& name, const std::string& text) -> std::string {
+    try {
+      open_rows(dir.write(name, text));
+    } catch (const base::Error& e) {
+      return e.message();
+    }
+    return "none";
+  };
+  std::string members, lines;
+  for (int i = 0; i < 70'000; ++i) members += base::concat(i == 0 ? "" : ",", "\"a", i, "\":1");
+  lines = "{" + members + "}\n";
+  std::replace(members.begin(), members.end(), 'a', 'b');
+  EXPECT_EQ(refusal("x.jsonl", lines), "none");
+  lines += "{" + members + "}\n";
+  EXPECT_NE(refusal("x.jsonl", lines).find("more than 131072 fields"), std::string::npos);
+  EXPECT_EQ(refusal("x.csv", std::string(100'000, ',') + "\n"), "none");
+  EXPECT_NE(refusal("x.csv", std::string(200'000, ',') + "\n").find("more than 131072 cells"),
+            std::string::npos);
+}
+
 TEST(JsonlRows, RequestsKeepTheirBodies) {
   const TestDirectory dir;
   const std::string good =

@@ -36,6 +36,22 @@ Rows rows_of_batch(const std::shared_ptr<arrow::RecordBatch>& batch, const std::
   return rows;
 }
 
+Rows too_long_row(const arrow::Schema& schema, const std::vector<Field>& fields, int64_t bytes,
+                  int64_t most) {
+  arrow::ArrayVector nothing;
+  for (const auto& field : schema.fields()) {
+    auto column = arrow::MakeArrayOfNull(field->type(), 1);
+    check_arrow(column.status());
+    nothing.push_back(std::move(column).ValueUnsafe());
+  }
+  const auto batch = arrow::RecordBatch::Make(std::make_shared<arrow::Schema>(schema), 1, std::move(nothing));
+  Rows rows = rows_of_batch(batch, fields, nullptr);
+  rows.errors.assign(
+      1, base::Error(base::ErrorCode::invalid_argument,
+                     base::concat("row of ", bytes, " bytes is longer than the limit of ", most)));
+  return rows;
+}
+
 void name_rows(Rows& rows, int64_t first) {
   for (int64_t i = 0; !rows.errors.empty() && i < rows.count; ++i) {
     std::optional<base::Error>& error = rows.errors[static_cast<size_t>(i)];

@@ -21,6 +21,9 @@ std::vector<Field> flat_fields(const arrow::Schema& schema);
 Rows rows_of_batch(const std::shared_ptr<arrow::RecordBatch>& batch, const std::vector<Field>& fields,
                    const std::shared_ptr<const arrow::MemoryPool>& pool);
 
+/// One row of a batch's columns that has an error in the place of its values: it has `bytes`, above `most`.
+Rows too_long_row(const arrow::Schema& schema, const std::vector<Field>& fields, int64_t bytes, int64_t most);
+
 /// Puts "row N" before errors, N counted from `first`; what a failed row has in other columns is missing too.
 void name_rows(Rows& rows, int64_t first);
 

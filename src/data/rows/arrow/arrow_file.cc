@@ -11,6 +11,7 @@
 #include "data/rows/arrow/arrow_batches.h"
 #include "data/rows/arrow/arrow_columns.h"
 #include "data/rows/arrow/arrow_io.h"
+#include "data/rows/arrow/arrow_pieces.h"
 #include "data/rows/byte_stream.h"
 #include "data/rows/row_formats.h"
 
@@ -19,7 +20,7 @@ namespace {
 
 using base::require;
 
-constexpr int64_t kPoolBytes = int64_t{4} << 30;  // a limit, as sizes that a file states cannot be trusted
+constexpr int64_t kPoolBytes = int64_t{4} << 30;  // of the batches in hand, however large the file is
 
 /// A place in the file, as spans store it: the number of a batch, and the number of a row in the batch.
 constexpr int kRowBits = 40;
@@ -31,9 +32,9 @@ using Batches = std::shared_ptr<arrow::ipc::RecordBatchFileReader>;
 
 struct Opened {
   std::shared_ptr<StoreTrouble> trouble = std::make_shared<StoreTrouble>();
-  std::shared_ptr<arrow::MemoryPool> pool =
-      std::make_shared<arrow::CappedMemoryPool>(arrow::default_memory_pool(), kPoolBytes);
+  std::shared_ptr<arrow::MemoryPool> pool;
   std::shared_ptr<const StoreFile> file;
+  int64_t most_row_bytes = 0;
 
   template <class T>
   T take(arrow::Result<T> result) const {
@@ -72,11 +73,14 @@ class ArrowStream : public RowStream {
   bool next(int64_t most, Rows& out) override {
     if (at_ >= end_ || most <= 0) return false;
     while (batch_ == nullptr || batch_->num_rows() == 0) read_batch();
-    const int64_t count = std::min({most, end_ - at_, batch_->num_rows(), piece_rows_});
-    out = rows_of_batch(batch_->Slice(0, count), choice_.fields, opened_.pool);
+    const ArrowPiece piece =
+        first_piece(*batch_, std::min({most, end_ - at_, batch_->num_rows()}), opened_.most_row_bytes);
+    out = piece.too_long > 0
+              ? too_long_row(*batch_->schema(), choice_.fields, piece.too_long, opened_.most_row_bytes)
+              : rows_of_batch(batch_->Slice(0, piece.rows), choice_.fields, opened_.pool);
     name_rows(out, at_);
-    batch_ = batch_->Slice(count);
-    at_ += count;
+    batch_ = batch_->Slice(piece.rows);
+    at_ += piece.rows;
     return true;
   }
 
@@ -89,16 +93,6 @@ class ArrowStream : public RowStream {
     opened_.trouble->check(batch_->ValidateFull());
     require(skip_ <= batch_->num_rows(), "file has changed since it was cut: its batches have other lengths");
     batch_ = batch_->Slice(std::exchange(skip_, 0));
-    int64_t bytes = 0;
-    for (const auto& column : batch_->columns()) bytes += bytes_of(*column->data());
-    const int64_t row_bytes = std::max<int64_t>(1, bytes / std::max<int64_t>(1, batch_->num_rows()));
-    piece_rows_ = std::clamp<int64_t>(static_cast<int64_t>(kPieceBytes) / row_bytes, 1, int64_t{1} << 16);
-  }
-  static int64_t bytes_of(const arrow::ArrayData& data) {
-    int64_t bytes = 0;
-    for (const auto& buffer : data.buffers) bytes += buffer == nullptr ? 0 : buffer->size();
-    for (const auto& child : data.child_data) bytes += bytes_of(*child);
-    return bytes;
   }
 
   const Opened& opened_;
@@ -107,7 +101,6 @@ class ArrowStream : public RowStream {
   int64_t at_, end_;
   int64_t next_batch_;
   int64_t skip_;  // rows at the start of the first batch that the span before covers
-  int64_t piece_rows_ = 1;
   std::shared_ptr<arrow::RecordBatch> batch_;
 };
 
@@ -120,10 +113,13 @@ class ArrowFile : public RowFile {
  public:
   explicit ArrowFile(RowSource source) {
     opened_.file = std::move(source.file);
+    opened_.most_row_bytes = source.options.most_row_bytes;
+    opened_.pool = pool_of_file(opened_.file->size(), kPoolBytes);
     const Batches reader = opened_.reader({});
     schema_ = reader->schema();
     require(schema_->num_fields() > 0, "Arrow file has no columns");
     fields_ = flat_fields(*schema_);
+    check_widths(fields_, opened_.most_row_bytes);
   }
 
   std::string_view format() const override { return "arrow"; }
@@ -152,6 +148,7 @@ class ArrowFile : public RowFile {
     };
     for (int b = 0; b < reader->num_record_batches(); ++b) {
       const int64_t in_batch = opened_.read(reader, b)->num_rows();
+      check_row_count(span.first_row + span.rows + in_batch, opened_.file->size());
       for (int64_t at = 0; at < in_batch;) {
         const int64_t count = std::min(rows - span.rows, in_batch - at);
         span.rows += count;

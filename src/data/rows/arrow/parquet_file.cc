@@ -17,6 +17,7 @@
 #include "data/rows/arrow/arrow_batches.h"
 #include "data/rows/arrow/arrow_columns.h"
 #include "data/rows/arrow/arrow_io.h"
+#include "data/rows/arrow/arrow_pieces.h"
 #include "data/rows/arrow/parquet_footer.h"
 #include "data/rows/byte_stream.h"
 #include "data/rows/parked.h"
@@ -29,14 +30,14 @@ using base::require;
 
 constexpr int64_t kMostBatchRows = 8192;
 constexpr int64_t kBufferBytes = int64_t{32} << 20;  // for all columns together
-constexpr int64_t kPoolBytes = int64_t{2} << 30;     // a limit, as stated sizes cannot be trusted
+constexpr int64_t kPoolBytes = int64_t{2} << 30;     // of the pages in hand, however large the file is
 
 /// State shared by all readers of the file.
 struct Opened {
   std::shared_ptr<StoreTrouble> trouble = std::make_shared<StoreTrouble>();
-  std::shared_ptr<arrow::MemoryPool> pool =
-      std::make_shared<arrow::CappedMemoryPool>(arrow::default_memory_pool(), kPoolBytes);
+  std::shared_ptr<arrow::MemoryPool> pool;
   std::shared_ptr<const StoreFile> file;
+  int64_t most_row_bytes = 0;
   std::unique_ptr<const ParquetFooter> footer;
   std::shared_ptr<parquet::FileMetaData> metadata;  // without row groups
 
@@ -105,22 +106,31 @@ std::string read_footer(const Opened& opened) {
 
 /// Batches of some row groups, from some row on.
 struct Cursor {
-  std::unique_ptr<parquet::arrow::FileReader> reader;  // must outlive `batches`
-  std::unique_ptr<arrow::RecordBatchReader> batches;
-  std::shared_ptr<arrow::RecordBatch> batch;  // the unread rest of a batch; null if there is none
-  int64_t at = 0;                             // the row at which the rest begins
+  std::vector<Field> fields = {};
+  size_t first_group = 0, last_group = 0;
+  int64_t batch_rows = 0;                                   // 0: the file chooses
+  std::unique_ptr<parquet::arrow::FileReader> reader = {};  // must outlive `batches`
+  std::unique_ptr<arrow::RecordBatchReader> batches = {};
+  std::shared_ptr<arrow::RecordBatch> batch = {};  // the unread rest of a batch; null if there is none
+  int64_t at = 0;                                  // the row at which the rest begins
+};
+
+/// What a stream asks of its file.
+struct CursorMaker {
+  std::function<void(Cursor&)> open;  // puts it to the beginning of its row groups
+  std::function<void(Cursor)> park;   // null if the span ends with its row groups
 };
 
 class ParquetStream : public RowStream {
  public:
   ParquetStream(const Opened& opened, const RowSpan& span, ColumnChoice choice, Cursor cursor,
-                std::function<void(Cursor)> park)
+                CursorMaker cursors)
       : opened_(opened),
         end_(span.first_row + span.rows),
         first_(span.first_row),
         choice_(std::move(choice)),
         cursor_(std::move(cursor)),
-        park_(std::move(park)) {}
+        cursors_(std::move(cursors)) {}
 
   bool next(int64_t most, Rows& out) override {
     return guarded(*opened_.trouble, [&] { return next_rows(most, out); });
@@ -128,24 +138,39 @@ class ParquetStream : public RowStream {
 
  private:
   bool next_rows(int64_t most, Rows& out) {
-    while (cursor_.at < first_) pass(std::min(first_ - cursor_.at, rows_here()));
-    const int64_t left = end_ - cursor_.at;
-    if (left <= 0 || most <= 0) return false;
-    const int64_t count = std::min({most, left, rows_here()});
-    out = rows_of_batch(cursor_.batch->Slice(0, count), choice_.fields, opened_.pool);
+    if (std::max(first_, cursor_.at) >= end_ || most <= 0) return false;
+    int64_t here = rows_here();
+    for (; cursor_.at < first_; here = rows_here()) pass(std::min(first_ - cursor_.at, here));
+    const ArrowPiece piece =
+        first_piece(*cursor_.batch, std::min({most, end_ - cursor_.at, here}), opened_.most_row_bytes);
+    out = piece.too_long > 0
+              ? too_long_row(*cursor_.batch->schema(), choice_.fields, piece.too_long, opened_.most_row_bytes)
+              : rows_of_batch(cursor_.batch->Slice(0, piece.rows), choice_.fields, opened_.pool);
     name_rows(out, cursor_.at);
-    pass(count);
-    if (cursor_.at == end_ && park_) park_(std::move(cursor_));
+    pass(piece.rows);
+    if (cursor_.at == end_ && cursors_.park) cursors_.park(std::move(cursor_));
     return true;
   }
 
   /// The rows left in the current batch; reads the next batch if there are none. Never 0.
   int64_t rows_here() {
     while (cursor_.batch == nullptr || cursor_.batch->num_rows() == 0) {
-      cursor_.batch = opened_.take(cursor_.batches->Next());
+      read_batch();
       require(cursor_.batch != nullptr, "Parquet file is damaged: its columns end before row ", cursor_.at);
     }
     return cursor_.batch->num_rows();
+  }
+  /// A text that a dictionary repeats makes a batch far larger than the file says: then the row groups are
+  /// read again from their beginning, in smaller batches, and the cursor stands there.
+  void read_batch() {
+    auto batch = cursor_.batches->Next();
+    if (batch.status().IsOutOfMemory() && cursor_.batch_rows > 1) {
+      first_ = std::max(first_, cursor_.at);
+      cursor_.batch_rows = std::max<int64_t>(1, cursor_.batch_rows / 16);
+      cursors_.open(cursor_);
+      batch = cursor_.batches->Next();
+    }
+    cursor_.batch = opened_.take(std::move(batch));
   }
   void pass(int64_t rows) {
     cursor_.batch = cursor_.batch->Slice(rows);
@@ -153,16 +178,18 @@ class ParquetStream : public RowStream {
   }
 
   const Opened& opened_;
-  int64_t end_, first_;
+  int64_t end_, first_;  // rows before `first_` are passed
   ColumnChoice choice_;
   Cursor cursor_;
-  std::function<void(Cursor)> park_;  // null if the span ends with its row groups
+  CursorMaker cursors_;
 };
 
 class ParquetFile : public RowFile {
  public:
   explicit ParquetFile(RowSource source) {
     opened_.file = std::move(source.file);
+    opened_.most_row_bytes = source.options.most_row_bytes;
+    opened_.pool = pool_of_file(opened_.file->size(), kPoolBytes);
     guarded(*opened_.trouble, [&] {
       opened_.footer = std::make_unique<const ParquetFooter>(read_footer(opened_));
       opened_.metadata = opened_.metadata_of(0, 0);
@@ -177,6 +204,8 @@ class ParquetFile : public RowFile {
                 " rows");
         group_begins_.push_back(group_begins_.back() + group.rows);
       }
+      check_row_count(group_begins_.back(), opened_.file->size());
+      check_widths(fields_, opened_.most_row_bytes);
     });
   }
 
@@ -231,45 +260,59 @@ class ParquetFile : public RowFile {
   std::unique_ptr<RowStream> open_chosen(const RowSpan& span, ColumnChoice choice) const {
     if (span.rows == 0)
       return std::make_unique<ParquetStream>(opened_, span, std::move(choice), Cursor{.at = span.first_row},
-                                             nullptr);
+                                             CursorMaker{});
     const size_t first = group_of(span.first_row), last = group_of(span.first_row + span.rows - 1);
     const bool ends_inside = span.first_row + span.rows < group_begins_[last + 1];
     std::string kind;  // a stream of the same columns up to the same group may reuse a cursor
     for (const Field& field : choice.fields) kind += field.name + '\n';
     kind += std::to_string(last);
     std::optional<Cursor> cursor = parked_->take(kind, group_begins_[first], span.first_row);
-    if (!cursor) cursor = make_cursor(first, last, choice.fields);
-    std::function<void(Cursor)> park;
+    if (!cursor) {
+      cursor = Cursor{.fields = choice.fields, .first_group = first, .last_group = last};
+      open_cursor(*cursor);
+    }
+    CursorMaker cursors{.open = [this](Cursor& again) { open_cursor(again); }};
     if (ends_inside) {
-      park = [parked = parked_, kind](Cursor left) {
+      cursors.park = [parked = parked_, kind](Cursor left) {
         const int64_t at = left.at;
         parked->put(kind, at, std::move(left));
       };
     }
     return std::make_unique<ParquetStream>(opened_, span, std::move(choice), std::move(*cursor),
-                                           std::move(park));
+                                           std::move(cursors));
   }
 
-  Cursor make_cursor(size_t first, size_t last, const std::vector<Field>& fields) const {
-    const std::shared_ptr<parquet::FileMetaData> metadata = opened_.metadata_of(first, last + 1);
+  /// Puts it to the first row of its row groups. Chooses the rows of a batch unless they are set.
+  void open_cursor(Cursor& cursor) const {
+    cursor.batch = nullptr;
+    cursor.batches = nullptr;
+    cursor.reader = nullptr;
+    const std::shared_ptr<parquet::FileMetaData> metadata =
+        opened_.metadata_of(cursor.first_group, cursor.last_group + 1);
     std::vector<int> groups;  // of that metadata
-    for (size_t g = first; g <= last; ++g) groups.push_back(static_cast<int>(g - first));
-    const std::vector<int> leaves = leaves_of(fields);
+    for (size_t g = cursor.first_group; g <= cursor.last_group; ++g)
+      groups.push_back(static_cast<int>(g - cursor.first_group));
+    const std::vector<int> leaves = leaves_of(cursor.fields);
+    cursor.at = group_begins_[cursor.first_group];
+    if (cursor.batch_rows == 0) {
+      const int64_t rows = std::max<int64_t>(1, group_begins_[cursor.last_group + 1] - cursor.at);
+      const int64_t row_bytes = std::max<int64_t>(1, stated_bytes(*metadata, leaves) / rows);
+      cursor.batch_rows =
+          std::clamp<int64_t>(static_cast<int64_t>(kPieceBytes) / 4 / row_bytes, 1, kMostBatchRows);
+    }
+    cursor.reader = opened_.reader(metadata, cursor.batch_rows,
+                                   std::max<int64_t>(1, static_cast<int64_t>(leaves.size())));
+    cursor.batches = opened_.take(cursor.reader->GetRecordBatchReader(groups, leaves));
+  }
+
+  static int64_t stated_bytes(const parquet::FileMetaData& metadata, const std::vector<int>& leaves) {
     int64_t bytes = 0;
-    for (const int g : groups) {
-      const auto group = metadata->RowGroup(g);
+    for (int g = 0; g < metadata.num_row_groups(); ++g) {
+      const auto group = metadata.RowGroup(g);
       for (const int leaf : leaves)
         bytes += std::clamp<int64_t>(group->ColumnChunk(leaf)->total_uncompressed_size(), 0, kPoolBytes);
     }
-    const int64_t rows = std::max<int64_t>(1, group_begins_[last + 1] - group_begins_[first]);
-    const int64_t row_bytes = std::max<int64_t>(1, bytes / rows);
-    Cursor cursor;
-    cursor.at = group_begins_[first];
-    const int64_t batch_rows = static_cast<int64_t>(kPieceBytes) / 4 / row_bytes;
-    cursor.reader = opened_.reader(metadata, std::clamp<int64_t>(batch_rows, 1, kMostBatchRows),
-                                   std::max<int64_t>(1, static_cast<int64_t>(leaves.size())));
-    cursor.batches = opened_.take(cursor.reader->GetRecordBatchReader(groups, leaves));
-    return cursor;
+    return bytes;
   }
 
   /// Leaf columns of the file below the wanted fields.
