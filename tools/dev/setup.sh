@@ -81,6 +81,14 @@ need_text_clients() {
     say "clients of the OpenAI API cannot be installed; their tests will be skipped"
 }
 
+# need_aiperf: NVIDIA's load tester of language models, for tests/serve_aiperf.py, likewise apart
+need_aiperf() {
+  local list=requirements-aiperf target=$venv/aiperf
+  [[ -x $target/bin/aiperf ]] && return
+  (stage "python packages: tools/$list.txt" install_python "$list" --no-deps --no-compile --target "$target") ||
+    say "AIPerf cannot be installed; its tests will be skipped"
+}
+
 setup() {
   need_packages build "$@"
   need_python requirements --no-deps
