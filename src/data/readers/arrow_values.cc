@@ -168,9 +168,13 @@ std::shared_ptr<arrow::Table> plain_columns(const std::shared_ptr<arrow::Table>&
 
 }  // namespace
 
+bool exceeds_cap(const arrow::Status& status) {
+  return status.IsOutOfMemory() && status.message().find("cap exceeded") != std::string::npos;
+}
+
 void check_arrow(const arrow::Status& status) {
   // A pool's cap is what the file may cost: unlike a lack of memory it does not pass.
-  if (status.IsOutOfMemory() && status.message().find("cap exceeded") != std::string::npos)
+  if (exceeds_cap(status))
     base::fail_invalid("a page or a batch of the file, or a row, needs more memory than may be spent on it: ",
                        status.message());
   if (status.IsOutOfMemory()) base::fail(base::ErrorCode::exhausted, "out of memory: ", status.message());

@@ -18,6 +18,9 @@ class Table;
 
 namespace trireme::data {
 
+/// Whether an arrow::CappedMemoryPool refused memory.
+bool exceeds_cap(const arrow::Status& status);
+
 /// Throws exhausted where the machine had no memory, else invalid_argument, unless the status is good.
 void check_arrow(const arrow::Status& status);
 

@@ -49,6 +49,11 @@ std::vector<int> leaves_of(const parquet::FileMetaData& file, const std::vector<
   return leaves;
 }
 
+[[noreturn]] void fail_limit(int64_t limit_bytes) {
+  base::fail(base::ErrorCode::exhausted, "Parquet columns exceed the limit of ", limit_bytes,
+             " bytes in memory; choose fewer with the option columns or raise max_unpacked");
+}
+
 /// Refuses, before decoding, a file whose stated sizes exceed the limit.
 void check_size(const parquet::FileMetaData& file, const std::vector<int>& leaves, int64_t limit_bytes) {
   int64_t bytes = 0;
@@ -56,10 +61,7 @@ void check_size(const parquet::FileMetaData& file, const std::vector<int>& leave
     const auto group = file.RowGroup(g);
     for (const int leaf : leaves) {
       bytes += std::clamp<int64_t>(group->ColumnChunk(leaf)->total_uncompressed_size(), 0, limit_bytes);
-      if (bytes > limit_bytes) {
-        base::fail(base::ErrorCode::exhausted, "Parquet columns exceed the limit of ", limit_bytes,
-                   " bytes in memory; choose fewer with the option columns or raise max_unpacked");
-      }
+      if (bytes > limit_bytes) fail_limit(limit_bytes);
     }
   }
 }
@@ -77,7 +79,10 @@ class ParquetDataset : public Dataset {
     const std::vector<int> leaves = leaves_of(metadata, columns);
     check_size(metadata, leaves, limit_bytes);
     reader->set_use_threads(false);
-    std::shared_ptr<arrow::Table> table = take_result(reader->ReadTable(leaves));
+    auto read = reader->ReadTable(leaves);
+    if (exceeds_cap(read.status()) && pool_bytes(limit_bytes, mapped_->size()) < paid_bytes(mapped_->size()))
+      fail_limit(limit_bytes);
+    std::shared_ptr<arrow::Table> table = take_result(std::move(read));
     check_arrow(table->ValidateFull());
     rows_ = table->num_rows();
     add_columns(flat_table(std::move(table), &pool_));
@@ -101,12 +106,18 @@ class ParquetDataset : public Dataset {
   }
 
  private:
+  static constexpr int64_t kPages = int64_t{64} << 20;
+
+  /// What the bytes of a file pay for, at what numbers and texts pack to.
+  static int64_t paid_bytes(size_t file_bytes) {
+    constexpr int64_t kFree = int64_t{512} << 20, kPerByte = 64;
+    return kFree + std::min(static_cast<int64_t>(file_bytes), INT64_MAX / 128) * kPerByte;
+  }
   /// What decoding may allocate at once: the columns, twice while a buffer grows, and pages. Stated sizes
   /// cannot be trusted, because a page of a few bytes may hold any number of equal values, and a dictionary
-  /// any text for each row: so the file's bytes must pay for them too, at what numbers and texts pack to.
+  /// any text for each row: so the file's bytes must pay for them too.
   static int64_t pool_bytes(int64_t limit_bytes, size_t file_bytes) {
-    constexpr int64_t kPages = int64_t{64} << 20, kFree = int64_t{512} << 20, kPerByte = 64;
-    const int64_t paid = kFree + std::min(static_cast<int64_t>(file_bytes), INT64_MAX / 128) * kPerByte;
+    const int64_t paid = paid_bytes(file_bytes);
     return limit_bytes > (paid - kPages) / 2 ? paid : 2 * limit_bytes + kPages;
   }
 
