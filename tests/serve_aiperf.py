@@ -1,4 +1,4 @@
-# NVIDIA's AIPerf against the server: streamed chats, completions at a rate, embeddings, and a trace with shared prefixes.
+# NVIDIA's AIPerf against the server: streamed chats, completions at a rate, embeddings, a trace with shared prefixes.
 # tier: all
 # timeout: 300
 # `./dev test --all` installs it below .venv; without it each case is skipped.
@@ -77,12 +77,14 @@ def completions_at_a_rate():
 
 
 def embeddings():
-    report, _ = profile("minilm", "embeddings", "--concurrency", 2, "--request-count", 8, "--isl", 12, "--batch-size", 3)
+    report, _ = profile("minilm", "embeddings", "--concurrency", 2, "--request-count", 8, "--isl", 12,
+                        "--batch-size", 3)
     assert number(report, "completed_request_count") == 8 and not report["error_summary"], report["error_summary"]
 
 
 def a_trace():
-    lines = [{"timestamp": 40 * i, "input_length": 96, "output_length": 5, "hash_ids": [1, 2 + i % 2]} for i in range(6)]
+    lines = [{"timestamp": 40 * i, "input_length": 96, "output_length": 5, "hash_ids": [1, 2 + i % 2]}
+             for i in range(6)]
     trace = temporary() / "trace.jsonl"
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     report, _ = profile("talk", "chat", "--streaming", "--custom-dataset-type", "mooncake_trace", "--input-file", trace,
