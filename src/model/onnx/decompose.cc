@@ -1,4 +1,5 @@
 // ONNX operators without an op of their own, expressed by other operators: one table row each.
+#include <algorithm>
 #include <cmath>
 
 #include "model/onnx/emitter.h"
@@ -181,9 +182,34 @@ constexpr Decomposition kDecompositions[] = {
     {"OptionalGetElement", 1, optional_get_element},
 };
 
+/// Operators that fold any number of operands from the left, where an op takes only so many at once.
+constexpr std::string_view kFolds[] = {"Sum", "Max", "Min", "Mean"};
+
+/// The first operands, then what they gave with the next ones: the same elements in the same order.
+ValueId folded_in_turn(Emitter& e, std::string_view fold, const std::vector<ValueId>& in, size_t at_once) {
+  ValueId so_far = in[0];
+  for (size_t begin = 1; begin < in.size(); begin += at_once - 1) {
+    const size_t end = std::min(in.size(), begin + at_once - 1);
+    std::vector<ValueId> part{so_far};
+    part.insert(part.end(), in.begin() + static_cast<int64_t>(begin), in.begin() + static_cast<int64_t>(end));
+    so_far = e.emit(fold, std::move(part));
+  }
+  return so_far;
+}
+
+std::optional<Results> fold_of_many(Emitter& e, const PendingNode& n) {
+  if (std::ranges::find(kFolds, n.op_type) == std::end(kFolds)) return std::nullopt;
+  const size_t at_once = need_onnx_op(n.op_type).schema.max_in;
+  if (n.in.size() <= at_once) return std::nullopt;
+  if (n.op_type != "Mean") return Results{folded_in_turn(e, n.op_type, n.in, at_once)};
+  const ValueId sum = folded_in_turn(e, "Sum", n.in, at_once);
+  return Results{e.emit("Div", {sum, e.scalar_of(e.type(sum).dtype, static_cast<double>(n.in.size()))})};
+}
+
 }  // namespace
 
 std::optional<Results> decompose(Emitter& emitter, PendingNode& node) {
+  if (auto folded = fold_of_many(emitter, node)) return folded;
   for (const Decomposition& row : kDecompositions) {
     if (row.op != node.op_type || find_onnx_op(row.op) != nullptr) continue;
     for (size_t i = 0; i < row.operands; ++i) base::require(node.has_input(i), "the node needs operand ", i);

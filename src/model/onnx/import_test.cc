@@ -114,6 +114,48 @@ TEST(OnnxImport, InitializersBecomeParams) {
   EXPECT_EQ(m.graph.known(identity.in[0])->to_doubles(), (std::vector<double>{3, 4}));
 }
 
+/// The operands at the leaves of a chain of nodes of `op`, from the left; each node may take what its op takes.
+std::vector<ir::ValueId> folded_operands(const ir::Graph& g, ir::ValueId end, const std::string& op) {
+  for (const ir::Node& n : g.nodes()) {
+    if (n.out[0] != end || n.op->schema.name != op) continue;
+    EXPECT_LE(n.in.size(), n.op->schema.max_in);
+    std::vector<ir::ValueId> all = folded_operands(g, n.in[0], op);
+    all.insert(all.end(), n.in.begin() + 1, n.in.end());
+    return all;
+  }
+  return {end};
+}
+
+TEST(OnnxImport, FoldsTakeAnyNumberOfOperands) {
+  const std::pair<std::string, std::string> folds[] = {
+      {"Sum", "sum"}, {"Max", "max"}, {"Min", "min"}, {"Mean", "sum"}};
+  for (const auto& [fold, op] : folds) {
+    for (const size_t count : {65, 127, 128, 1000}) {
+      Parts parts;
+      std::vector<std::string> names{"x"};
+      for (size_t i = 1; i < count; ++i) {
+        names.push_back("x" + std::to_string(i));
+        parts.nodes.push_back(node("Neg", {names[i - 1]}, {names[i]}));
+      }
+      parts.nodes.push_back(node(fold, names, {"y"}));
+      const ir::Graph g = import_parts(parts).graph;
+      ir::ValueId end = g.outputs()[0];
+      if (fold == "Mean") {
+        const ir::Node& div = g.nodes().back();
+        ASSERT_EQ(div.op->schema.name, "div");
+        EXPECT_EQ(g.known(div.in[1])->to_doubles(), std::vector<double>{static_cast<double>(count)});
+        end = div.in[0];
+      }
+      std::vector<ir::ValueId> expected{g.inputs()[0]};
+      for (const ir::Node& n : g.nodes()) {
+        if (n.op->schema.name == "neg") expected.push_back(n.out[0]);
+      }
+      ASSERT_EQ(expected.size(), count);
+      EXPECT_EQ(folded_operands(g, end, op), expected) << fold << " of " << count;
+    }
+  }
+}
+
 TEST(OnnxImport, NamesWhatItRefuses) {
   using enum base::ErrorCode;
   EXPECT_NE(
