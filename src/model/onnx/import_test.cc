@@ -114,7 +114,8 @@ TEST(OnnxImport, InitializersBecomeParams) {
   EXPECT_EQ(m.graph.known(identity.in[0])->to_doubles(), (std::vector<double>{3, 4}));
 }
 
-/// The operands at the leaves of a chain of nodes of `op`, from the left; each node may take what its op takes.
+/// The operands at the leaves of a chain of nodes of `op`, from the left; each node may take what its op
+/// takes.
 std::vector<ir::ValueId> folded_operands(const ir::Graph& g, ir::ValueId end, const std::string& op) {
   for (const ir::Node& n : g.nodes()) {
     if (n.out[0] != end || n.op->schema.name != op) continue;

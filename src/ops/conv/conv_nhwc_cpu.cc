@@ -9,6 +9,7 @@
 #include "backend/cpu/conv_forms/depthwise_lines.h"
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
 #include "backend/cpu/conv_forms/winograd_groups.h"
+#include "backend/cpu/conv_forms/winograd_lines.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 #include "ops/conv/conv_kernels_cpu.h"
 #include "ops/conv/conv_shape_cpu.h"
@@ -70,6 +71,18 @@ ir::Refusal refuse_winograd_groups(const ir::NodeView& n) {
   return std::nullopt;
 }
 
+ir::Refusal refuse_winograd_lines(const ir::NodeView& n) {
+  if (const ir::Refusal reason = refuse_packed(n)) return reason;
+  if (conv_reads_nchw(n.attrs)) return "reads nchw";
+  const cpu::ConvShape s = conv_shape(n);
+  if (!cpu::winograd_lines_fits(s))
+    return "is no convolution of stride 1 whose kernel is a line of 3 to 9 taps";
+  if (!cpu::winograd_lines_pays(s))
+    return base::concat(s.c, " channels to ", s.oc, " at ", s.out_h(), " x ", s.out_w(),
+                        " are too few to pay for the transforms");
+  return std::nullopt;
+}
+
 ir::Refusal refuse_narrow(const ir::NodeView& n) {
   if (const ir::Refusal reason = refuse_packed(n)) return reason;
   if (conv_reads_nchw(n.attrs)) return "reads nchw";
@@ -109,6 +122,11 @@ struct DepthwiseLinesWeights {
 struct WinogradGroupsWeights {
   PackMemory memory;
   std::vector<cpu::PackedWinograd> packed;
+};
+
+struct WinogradLinesWeights {
+  PackMemory memory;
+  cpu::PackedWinogradLines packed;
 };
 
 struct NarrowWeights {
@@ -229,6 +247,34 @@ ir::BoundKernel prepare_winograd_groups(const ir::KernelInit& init) {
   return bound;
 }
 
+ir::BoundKernel prepare_winograd_lines(const ir::KernelInit& init) {
+  const ir::NodeView& n = init.node;
+  const cpu::ConvShape shape = conv_shape(n);
+  const tensor::Tensor& w = *n.value(1);
+  const auto slab = pack_slab(init.packs);
+  const auto weights = pack_once<WinogradLinesWeights>(init.packs, w, "winograd_lines_f32", [&] {
+    const PackMemory memory(slab, cpu::packed_winograd_lines_bytes(shape));
+    Packers packers(init, w);
+    const cpu::PackedWinogradLines packed =
+        cpu::pack_winograd_lines(shape, w.data<float>().data(), memory.data.get(), packers);
+    return std::make_shared<WinogradLinesWeights>(WinogradLinesWeights{memory, packed});
+  });
+  const size_t operands = n.in.size();
+  ir::BoundKernel bound{.unread_inputs = 1u << 1};
+  bound.workspace_bytes = static_cast<int64_t>(cpu::winograd_lines_workspace_bytes(shape, init.threads));
+  if (weights == nullptr) return bound;
+  bound.run = [=, epilogue = epilogue_of(activation_of(n.attrs))](const ir::RunArgs& args) {
+    cpu::WinogradLinesArgs a{.shape = shape,
+                             .x = in_ptr<float>(args, 0),
+                             .weights = weights->packed,
+                             .y = out_ptr<float>(args, 0),
+                             .epilogue = epilogue};
+    bind_epilogue(a.epilogue, args, operands);
+    cpu::winograd_lines_nhwc(a, args.workspace, cpu::pool_of(args.stream));
+  };
+  return bound;
+}
+
 ir::BoundKernel prepare_narrow(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const cpu::ConvShape shape = conv_shape(n);
@@ -323,6 +369,7 @@ std::vector<ir::Kernel> conv_nhwc_cpu_kernels() {
       {.name = "depthwise", .refuse = refuse_depthwise, .prepare = prepare_depthwise},
       {.name = "winograd", .refuse = refuse_winograd, .prepare = prepare_winograd},
       {.name = "winograd_groups", .refuse = refuse_winograd_groups, .prepare = prepare_winograd_groups},
+      {.name = "winograd_lines", .refuse = refuse_winograd_lines, .prepare = prepare_winograd_lines},
       {.name = "narrow", .refuse = refuse_narrow, .prepare = prepare_narrow},
       {.name = "grouped", .refuse = refuse_grouped, .prepare = prepare_grouped},
       {.name = "implicit_gemm", .refuse = refuse_packed, .prepare = prepare_implicit}};

@@ -6,6 +6,7 @@
 #include "backend/cpu/conv_forms/depthwise_lines.h"
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
 #include "backend/cpu/conv_forms/winograd_groups.h"
+#include "backend/cpu/conv_forms/winograd_lines.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 #include "backend/cpu/device/round_up.h"
 
@@ -49,6 +50,12 @@ bool winograd_groups_pays(const ConvShape& s) {
          winograd_pays(group);
 }
 
+bool winograd_lines_pays(const ConvShape& s) {
+  constexpr int64_t kLeastChannels = 32;  // transforms of fewer cost more than they save
+  if (!winograd_lines_fits(s) || s.c < kLeastChannels || s.oc < kLeastChannels) return false;
+  return 10 * winograd_lines_products(s) <= 8 * s.out_h() * s.out_w() * s.kh * s.kw;
+}
+
 bool narrow_pays(const ConvShape& s) { return narrow_fits(s); }
 
 bool grouped_pays(const ConvShape& s) {
@@ -65,6 +72,7 @@ ConvForm conv_form(const ConvShape& s, ImageLayout x_layout) {
   if (conv_is_depthwise(s)) return ConvForm::depthwise;
   if (winograd_pays(s)) return ConvForm::winograd;
   if (winograd_groups_pays(s)) return ConvForm::winograd_groups;
+  if (winograd_lines_pays(s)) return ConvForm::winograd_lines;
   if (narrow_pays(s)) return ConvForm::narrow;
   return grouped_pays(s) ? ConvForm::grouped : ConvForm::implicit;
 }

@@ -12,6 +12,7 @@ enum class ConvForm : uint8_t {
   depthwise,
   winograd,
   winograd_groups,
+  winograd_lines,
   narrow,
   grouped,
   implicit
@@ -31,6 +32,9 @@ bool winograd_pays(const ConvShape& shape);
 
 /// The same of each of a few wide groups.
 bool winograd_groups_pays(const ConvShape& shape);
+
+/// The same of a kernel that is a line.
+bool winograd_lines_pays(const ConvShape& shape);
 
 /// True where lanes along the input channels are faster than lanes along the few outputs.
 bool narrow_pays(const ConvShape& shape);

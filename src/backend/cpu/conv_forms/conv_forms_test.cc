@@ -18,6 +18,7 @@
 #include "backend/cpu/conv_forms/depthwise_lines.h"
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
 #include "backend/cpu/conv_forms/winograd_groups.h"
+#include "backend/cpu/conv_forms/winograd_lines.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 #include "backend/cpu/simd/simd_level.h"
 #include "backend/cpu/dense/random_floats.h"
@@ -133,6 +134,15 @@ std::vector<float> winograd_groups(const FloatProblem& p, const Epilogue& e, int
                     });
 }
 
+std::vector<float> winograd_lines(const FloatProblem& p, const Epilogue& e, int threads) {
+  const size_t space = winograd_lines_workspace_bytes(p.s, threads);
+  return outputs_of(p, packed_winograd_lines_bytes(p.s), space, threads,
+                    [&](void* packed, void* memory, float* y, auto& pool) {
+                      const auto weights = pack_winograd_lines(p.s, p.w.data(), packed, pool);
+                      winograd_lines_nhwc({p.s, p.x.data(), weights, y, e}, memory, pool);
+                    });
+}
+
 struct Named {
   std::string name;
   Form run;
@@ -147,6 +157,7 @@ std::vector<Named> forms_of(const ConvShape& s) {
   if (narrow_fits(s)) forms.push_back({"narrow", narrow});
   if (winograd_fits(s)) forms.push_back({"winograd", winograd, 30});
   if (winograd_groups_fits(s)) forms.push_back({"winograd_groups", winograd_groups, 30});
+  if (winograd_lines_fits(s)) forms.push_back({"winograd_lines", winograd_lines, 30});
   return forms;
 }
 
@@ -182,6 +193,10 @@ ConvShape random_form_shape(std::mt19937& generator) {
     s.c = s.groups * pick({1, 1, 2, 3, 4, 5, 8, 12, 15, 16, 17, 33});
     s.oc = s.groups * pick({1, 1, 2, 3, 4, 5, 8, 12, 15, 16, 17, 33, 40});
     s.kh = pick({1, 2, 3, 3, 3, 5}), s.kw = pick({1, 2, 3, 3, 3, 4, 5, 7});
+    if (generator() % 4 == 0) {  // a line
+      s.groups = 1;
+      (generator() % 2 == 0 ? s.kh : s.kw) = 1;
+    }
     if (generator() % 8 == 0) {  // one channel a group: tall kernels, and more vectors than a block has
       s.c = s.oc = s.groups = pick({1, 7, 16, 40, 70, 130});
       s.kh = pick({1, 3, 5, 7, 9}), s.kw = pick({1, 3, 6, 7, 9, 11});
@@ -229,13 +244,33 @@ ConvShape halved(ConvShape s) {
   return s;
 }
 
+/// Taps along one axis, "same" padding.
+ConvShape line(int kh, int kw, int64_t c, int64_t oc, int dilation) {
+  ConvShape s;
+  s.n = 2;
+  s.h = kh > 1 ? 23 : 6, s.w = kw > 1 ? 29 : 5;
+  s.c = c, s.oc = oc;
+  s.kh = kh, s.kw = kw;
+  s.dilation_h = kh > 1 ? dilation : 1, s.dilation_w = kw > 1 ? dilation : 1;
+  s.pad_top = s.dilation_h * (kh - 1) / 2, s.pad_bottom = s.dilation_h * (kh - 1) - s.pad_top;
+  s.pad_left = s.dilation_w * (kw - 1) / 2, s.pad_right = s.dilation_w * (kw - 1) - s.pad_left;
+  return s;
+}
+
 std::vector<ConvShape> named_shapes() {
-  return {same(15, 64, 64, 16, 1),       halved(same(15, 48, 48, 6, 1)),  same(14, 64, 64, 4, 1),
-          same(14, 96, 96, 4, 1),        halved(same(9, 168, 168, 3, 1)), same(14, 36, 72, 36, 1),
-          same(13, 40, 36, 1, 6),        same(14, 33, 20, 1, 12),         same(9, 32, 17, 1, 12),
-          same(14, 64, 40, 1, 2),        same(12, 48, 18, 1, 3),          same(12, 35, 3, 1, 5),
-          halved(same(20, 70, 1, 1, 1)), halved(same(11, 21, 21, 21, 2)), same(8, 32, 32, 32, 3),
-          same(16, 24, 24, 3, 2),        same(14, 96, 64, 2, 1)};
+  return {same(15, 64, 64, 16, 1),         halved(same(15, 48, 48, 6, 1)),
+          same(14, 64, 64, 4, 1),          same(14, 96, 96, 4, 1),
+          halved(same(9, 168, 168, 3, 1)), same(14, 36, 72, 36, 1),
+          same(13, 40, 36, 1, 6),          same(14, 33, 20, 1, 12),
+          same(9, 32, 17, 1, 12),          same(14, 64, 40, 1, 2),
+          same(12, 48, 18, 1, 3),          same(12, 35, 3, 1, 5),
+          halved(same(20, 70, 1, 1, 1)),   halved(same(11, 21, 21, 21, 2)),
+          same(8, 32, 32, 32, 3),          same(16, 24, 24, 3, 2),
+          same(14, 96, 64, 2, 1),          line(3, 1, 40, 33, 1),
+          line(1, 3, 64, 48, 2),           line(1, 7, 33, 35, 1),
+          line(7, 1, 32, 32, 3),           line(1, 4, 36, 70, 1),
+          line(5, 1, 48, 17, 1),           line(1, 6, 35, 32, 1),
+          line(1, 8, 32, 40, 1),           line(9, 1, 32, 33, 2)};
 }
 
 TEST(ConvForms, NamedShapesAgreeWithDoubleLoopsAtEveryLevel) {

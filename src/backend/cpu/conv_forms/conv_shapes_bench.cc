@@ -22,6 +22,7 @@
 #include "backend/cpu/conv_forms/depthwise_lines.h"
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
 #include "backend/cpu/conv_forms/winograd_groups.h"
+#include "backend/cpu/conv_forms/winograd_lines.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 
 namespace trireme::cpu {
@@ -129,6 +130,7 @@ class Contest {
     if (narrow_fits(s_)) add_narrow();
     if (grouped_fits(s_)) add_grouped();
     if (winograd_groups_fits(s_) && s_.c / s_.groups >= 8) add_winograd_groups();
+    if (winograd_lines_fits(s_)) add_winograd_lines();
   }
 
   void run(benchmark::State& state) {
@@ -266,6 +268,18 @@ class Contest {
     };
   }
 
+  void add_winograd_lines() {
+    Contender& c = add(ConvForm::winograd_lines, "winograd_lines", packed_winograd_lines_bytes(s_),
+                       winograd_lines_workspace_bytes(s_, 1));
+    const PackedWinogradLines packed = pack_winograd_lines(s_, w_.data(), c.packed.data(), pool_);
+    repeat(c);
+    c.run = [this, packed, space = c.space.data()](size_t offset) {
+      PackedWinogradLines weights = packed;
+      weights.data = moved(packed.data, offset);
+      winograd_lines_nhwc({s_, x_.data(), weights, y_.data(), {}}, space, pool_);
+    };
+  }
+
   base::ThreadPool pool_;
   const ConvShape& s_;
   ImageLayout layout_;
@@ -318,6 +332,31 @@ std::vector<std::pair<const char*, Layer>> group_layers() {
       {"group_56_g16x16", {56, 256, 256, 3, 1, 16}},
       {"group_14_g3x232", {14, 696, 696, 3, 1, 3}},
   };
+}
+
+/// Kernels that are lines, "same" padding: [h, w] pixels.
+void add_lines(std::vector<Shape>& all) {
+  struct Line {
+    const char* name;
+    int64_t h, w, c, oc;
+    int kh, kw, dilation = 1;
+  };
+  for (const Line& l :
+       {Line{"inception_1x7", 17, 17, 128, 128, 1, 7}, Line{"inception_7x1", 17, 17, 128, 128, 7, 1},
+        Line{"inception_1x3", 8, 8, 384, 384, 1, 3}, Line{"inception_3x1", 8, 8, 448, 384, 3, 1},
+        Line{"video_56_3", 8, 3136, 192, 192, 3, 1}, Line{"video_14_3", 4, 196, 208, 208, 3, 1},
+        Line{"video_7_3", 2, 49, 384, 384, 3, 1}, Line{"sound_3_80", 1, 3000, 80, 384, 1, 3},
+        Line{"sound_3_512", 1, 400, 512, 512, 1, 3}, Line{"vocoder_9_d3", 1, 2000, 128, 128, 1, 9, 3},
+        Line{"vocoder_7_d5", 1, 8000, 64, 64, 1, 7, 5}, Line{"vocoder_3_32", 1, 32000, 32, 32, 1, 3},
+        Line{"vocoder_3_16", 1, 32000, 16, 16, 1, 3}, Line{"text_5_256", 1, 128, 256, 256, 1, 5},
+        Line{"text_3_768", 1, 64, 768, 768, 1, 3}, Line{"text_4_64", 1, 64, 128, 64, 1, 4}}) {
+    Shape one{l.name, {.h = l.h, .w = l.w, .c = l.c, .oc = l.oc, .kh = l.kh, .kw = l.kw}};
+    ConvShape& s = one.conv;
+    (l.kh > 1 ? s.dilation_h : s.dilation_w) = l.dilation;
+    s.pad_top = s.pad_bottom = s.dilation_h * (s.kh - 1) / 2;
+    s.pad_left = s.pad_right = s.dilation_w * (s.kw - 1) / 2;
+    all.push_back(one);
+  }
 }
 
 std::vector<Shape> layers() {
@@ -387,13 +426,7 @@ std::vector<Shape> layers() {
   add("depthwise_7x7_s2", {56, 96, 96, 7, 2, 96});
   add("depthwise_3x3_d2", {28, 192, 192, 3, 1, 192, 2});
   add("depthwise_3x3_s2", {56, 96, 96, 3, 2, 96});
-  for (const bool row : {true, false}) {
-    Shape one{row ? "inception_1x7" : "inception_7x1", conv_of({17, 128, 128, 1}), ImageLayout::nhwc};
-    (row ? one.conv.kw : one.conv.kh) = 7;
-    (row ? one.conv.pad_left : one.conv.pad_top) = 3;
-    (row ? one.conv.pad_right : one.conv.pad_bottom) = 3;
-    all.push_back(one);
-  }
+  add_lines(all);
   return all;
 }
 

@@ -1,0 +1,452 @@
+// Blocks of tiles go through the transform along the taps, one product for each point, and back, inside a
+// task and its share of cache.
+#include "backend/cpu/conv_forms/winograd_lines.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "backend/cpu/dense/gemm_driver.h"
+#include "backend/cpu/device/lane_loop.h"
+#include "backend/cpu/device/round_up.h"
+#include "backend/cpu/simd/simd_level.h"
+#include "backend/cpu/tiles/dense_kernels.h"
+#include "base/error.h"
+
+#include "backend/cpu/simd/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/conv_forms/winograd_lines.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target, which sets the level.
+#include "backend/cpu/conv/winograd_points.inc"
+
+#ifndef TRIREME_WINOGRAD_LINES
+#define TRIREME_WINOGRAD_LINES
+namespace trireme::cpu {
+
+/// One tile's pixels on their way to V.
+struct LineGather {
+  const float* const* pixels;  // [points], zeros for those outside the image
+  int64_t channels;
+  float* out;  // point p at out + p * point_stride
+  int64_t point_stride;
+};
+
+/// One tile's products on their way to y.
+struct LineScatter {
+  const float* in;  // point p at in + p * point_stride
+  int64_t point_stride, channels;
+  float* y;  // first output pixel; the next ones are `step` floats apart
+  int64_t step;
+  int outputs, count;     // of a whole tile; of those the ones inside the image
+  const float* residual;  // like y, or null
+  const float* bias;      // [channels] or null
+  float lo, hi;
+  bool act_before_residual;
+};
+
+/// The finite points but 0, as p of +-p. Chosen by search among eighths: results of 64 channels round 1.5
+/// (two pairs), 2 and 4 times as much as sums of products do.
+template <int kPairs>
+constexpr std::array<double, kPairs> line_points() {
+  if constexpr (kPairs == 2) return {0.625, 1.5};
+  if constexpr (kPairs == 3) return {0.5, 1.0, 2.0};
+  if constexpr (kPairs == 4) return {0.375, 0.75, 1.25, 1.75};
+}
+
+/// Coefficients, in x^2, of the product of (x^2 - p^2) over all points but that of `without`.
+template <int kPairs>
+constexpr std::array<double, kPairs + 1> line_product(size_t without) {
+  std::array<double, kPairs + 1> product{1.0};
+  for (size_t k = 0; k < kPairs; ++k) {
+    if (k == without) continue;
+    const double square = line_points<kPairs>()[k] * line_points<kPairs>()[k];
+    for (size_t i = kPairs + 1; i-- > 0;) product[i] = (i > 0 ? product[i - 1] : 0.0) - square * product[i];
+  }
+  return product;
+}
+
+/// Constants of the transforms for the points 0, +-p for each p of line_points, and infinity.
+template <int kPairs>
+struct LineConstants {
+  static constexpr int kPoints = 2 * kPairs + 2;
+  static constexpr size_t kMostOutputs = 5;
+  std::array<float, kPairs> point{};
+  std::array<float, kPairs + 1> all{};                          // line_product without none
+  std::array<std::array<float, kPairs + 1>, kPairs> others{};   // line_product without each
+  std::array<std::array<float, kPairs>, kMostOutputs> power{};  // [exponent][pair]
+  /// What the taps at +-p are divided by: the product of (p - q) over all other finite points q.
+  std::array<double, kPairs> divisor{};
+
+  constexpr LineConstants() {
+    const auto points = line_points<kPairs>();
+    for (size_t i = 0; i <= kPairs; ++i) all[i] = static_cast<float>(line_product<kPairs>(kPairs)[i]);
+    for (size_t k = 0; k < kPairs; ++k) {
+      const auto product = line_product<kPairs>(k);
+      double value = 0, power_of = 1;
+      for (size_t i = kPairs + 1; i-- > 0;) {
+        others[k][i] = static_cast<float>(product[i]);
+        value = value * points[k] * points[k] + product[i];
+      }
+      point[k] = static_cast<float>(points[k]);
+      divisor[k] = 2 * points[k] * points[k] * value;
+      for (auto& row : power) {
+        row[k] = static_cast<float>(power_of);
+        power_of *= points[k];
+      }
+    }
+  }
+};
+template <int kPairs>
+inline constexpr LineConstants<kPairs> kLine;
+
+}  // namespace trireme::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu::HWY_NAMESPACE {
+namespace {
+
+/// Row of B^T for a point p is the product of (x - q) over the other finite points q. Those of +-p have the
+/// same even part, and opposite odd parts.
+template <int kPairs>
+void gather_line(const LineGather& g) {
+  constexpr const LineConstants<kPairs>& kConstants = kLine<kPairs>;
+  constexpr int kPoints = 2 * kPairs + 2;
+  for (int64_t c = 0; c < g.channels; c += static_cast<int64_t>(kLanes)) {
+    const size_t left = static_cast<size_t>(g.channels - c);
+    VF d[kPoints];
+    for (int i = 0; i < kPoints; ++i) d[i] = load_some(g.pixels[i] + c, left);
+    const auto put = [&](int point, VF v) { store_some(v, g.out + point * g.point_stride + c, left); };
+    VF zero = d[kPoints - 2], infinity = d[kPoints - 1];
+    for (size_t i = 0; i < kPairs; ++i) {
+      zero = hn::MulAdd(set(kConstants.all[i]), d[2 * i], zero);
+      infinity = hn::MulAdd(set(kConstants.all[i]), d[2 * i + 1], infinity);
+    }
+    put(0, zero);
+    put(kPoints - 1, infinity);
+    for (size_t k = 0; k < kPairs; ++k) {
+      VF even = d[kPoints - 2], odd = d[kPoints - 3];
+      for (size_t i = 0; i + 1 < kPairs; ++i) {
+        even = hn::MulAdd(set(kConstants.others[k][i]), d[2 * i + 2], even);
+        odd = hn::MulAdd(set(kConstants.others[k][i]), d[2 * i + 1], odd);
+      }
+      const VF point = set(kConstants.point[k]);
+      put(static_cast<int>(2 * k + 1), hn::MulAdd(point, odd, even));
+      put(static_cast<int>(2 * k + 2), hn::NegMulAdd(point, odd, even));
+    }
+  }
+}
+
+/// Row i of A^T has the i-th power of every finite point; infinity goes to the last output.
+template <int kPairs>
+void scatter_line(const LineScatter& s) {
+  constexpr const LineConstants<kPairs>& kConstants = kLine<kPairs>;
+  for (int64_t c = 0; c < s.channels; c += static_cast<int64_t>(kLanes)) {
+    const size_t left = static_cast<size_t>(s.channels - c);
+    const auto get = [&](int point) { return load_some(s.in + point * s.point_stride + c, left); };
+    VF sums[kPairs], differences[kPairs];
+    for (int k = 0; k < kPairs; ++k) {
+      const VF plus = get(1 + 2 * k), minus = get(2 + 2 * k);
+      sums[k] = hn::Add(plus, minus);
+      differences[k] = hn::Sub(plus, minus);
+    }
+    const VF bias = s.bias ? load_some(s.bias + c, left) : set(0.0f);
+    for (int i = 0; i < s.count; ++i) {
+      VF y = i == 0 ? get(0) : i == s.outputs - 1 ? get(2 * kPairs + 1) : set(0.0f);
+      for (size_t k = 0; k < kPairs; ++k)
+        y = hn::MulAdd(set(kConstants.power[static_cast<size_t>(i)][k]),
+                       i % 2 == 0 ? sums[k] : differences[k], y);
+      y = hn::Add(y, bias);
+      const int64_t at = i * s.step + c;
+      if (s.residual && !s.act_before_residual) y = hn::Add(y, load_some(s.residual + at, left));
+      y = clamp_keep_nan(y, s.lo, s.hi);
+      if (s.residual && s.act_before_residual) y = hn::Add(y, load_some(s.residual + at, left));
+      store_some(y, s.y + at, left);
+    }
+  }
+}
+
+void gather_two_pairs(const LineGather& g) { gather_line<2>(g); }
+void gather_three_pairs(const LineGather& g) { gather_line<3>(g); }
+void gather_four_pairs(const LineGather& g) { gather_line<4>(g); }
+void scatter_two_pairs(const LineScatter& s) { scatter_line<2>(s); }
+void scatter_three_pairs(const LineScatter& s) { scatter_line<3>(s); }
+void scatter_four_pairs(const LineScatter& s) { scatter_line<4>(s); }
+
+}  // namespace
+}  // namespace trireme::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(gather_two_pairs);
+HWY_EXPORT(gather_three_pairs);
+HWY_EXPORT(gather_four_pairs);
+HWY_EXPORT(scatter_two_pairs);
+HWY_EXPORT(scatter_three_pairs);
+HWY_EXPORT(scatter_four_pairs);
+
+namespace {
+
+constexpr int kLeastTaps = 3, kMostTaps = 9, kMostPoints = 10;
+// V and M of a task should stay in most of a 1 MiB second-level cache.
+constexpr int64_t kBlockBytes = 640 * 1024;
+// Below this many rows, two register tiles of the widest vectors, a product spends its time fetching weights.
+constexpr int64_t kLeastTiles = 26;
+
+/// The axis of the taps, and how tiles of `outputs` pixels along it are cut into blocks.
+struct LineGrid {
+  bool is_tall = false;  // taps run along the height
+  int taps = 1, dilation = 1, pad = 0, pairs = 0, points = 0, outputs = 0;
+  int64_t in = 1, out = 1, across = 1;  // extents along the taps; of the other axis
+  int64_t along = 1;                    // tiles along the taps, of all phases of the dilation
+  int64_t tiles = 0, blocks = 0, block_tiles = 0;
+};
+
+LineGrid grid_of(const ConvShape& s) {
+  LineGrid g;
+  g.is_tall = s.kh > 1;
+  g.taps = std::max(s.kh, s.kw);
+  g.dilation = g.is_tall ? s.dilation_h : s.dilation_w;
+  g.pad = g.is_tall ? s.pad_top : s.pad_left;
+  g.pairs = g.taps == 3 ? 2 : g.taps <= 6 ? 3 : 4;
+  g.points = 2 * g.pairs + 2;
+  g.outputs = g.points + 1 - g.taps;
+  g.in = g.is_tall ? s.h : s.w;
+  g.out = g.is_tall ? s.out_h() : s.out_w();
+  g.across = g.is_tall ? s.w : s.h;
+  g.along = g.dilation * divide_up(divide_up(g.out, g.dilation), g.outputs);
+  g.tiles = s.n * g.along * g.across;
+  return g;
+}
+
+LineGrid cut(const ConvShape& s, int threads) {
+  LineGrid g = grid_of(s);
+  const int64_t tile_bytes = g.points * (s.c + s.oc) * static_cast<int64_t>(sizeof(float));
+  g.blocks = std::max<int64_t>(1, divide_up(g.tiles, std::max(kLeastTiles, kBlockBytes / tile_bytes)));
+  if (threads > 1) g.blocks = std::min(g.tiles, divide_up(g.blocks, threads) * threads);
+  g.block_tiles = divide_up(g.tiles, std::max<int64_t>(1, g.blocks));
+  return g;
+}
+
+/// Floats between the points of V and M: a line more than the rows, so that the streams of a tile do not
+/// fight for one set of the first-level cache.
+int64_t point_floats(int64_t tiles, int64_t channels) { return tiles * channels + 16; }
+
+/// V, M and the product's own memory of one lane.
+struct Lane {
+  size_t v, m, product;
+  size_t bytes() const { return v + m + product; }
+};
+
+Lane lane_of(const LineGrid& g, const ConvShape& s) {
+  const auto bytes = [&](int64_t channels) {
+    return align64(static_cast<size_t>(g.points * point_floats(g.block_tiles, channels)) * sizeof(float));
+  };
+  Lane lane = {bytes(s.c), bytes(s.oc), 0};
+  for (int64_t m = std::max<int64_t>(1, g.block_tiles - 1); m <= g.block_tiles; ++m)
+    lane.product = std::max(lane.product, align64(gemm_workspace_bytes(m, s.c, s.oc, 1)));
+  return lane;
+}
+
+/// Row `point` of G: what each tap counts at that point.
+template <int kPairs>
+std::array<double, kMostTaps> tap_factors(int taps, int point) {
+  std::array<double, kMostTaps> row{};
+  if (point == 0) {
+    row[0] = 1 / line_product<kPairs>(kPairs)[0];
+  } else if (point == 2 * kPairs + 1) {
+    row[static_cast<size_t>(taps - 1)] = 1;
+  } else {
+    const size_t pair = static_cast<size_t>(point - 1) / 2;
+    const double p = point % 2 == 0 ? -line_points<kPairs>()[pair] : line_points<kPairs>()[pair];
+    row[0] = 1 / kLine<kPairs>.divisor[pair];
+    for (size_t t = 1; t < static_cast<size_t>(taps); ++t) row[t] = row[t - 1] * p;
+  }
+  return row;
+}
+
+class Lines {
+ public:
+  Lines(const WinogradLinesArgs& args, const LineGrid& grid, const float* zeros)
+      : a_(args), s_(args.shape), g_(grid), zeros_(zeros), lane_(lane_of(grid, args.shape)) {
+    simd_ready();
+    gather_ = g_.pairs == 2   ? HWY_DYNAMIC_DISPATCH(gather_two_pairs)
+              : g_.pairs == 3 ? HWY_DYNAMIC_DISPATCH(gather_three_pairs)
+                              : HWY_DYNAMIC_DISPATCH(gather_four_pairs);
+    scatter_ = g_.pairs == 2   ? HWY_DYNAMIC_DISPATCH(scatter_two_pairs)
+               : g_.pairs == 3 ? HWY_DYNAMIC_DISPATCH(scatter_three_pairs)
+                               : HWY_DYNAMIC_DISPATCH(scatter_four_pairs);
+    clamps_ = clamp_bounds(a_.epilogue, lo_, hi_);
+  }
+
+  void task(int64_t block, char* memory) const {
+    const int64_t begin = g_.tiles * block / g_.blocks, end = g_.tiles * (block + 1) / g_.blocks;
+    const int64_t count = end - begin;
+    float* v = reinterpret_cast<float*>(memory);            // [points, count, c] and a line
+    float* m = reinterpret_cast<float*>(memory + lane_.v);  // [points, count, oc] and a line
+    for (int64_t t = 0; t < count; ++t) gather(begin + t, v + t * s_.c, point_floats(count, s_.c));
+    multiply(count, memory);
+    for (int64_t t = 0; t < count; ++t) scatter(begin + t, m + t * s_.oc, point_floats(count, s_.oc));
+  }
+
+ private:
+  /// The first output of a tile along the taps, its place along the other axis, and its image.
+  struct Spot {
+    int64_t image, first, across;
+  };
+
+  /// Tiles whose pixels are neighbours in memory follow each other.
+  Spot spot(int64_t tile) const {
+    const int64_t fast = g_.is_tall ? g_.across : g_.along, slow = g_.is_tall ? g_.along : g_.across;
+    const int64_t inner = tile % fast, outer = tile / fast % slow;
+    const int64_t along = g_.is_tall ? outer : inner, per_phase = g_.along / g_.dilation;
+    return {tile / fast / slow, along / per_phase + along % per_phase * g_.outputs * g_.dilation,
+            g_.is_tall ? inner : outer};
+  }
+
+  /// A pixel of an image that is `extent` long along the taps.
+  int64_t pixel(const Spot& at, int64_t along, int64_t extent) const {
+    return g_.is_tall ? (at.image * extent + along) * g_.across + at.across
+                      : (at.image * g_.across + at.across) * extent + along;
+  }
+
+  void gather(int64_t tile, float* out, int64_t point_stride) const {
+    const Spot at = spot(tile);
+    std::array<const float*, kMostPoints> pixels;
+    for (int i = 0; i < g_.points; ++i) {
+      const int64_t along = at.first - g_.pad + int64_t{i} * g_.dilation;
+      const bool inside = along >= 0 && along < g_.in;
+      pixels[static_cast<size_t>(i)] = inside ? a_.x + pixel(at, along, g_.in) * s_.c : zeros_;
+    }
+    gather_({pixels.data(), s_.c, out, point_stride});
+  }
+
+  void multiply(int64_t count, char* memory) const {
+    GemmJob job;
+    job.source.row_stride = s_.c * static_cast<int64_t>(sizeof(float));
+    job.source.run = s_.c;
+    job.m = count;
+    job.ldc = s_.oc;
+    const GemmPlan plan = plan_gemm(count, s_.oc, job.source, dense_kernels(a_.weights.isa), {.threads = 1});
+    for (int p = 0; p < g_.points; ++p) {
+      job.source.base = memory + p * point_floats(count, s_.c) * static_cast<int64_t>(sizeof(float));
+      job.b = {a_.weights.data + p * a_.weights.point_floats, s_.c, s_.oc, a_.weights.isa};
+      job.c = reinterpret_cast<float*>(memory + lane_.v) + p * point_floats(count, s_.oc);
+      job.asked = p > 0;
+      job.next = p + 1 < g_.points ? job.b.data + a_.weights.point_floats : nullptr;
+      run_gemm_alone(job, plan, memory + lane_.v + lane_.m);
+    }
+  }
+
+  void scatter(int64_t tile, const float* in, int64_t point_stride) const {
+    const Spot at = spot(tile);
+    const int64_t count =
+        std::clamp<int64_t>(divide_up(g_.out - at.first, int64_t{g_.dilation}), 0, g_.outputs);
+    if (count == 0) return;  // a phase that is shorter than the others
+    const Epilogue& e = a_.epilogue;
+    const int64_t first = pixel(at, at.first, g_.out) * s_.oc;
+    const float* residual = e.residual ? e.residual + first : nullptr;
+    const bool later = !clamps_ && e.act_before_residual;  // the residual follows a curved activation
+    const LineScatter s = {.in = in,
+                           .point_stride = point_stride,
+                           .channels = s_.oc,
+                           .y = a_.y + first,
+                           .step = g_.dilation * (g_.is_tall ? g_.across : 1) * s_.oc,
+                           .outputs = g_.outputs,
+                           .count = static_cast<int>(count),
+                           .residual = later ? nullptr : residual,
+                           .bias = e.bias,
+                           .lo = lo_,
+                           .hi = hi_,
+                           .act_before_residual = e.act_before_residual};
+    scatter_(s);
+    if (!clamps_)
+      dense_kernels(a_.weights.isa).activate({s.y, s.step, s.count, s_.oc, later ? residual : nullptr}, e);
+  }
+
+  const WinogradLinesArgs& a_;
+  const ConvShape& s_;
+  const LineGrid& g_;
+  const float* zeros_;  // [c]
+  Lane lane_;
+  void (*gather_)(const LineGather&);
+  void (*scatter_)(const LineScatter&);
+  bool clamps_;
+  float lo_, hi_;
+};
+
+int64_t point_floats_of(const ConvShape& s, Isa isa) {
+  return static_cast<int64_t>(align64(packed_b_bytes(s.c, s.oc, isa)) / sizeof(float));
+}
+
+}  // namespace
+
+bool winograd_lines_fits(const ConvShape& s) {
+  if (s.groups != 1 || s.stride_h != 1 || s.stride_w != 1 || (s.kh != 1 && s.kw != 1)) return false;
+  const int taps = std::max(s.kh, s.kw);
+  if (taps < kLeastTaps || taps > kMostTaps) return false;
+  const auto within = [](int begin, int end, int64_t reach) {
+    return begin >= 0 && end >= 0 && begin <= reach && end <= reach;
+  };
+  return within(s.pad_top, s.pad_bottom, int64_t{s.dilation_h} * (s.kh - 1)) &&
+         within(s.pad_left, s.pad_right, int64_t{s.dilation_w} * (s.kw - 1));
+}
+
+int64_t winograd_lines_products(const ConvShape& s) {
+  const LineGrid g = grid_of(s);
+  return g.along * g.across * g.points;
+}
+
+size_t packed_winograd_lines_bytes(const ConvShape& s, Isa isa) {
+  return static_cast<size_t>(grid_of(s).points * point_floats_of(s, isa)) * sizeof(float) + kAlignment;
+}
+
+PackedWinogradLines pack_winograd_lines(const ConvShape& s, const float* weights, void* memory,
+                                        base::ThreadPool& pool, Isa isa) {
+  const LineGrid g = grid_of(s);
+  float* out = reinterpret_cast<float*>(align64(memory));
+  const PackedWinogradLines packed = {out, point_floats_of(s, isa), isa};
+  std::vector<float> point(static_cast<size_t>(s.oc * s.c));
+  for (int p = 0; p < g.points; ++p) {
+    const std::array<double, kMostTaps> factors = g.pairs == 2   ? tap_factors<2>(g.taps, p)
+                                                  : g.pairs == 3 ? tap_factors<3>(g.taps, p)
+                                                                 : tap_factors<4>(g.taps, p);
+    pool.for_range(s.oc, 1 + 4096 / s.c, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * s.c; i < end * s.c; ++i) {
+        double sum = 0;
+        for (int t = 0; t < g.taps; ++t) sum += factors[static_cast<size_t>(t)] * weights[i * g.taps + t];
+        point[static_cast<size_t>(i)] = static_cast<float>(sum);
+      }
+    });
+    pack_b({point.data(), s.c, s.oc, s.c, true}, out + p * packed.point_floats, pool, isa);
+  }
+  return packed;
+}
+
+size_t winograd_lines_workspace_bytes(const ConvShape& s, int threads) {
+  const LineGrid g = cut(s, threads);
+  const size_t lanes = static_cast<size_t>(std::min<int64_t>(g.blocks, threads)) * lane_of(g, s).bytes();
+  return lanes + align64(static_cast<size_t>(s.c) * sizeof(float)) + kAlignment;
+}
+
+void winograd_lines_nhwc(const WinogradLinesArgs& args, void* workspace, base::ThreadPool& pool) {
+  const ConvShape& s = args.shape;
+  base::check(winograd_lines_fits(s), "not a convolution for the Winograd form of lines");
+  if (s.n == 0 || s.oc == 0 || s.out_h() <= 0 || s.out_w() <= 0) return;
+  const LineGrid g = cut(s, pool.size());
+  char* zeros = align64(workspace);
+  const size_t zero_bytes = align64(static_cast<size_t>(s.c) * sizeof(float));
+  std::memset(zeros, 0, zero_bytes);
+  char* lanes = zeros + zero_bytes;
+  const size_t lane_bytes = lane_of(g, s).bytes();
+  const Lines layer(args, g, reinterpret_cast<const float*>(zeros));
+  run_lanes(pool, g.blocks,
+            [&](int64_t i, int lane) { layer.task(i, lanes + static_cast<size_t>(lane) * lane_bytes); });
+}
+
+}  // namespace trireme::cpu
+#endif

@@ -1,0 +1,50 @@
+// Winograd form of f32 convolutions whose kernel is a line, over channels-last activations: 1-D convolutions,
+// the parts of separable ones (1 x 7 and 7 x 1), those over time of video networks. Epilogue fused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cpu/conv/conv_nhwc.h"
+
+namespace trireme::cpu {
+
+/// True for 3 to 9 taps along one axis and one along the other, one group, strides of 1, any dilation, and
+/// paddings along the taps alone, of less than their reach.
+bool winograd_lines_fits(const ConvShape& shape);
+
+/// Multiply-adds a channel pair of an image takes, where the direct form takes one for each output and tap.
+int64_t winograd_lines_products(const ConvShape& shape);
+
+/// Transformed weights: one packed right operand [c, oc] for each point of a tile.
+struct PackedWinogradLines {
+  const float* data = nullptr;
+  int64_t point_floats = 0;
+  Isa isa = Isa::portable;
+};
+
+/// As many times the bytes of the weights as a tile has points for a tap, 1.1 to 2, and padding.
+size_t packed_winograd_lines_bytes(const ConvShape& shape, Isa isa = best_isa());
+
+/// Transforms ONNX weights [oc, c, kh, kw] into `memory` with the team. Scratch is one point's matrix.
+PackedWinogradLines pack_winograd_lines(const ConvShape& shape, const float* weights, void* memory,
+                                        base::ThreadPool& pool, Isa isa = best_isa());
+
+struct WinogradLinesArgs {
+  ConvShape shape;
+  const float* x = nullptr;
+  PackedWinogradLines weights;
+  float* y = nullptr;
+  Epilogue epilogue;
+};
+
+size_t winograd_lines_workspace_bytes(const ConvShape& shape, int threads);
+
+/// F(m, r) of Winograd's minimal filters (Lavin & Gray 2015) along the axis of the taps: m neighbouring
+/// outputs of r taps cost m + r - 1 products a channel pair instead of m r. Points are 0, infinity and pairs
+/// of opposite numbers: two pairs for three taps (m = 4), three for four to six (m = 5, 4, 3), four for seven
+/// to nine (m = 4, 3, 2). Each output is the same chain of operations whatever the team, the blocks or its
+/// batch mates. With dilation d the outputs of one remainder modulo d form a dense convolution of their own.
+void winograd_lines_nhwc(const WinogradLinesArgs& args, void* workspace, base::ThreadPool& pool);
+
+}  // namespace trireme::cpu
