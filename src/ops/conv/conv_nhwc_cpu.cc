@@ -76,7 +76,7 @@ ir::Refusal refuse_winograd_lines(const ir::NodeView& n) {
   if (conv_reads_nchw(n.attrs)) return "reads nchw";
   const cpu::ConvShape s = conv_shape(n);
   if (!cpu::winograd_lines_fits(s))
-    return "is no convolution of stride 1 whose kernel is a line of 3 to 9 taps";
+    return "has no axis of stride 1 with three taps or more, or groups, or too many taps and channels";
   if (!cpu::winograd_lines_pays(s))
     return base::concat(s.c, " channels to ", s.oc, " at ", s.out_h(), " x ", s.out_w(),
                         " are too few to pay for the transforms");
@@ -252,7 +252,9 @@ ir::BoundKernel prepare_winograd_lines(const ir::KernelInit& init) {
   const cpu::ConvShape shape = conv_shape(n);
   const tensor::Tensor& w = *n.value(1);
   const auto slab = pack_slab(init.packs);
-  const auto weights = pack_once<WinogradLinesWeights>(init.packs, w, "winograd_lines_f32", [&] {
+  // Strides decide which axis of the kernel is the line.
+  const std::string format = base::concat("winograd_lines_f32 ", shape.stride_h == 1, shape.stride_w == 1);
+  const auto weights = pack_once<WinogradLinesWeights>(init.packs, w, format, [&] {
     const PackMemory memory(slab, cpu::packed_winograd_lines_bytes(shape));
     Packers packers(init, w);
     const cpu::PackedWinogradLines packed =

@@ -1,6 +1,8 @@
 // Measured limits between the forms of a convolution.
 #include "backend/cpu/conv_forms/conv_choice.h"
 
+#include <algorithm>
+
 #include "backend/cpu/conv/conv_inside.h"
 #include "backend/cpu/conv/grouped_nhwc.h"
 #include "backend/cpu/conv_forms/depthwise_lines.h"
@@ -51,8 +53,10 @@ bool winograd_groups_pays(const ConvShape& s) {
 }
 
 bool winograd_lines_pays(const ConvShape& s) {
-  constexpr int64_t kLeastChannels = 32;  // transforms of fewer cost more than they save
-  if (!winograd_lines_fits(s) || s.c < kLeastChannels || s.oc < kLeastChannels) return false;
+  constexpr int64_t kLeastOutputs = 32, kLeastInputs = 16,
+                    kLeastDepth = 32;  // fewer do not pay for the transforms
+  if (!winograd_lines_fits(s) || s.c < kLeastInputs || s.oc < kLeastOutputs) return false;
+  if (s.c * std::min(s.kh, s.kw) < kLeastDepth) return false;
   return 10 * winograd_lines_products(s) <= 8 * s.out_h() * s.out_w() * s.kh * s.kw;
 }
 

@@ -1,4 +1,4 @@
-// Blocks of tiles go through the transform along the taps, one product for each point, and back, inside a
+// Blocks of tiles go through the transform along the line, one product for each point, and back, inside a
 // task and its share of cache.
 #include "backend/cpu/conv_forms/winograd_lines.h"
 
@@ -47,7 +47,7 @@ struct LineScatter {
 };
 
 /// The finite points but 0, as p of +-p. Chosen by search among eighths: results of 64 channels round 1.5
-/// (two pairs), 2 and 4 times as much as sums of products do.
+/// (two pairs) and 2 to 2.5 times (three) as much as sums of products do.
 template <int kPairs>
 constexpr std::array<double, kPairs> line_points() {
   if constexpr (kPairs == 2) return {0.625, 1.5};
@@ -191,42 +191,74 @@ HWY_EXPORT(scatter_four_pairs);
 
 namespace {
 
-constexpr int kLeastTaps = 3, kMostTaps = 9, kMostPoints = 10;
+constexpr int kMostTaps = 256, kMostPoints = 10, kMostPieceTaps = 7;
 // V and M of a task should stay in most of a 1 MiB second-level cache.
-constexpr int64_t kBlockBytes = 640 * 1024;
+constexpr int64_t kBlockBytes = 640 * 1024, kMostBlockBytes = 2 << 20;
 // Below this many rows, two register tiles of the widest vectors, a product spends its time fetching weights.
 constexpr int64_t kLeastTiles = 26;
 
-/// The axis of the taps, and how tiles of `outputs` pixels along it are cut into blocks.
-struct LineGrid {
-  bool is_tall = false;  // taps run along the height
-  int taps = 1, dilation = 1, pad = 0, pairs = 0, points = 0, outputs = 0;
-  int64_t in = 1, out = 1, across = 1;  // extents along the taps; of the other axis
-  int64_t along = 1;                    // tiles along the taps, of all phases of the dilation
-  int64_t tiles = 0, blocks = 0, block_tiles = 0;
+/// One axis of a convolution.
+struct LineAxis {
+  int64_t in = 1, out = 1;
+  int taps = 1, stride = 1, dilation = 1, pad = 0;
 };
 
+/// How a line of taps is cut into pieces of equal length, the last filled up with zeros.
+struct LineCut {
+  int pairs = 0, piece = 0, pieces = 0;
+  int points() const { return 2 * pairs + 2; }
+  int outputs() const { return points() + 1 - piece; }
+  /// Products for each output, times 60.
+  int cost() const { return 60 * points() * pieces / outputs(); }
+};
+
+/// By the number of taps alone, so that shapes which share weights share their transform.
+LineCut line_cut(int taps) {
+  LineCut best;
+  for (const LineCut shape : {LineCut{2, 3}, LineCut{3, 4}, LineCut{3, 5}, LineCut{3, 6}, LineCut{4, 7}}) {
+    const LineCut cut = {shape.pairs, shape.piece, (taps + shape.piece - 1) / shape.piece};
+    if (best.piece == 0 || cut.cost() < best.cost()) best = cut;
+  }
+  return best;
+}
+
+/// The axis along which tiles lie, the other axis, and how the tiles are cut into blocks. Each tap of the
+/// other axis and each piece of the line is a part of the products' depth.
+struct LineGrid {
+  bool is_tall = false;  // tiles run along the height
+  LineAxis line, across;
+  LineCut cut;
+  int64_t along = 1;  // tiles along the line, of all phases of the dilation
+  int64_t tiles = 0, blocks = 0, block_tiles = 0;
+  int parts() const { return across.taps * cut.pieces; }
+};
+
+LineAxis height_of(const ConvShape& s) { return {s.h, s.out_h(), s.kh, s.stride_h, s.dilation_h, s.pad_top}; }
+LineAxis width_of(const ConvShape& s) { return {s.w, s.out_w(), s.kw, s.stride_w, s.dilation_w, s.pad_left}; }
+
+bool is_line(const LineAxis& axis) { return axis.stride == 1 && axis.taps >= 3; }
+
 LineGrid grid_of(const ConvShape& s) {
+  const LineAxis h = height_of(s), w = width_of(s);
   LineGrid g;
-  g.is_tall = s.kh > 1;
-  g.taps = std::max(s.kh, s.kw);
-  g.dilation = g.is_tall ? s.dilation_h : s.dilation_w;
-  g.pad = g.is_tall ? s.pad_top : s.pad_left;
-  g.pairs = g.taps == 3 ? 2 : g.taps <= 6 ? 3 : 4;
-  g.points = 2 * g.pairs + 2;
-  g.outputs = g.points + 1 - g.taps;
-  g.in = g.is_tall ? s.h : s.w;
-  g.out = g.is_tall ? s.out_h() : s.out_w();
-  g.across = g.is_tall ? s.w : s.h;
-  g.along = g.dilation * divide_up(divide_up(g.out, g.dilation), g.outputs);
-  g.tiles = s.n * g.along * g.across;
+  g.is_tall =
+      is_line(h) && (!is_line(w) || line_cut(h.taps).cost() * w.taps < line_cut(w.taps).cost() * h.taps);
+  g.line = g.is_tall ? h : w;
+  g.across = g.is_tall ? w : h;
+  g.cut = line_cut(g.line.taps);
+  g.along = g.line.dilation * divide_up(divide_up(g.line.out, g.line.dilation), g.cut.outputs());
+  g.tiles = s.n * g.along * g.across.out;
   return g;
 }
 
-LineGrid cut(const ConvShape& s, int threads) {
+/// V and M of one tile.
+int64_t tile_bytes(const LineGrid& g, const ConvShape& s) {
+  return g.cut.points() * (g.parts() * s.c + s.oc) * static_cast<int64_t>(sizeof(float));
+}
+
+LineGrid grid_of(const ConvShape& s, int threads) {
   LineGrid g = grid_of(s);
-  const int64_t tile_bytes = g.points * (s.c + s.oc) * static_cast<int64_t>(sizeof(float));
-  g.blocks = std::max<int64_t>(1, divide_up(g.tiles, std::max(kLeastTiles, kBlockBytes / tile_bytes)));
+  g.blocks = std::max<int64_t>(1, divide_up(g.tiles, std::max(kLeastTiles, kBlockBytes / tile_bytes(g, s))));
   if (threads > 1) g.blocks = std::min(g.tiles, divide_up(g.blocks, threads) * threads);
   g.block_tiles = divide_up(g.tiles, std::max<int64_t>(1, g.blocks));
   return g;
@@ -244,18 +276,20 @@ struct Lane {
 
 Lane lane_of(const LineGrid& g, const ConvShape& s) {
   const auto bytes = [&](int64_t channels) {
-    return align64(static_cast<size_t>(g.points * point_floats(g.block_tiles, channels)) * sizeof(float));
+    return align64(static_cast<size_t>(g.cut.points() * point_floats(g.block_tiles, channels)) *
+                   sizeof(float));
   };
-  Lane lane = {bytes(s.c), bytes(s.oc), 0};
+  const int64_t depth = g.parts() * s.c;
+  Lane lane = {bytes(depth), bytes(s.oc), 0};
   for (int64_t m = std::max<int64_t>(1, g.block_tiles - 1); m <= g.block_tiles; ++m)
-    lane.product = std::max(lane.product, align64(gemm_workspace_bytes(m, s.c, s.oc, 1)));
+    lane.product = std::max(lane.product, align64(gemm_workspace_bytes(m, depth, s.oc, 1)));
   return lane;
 }
 
 /// Row `point` of G: what each tap counts at that point.
 template <int kPairs>
-std::array<double, kMostTaps> tap_factors(int taps, int point) {
-  std::array<double, kMostTaps> row{};
+std::array<double, kMostPieceTaps> tap_factors(int taps, int point) {
+  std::array<double, kMostPieceTaps> row{};
   if (point == 0) {
     row[0] = 1 / line_product<kPairs>(kPairs)[0];
   } else if (point == 2 * kPairs + 1) {
@@ -272,91 +306,103 @@ std::array<double, kMostTaps> tap_factors(int taps, int point) {
 class Lines {
  public:
   Lines(const WinogradLinesArgs& args, const LineGrid& grid, const float* zeros)
-      : a_(args), s_(args.shape), g_(grid), zeros_(zeros), lane_(lane_of(grid, args.shape)) {
+      : a_(args),
+        s_(args.shape),
+        g_(grid),
+        zeros_(zeros),
+        depth_(grid.parts() * args.shape.c),
+        lane_(lane_of(grid, args.shape)) {
     simd_ready();
-    gather_ = g_.pairs == 2   ? HWY_DYNAMIC_DISPATCH(gather_two_pairs)
-              : g_.pairs == 3 ? HWY_DYNAMIC_DISPATCH(gather_three_pairs)
-                              : HWY_DYNAMIC_DISPATCH(gather_four_pairs);
-    scatter_ = g_.pairs == 2   ? HWY_DYNAMIC_DISPATCH(scatter_two_pairs)
-               : g_.pairs == 3 ? HWY_DYNAMIC_DISPATCH(scatter_three_pairs)
-                               : HWY_DYNAMIC_DISPATCH(scatter_four_pairs);
+    gather_ = g_.cut.pairs == 2   ? HWY_DYNAMIC_DISPATCH(gather_two_pairs)
+              : g_.cut.pairs == 3 ? HWY_DYNAMIC_DISPATCH(gather_three_pairs)
+                                  : HWY_DYNAMIC_DISPATCH(gather_four_pairs);
+    scatter_ = g_.cut.pairs == 2   ? HWY_DYNAMIC_DISPATCH(scatter_two_pairs)
+               : g_.cut.pairs == 3 ? HWY_DYNAMIC_DISPATCH(scatter_three_pairs)
+                                   : HWY_DYNAMIC_DISPATCH(scatter_four_pairs);
     clamps_ = clamp_bounds(a_.epilogue, lo_, hi_);
   }
 
   void task(int64_t block, char* memory) const {
     const int64_t begin = g_.tiles * block / g_.blocks, end = g_.tiles * (block + 1) / g_.blocks;
     const int64_t count = end - begin;
-    float* v = reinterpret_cast<float*>(memory);            // [points, count, c] and a line
+    float* v = reinterpret_cast<float*>(memory);            // [points, count, depth] and a line
     float* m = reinterpret_cast<float*>(memory + lane_.v);  // [points, count, oc] and a line
-    for (int64_t t = 0; t < count; ++t) gather(begin + t, v + t * s_.c, point_floats(count, s_.c));
+    for (int64_t t = 0; t < count; ++t) gather(begin + t, v + t * depth_, point_floats(count, depth_));
     multiply(count, memory);
     for (int64_t t = 0; t < count; ++t) scatter(begin + t, m + t * s_.oc, point_floats(count, s_.oc));
   }
 
  private:
-  /// The first output of a tile along the taps, its place along the other axis, and its image.
+  /// The first output of a tile along the line, its place along the other axis, and its image.
   struct Spot {
     int64_t image, first, across;
   };
 
   /// Tiles whose pixels are neighbours in memory follow each other.
   Spot spot(int64_t tile) const {
-    const int64_t fast = g_.is_tall ? g_.across : g_.along, slow = g_.is_tall ? g_.along : g_.across;
+    const int64_t fast = g_.is_tall ? g_.across.out : g_.along, slow = g_.is_tall ? g_.along : g_.across.out;
     const int64_t inner = tile % fast, outer = tile / fast % slow;
-    const int64_t along = g_.is_tall ? outer : inner, per_phase = g_.along / g_.dilation;
-    return {tile / fast / slow, along / per_phase + along % per_phase * g_.outputs * g_.dilation,
+    const int64_t along = g_.is_tall ? outer : inner, per_phase = g_.along / g_.line.dilation;
+    return {tile / fast / slow, along / per_phase + along % per_phase * g_.cut.outputs() * g_.line.dilation,
             g_.is_tall ? inner : outer};
   }
 
-  /// A pixel of an image that is `extent` long along the taps.
-  int64_t pixel(const Spot& at, int64_t along, int64_t extent) const {
-    return g_.is_tall ? (at.image * extent + along) * g_.across + at.across
-                      : (at.image * g_.across + at.across) * extent + along;
+  /// The pixel (along, across) of an image [line, other] or [other, line].
+  int64_t pixel(int64_t image, int64_t along, int64_t across, int64_t line, int64_t other) const {
+    return g_.is_tall ? (image * line + along) * other + across : (image * other + across) * line + along;
   }
 
   void gather(int64_t tile, float* out, int64_t point_stride) const {
     const Spot at = spot(tile);
-    std::array<const float*, kMostPoints> pixels;
-    for (int i = 0; i < g_.points; ++i) {
-      const int64_t along = at.first - g_.pad + int64_t{i} * g_.dilation;
-      const bool inside = along >= 0 && along < g_.in;
-      pixels[static_cast<size_t>(i)] = inside ? a_.x + pixel(at, along, g_.in) * s_.c : zeros_;
+    for (int tap = 0; tap < g_.across.taps; ++tap) {
+      const int64_t across = at.across * g_.across.stride - g_.across.pad + int64_t{tap} * g_.across.dilation;
+      const bool has_line = across >= 0 && across < g_.across.in;
+      for (int piece = 0; piece < g_.cut.pieces; ++piece, out += s_.c) {
+        std::array<const float*, kMostPoints> pixels;
+        for (int i = 0; i < g_.cut.points(); ++i) {
+          const int64_t along = at.first - g_.line.pad + int64_t{piece * g_.cut.piece + i} * g_.line.dilation;
+          const bool inside = has_line && along >= 0 && along < g_.line.in;
+          pixels[static_cast<size_t>(i)] =
+              inside ? a_.x + pixel(at.image, along, across, g_.line.in, g_.across.in) * s_.c : zeros_;
+        }
+        gather_({pixels.data(), s_.c, out, point_stride});
+      }
     }
-    gather_({pixels.data(), s_.c, out, point_stride});
   }
 
   void multiply(int64_t count, char* memory) const {
     GemmJob job;
-    job.source.row_stride = s_.c * static_cast<int64_t>(sizeof(float));
-    job.source.run = s_.c;
+    job.source.row_stride = depth_ * static_cast<int64_t>(sizeof(float));
+    job.source.run = depth_;
     job.m = count;
     job.ldc = s_.oc;
     const GemmPlan plan = plan_gemm(count, s_.oc, job.source, dense_kernels(a_.weights.isa), {.threads = 1});
-    for (int p = 0; p < g_.points; ++p) {
-      job.source.base = memory + p * point_floats(count, s_.c) * static_cast<int64_t>(sizeof(float));
-      job.b = {a_.weights.data + p * a_.weights.point_floats, s_.c, s_.oc, a_.weights.isa};
+    for (int p = 0; p < g_.cut.points(); ++p) {
+      job.source.base = memory + p * point_floats(count, depth_) * static_cast<int64_t>(sizeof(float));
+      job.b = {a_.weights.data + p * a_.weights.point_floats, depth_, s_.oc, a_.weights.isa};
       job.c = reinterpret_cast<float*>(memory + lane_.v) + p * point_floats(count, s_.oc);
       job.asked = p > 0;
-      job.next = p + 1 < g_.points ? job.b.data + a_.weights.point_floats : nullptr;
+      job.next = p + 1 < g_.cut.points() ? job.b.data + a_.weights.point_floats : nullptr;
       run_gemm_alone(job, plan, memory + lane_.v + lane_.m);
     }
   }
 
   void scatter(int64_t tile, const float* in, int64_t point_stride) const {
     const Spot at = spot(tile);
+    const int64_t dilation = g_.line.dilation;
     const int64_t count =
-        std::clamp<int64_t>(divide_up(g_.out - at.first, int64_t{g_.dilation}), 0, g_.outputs);
+        std::clamp<int64_t>(divide_up(g_.line.out - at.first, dilation), 0, g_.cut.outputs());
     if (count == 0) return;  // a phase that is shorter than the others
     const Epilogue& e = a_.epilogue;
-    const int64_t first = pixel(at, at.first, g_.out) * s_.oc;
+    const int64_t first = pixel(at.image, at.first, at.across, g_.line.out, g_.across.out) * s_.oc;
     const float* residual = e.residual ? e.residual + first : nullptr;
     const bool later = !clamps_ && e.act_before_residual;  // the residual follows a curved activation
     const LineScatter s = {.in = in,
                            .point_stride = point_stride,
                            .channels = s_.oc,
                            .y = a_.y + first,
-                           .step = g_.dilation * (g_.is_tall ? g_.across : 1) * s_.oc,
-                           .outputs = g_.outputs,
+                           .step = dilation * (g_.is_tall ? g_.across.out : 1) * s_.oc,
+                           .outputs = g_.cut.outputs(),
                            .count = static_cast<int>(count),
                            .residual = later ? nullptr : residual,
                            .bias = e.bias,
@@ -372,6 +418,7 @@ class Lines {
   const ConvShape& s_;
   const LineGrid& g_;
   const float* zeros_;  // [c]
+  int64_t depth_;       // of the products: channels of every part
   Lane lane_;
   void (*gather_)(const LineGather&);
   void (*scatter_)(const LineScatter&);
@@ -379,56 +426,76 @@ class Lines {
   float lo_, hi_;
 };
 
-int64_t point_floats_of(const ConvShape& s, Isa isa) {
-  return static_cast<int64_t>(align64(packed_b_bytes(s.c, s.oc, isa)) / sizeof(float));
+int64_t point_floats_of(const LineGrid& g, const ConvShape& s, Isa isa) {
+  return static_cast<int64_t>(align64(packed_b_bytes(g.parts() * s.c, s.oc, isa)) / sizeof(float));
+}
+
+/// The weights [oc, c, kh, kw] on their way to one point, as [oc, parts, c].
+struct PointWeights {
+  const float* from;
+  std::array<double, kMostPieceTaps> factors;
+  float* to;
+};
+
+void transform_weights(const LineGrid& g, const ConvShape& s, const PointWeights& point,
+                       base::ThreadPool& pool) {
+  const int line_step = g.is_tall ? s.kw : 1, across_step = g.is_tall ? 1 : s.kw;
+  const int64_t taps = s.kh * s.kw, depth = g.parts() * s.c;
+  pool.for_range(s.oc, 1 + 4096 / depth, [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o) {
+      for (int part = 0; part < g.parts(); ++part) {
+        const int first = part % g.cut.pieces * g.cut.piece;
+        const int count = std::min(g.cut.piece, g.line.taps - first);
+        const float* w = point.from + o * s.c * taps + part / g.cut.pieces * across_step + first * line_step;
+        for (int64_t c = 0; c < s.c; ++c) {
+          double sum = 0;
+          for (int t = 0; t < count; ++t)
+            sum += point.factors[static_cast<size_t>(t)] * w[c * taps + t * line_step];
+          point.to[o * depth + part * s.c + c] = static_cast<float>(sum);
+        }
+      }
+    }
+  });
 }
 
 }  // namespace
 
 bool winograd_lines_fits(const ConvShape& s) {
-  if (s.groups != 1 || s.stride_h != 1 || s.stride_w != 1 || (s.kh != 1 && s.kw != 1)) return false;
-  const int taps = std::max(s.kh, s.kw);
-  if (taps < kLeastTaps || taps > kMostTaps) return false;
-  const auto within = [](int begin, int end, int64_t reach) {
-    return begin >= 0 && end >= 0 && begin <= reach && end <= reach;
-  };
-  return within(s.pad_top, s.pad_bottom, int64_t{s.dilation_h} * (s.kh - 1)) &&
-         within(s.pad_left, s.pad_right, int64_t{s.dilation_w} * (s.kw - 1));
+  if (s.groups != 1 || (!is_line(height_of(s)) && !is_line(width_of(s)))) return false;
+  if (s.pad_top < 0 || s.pad_left < 0 || s.pad_bottom < 0 || s.pad_right < 0) return false;
+  if (int64_t{s.kh} * s.kw > kMostTaps || s.out_h() <= 0 || s.out_w() <= 0) return false;
+  return kLeastTiles * tile_bytes(grid_of(s), s) <= kMostBlockBytes;
 }
 
 int64_t winograd_lines_products(const ConvShape& s) {
   const LineGrid g = grid_of(s);
-  return g.along * g.across * g.points;
+  return g.along * g.across.out * g.cut.points() * g.parts();
 }
 
 size_t packed_winograd_lines_bytes(const ConvShape& s, Isa isa) {
-  return static_cast<size_t>(grid_of(s).points * point_floats_of(s, isa)) * sizeof(float) + kAlignment;
+  const LineGrid g = grid_of(s);
+  return static_cast<size_t>(g.cut.points() * point_floats_of(g, s, isa)) * sizeof(float) + kAlignment;
 }
 
 PackedWinogradLines pack_winograd_lines(const ConvShape& s, const float* weights, void* memory,
                                         base::ThreadPool& pool, Isa isa) {
   const LineGrid g = grid_of(s);
   float* out = reinterpret_cast<float*>(align64(memory));
-  const PackedWinogradLines packed = {out, point_floats_of(s, isa), isa};
-  std::vector<float> point(static_cast<size_t>(s.oc * s.c));
-  for (int p = 0; p < g.points; ++p) {
-    const std::array<double, kMostTaps> factors = g.pairs == 2   ? tap_factors<2>(g.taps, p)
-                                                  : g.pairs == 3 ? tap_factors<3>(g.taps, p)
-                                                                 : tap_factors<4>(g.taps, p);
-    pool.for_range(s.oc, 1 + 4096 / s.c, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin * s.c; i < end * s.c; ++i) {
-        double sum = 0;
-        for (int t = 0; t < g.taps; ++t) sum += factors[static_cast<size_t>(t)] * weights[i * g.taps + t];
-        point[static_cast<size_t>(i)] = static_cast<float>(sum);
-      }
-    });
-    pack_b({point.data(), s.c, s.oc, s.c, true}, out + p * packed.point_floats, pool, isa);
+  const PackedWinogradLines packed = {out, point_floats_of(g, s, isa), isa};
+  const int64_t depth = g.parts() * s.c;
+  std::vector<float> point(static_cast<size_t>(s.oc * depth));
+  for (int p = 0; p < g.cut.points(); ++p) {
+    const auto factors = g.cut.pairs == 2   ? tap_factors<2>(g.cut.piece, p)
+                         : g.cut.pairs == 3 ? tap_factors<3>(g.cut.piece, p)
+                                            : tap_factors<4>(g.cut.piece, p);
+    transform_weights(g, s, {weights, factors, point.data()}, pool);
+    pack_b({point.data(), depth, s.oc, depth, true}, out + p * packed.point_floats, pool, isa);
   }
   return packed;
 }
 
 size_t winograd_lines_workspace_bytes(const ConvShape& s, int threads) {
-  const LineGrid g = cut(s, threads);
+  const LineGrid g = grid_of(s, threads);
   const size_t lanes = static_cast<size_t>(std::min<int64_t>(g.blocks, threads)) * lane_of(g, s).bytes();
   return lanes + align64(static_cast<size_t>(s.c) * sizeof(float)) + kAlignment;
 }
@@ -436,8 +503,8 @@ size_t winograd_lines_workspace_bytes(const ConvShape& s, int threads) {
 void winograd_lines_nhwc(const WinogradLinesArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
   base::check(winograd_lines_fits(s), "not a convolution for the Winograd form of lines");
-  if (s.n == 0 || s.oc == 0 || s.out_h() <= 0 || s.out_w() <= 0) return;
-  const LineGrid g = cut(s, pool.size());
+  if (s.n == 0 || s.oc == 0) return;
+  const LineGrid g = grid_of(s, pool.size());
   char* zeros = align64(workspace);
   const size_t zero_bytes = align64(static_cast<size_t>(s.c) * sizeof(float));
   std::memset(zeros, 0, zero_bytes);

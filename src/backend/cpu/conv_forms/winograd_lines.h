@@ -9,8 +9,8 @@
 
 namespace trireme::cpu {
 
-/// True for 3 to 9 taps along one axis and one along the other, one group, strides of 1, any dilation, and
-/// paddings along the taps alone, of less than their reach.
+/// True for three taps or more along an axis of stride 1, the line, and any along the other; one group, any
+/// dilation, no negative padding, and so few taps and channels that blocks of tiles fit into a cache.
 bool winograd_lines_fits(const ConvShape& shape);
 
 /// Multiply-adds a channel pair of an image takes, where the direct form takes one for each output and tap.
@@ -23,7 +23,7 @@ struct PackedWinogradLines {
   Isa isa = Isa::portable;
 };
 
-/// As many times the bytes of the weights as a tile has points for a tap, 1.1 to 2, and padding.
+/// 1.3 to 2.3 times the bytes of the weights, and padding.
 size_t packed_winograd_lines_bytes(const ConvShape& shape, Isa isa = best_isa());
 
 /// Transforms ONNX weights [oc, c, kh, kw] into `memory` with the team. Scratch is one point's matrix.
@@ -40,11 +40,12 @@ struct WinogradLinesArgs {
 
 size_t winograd_lines_workspace_bytes(const ConvShape& shape, int threads);
 
-/// F(m, r) of Winograd's minimal filters (Lavin & Gray 2015) along the axis of the taps: m neighbouring
-/// outputs of r taps cost m + r - 1 products a channel pair instead of m r. Points are 0, infinity and pairs
-/// of opposite numbers: two pairs for three taps (m = 4), three for four to six (m = 5, 4, 3), four for seven
-/// to nine (m = 4, 3, 2). Each output is the same chain of operations whatever the team, the blocks or its
-/// batch mates. With dilation d the outputs of one remainder modulo d form a dense convolution of their own.
+/// F(m, r) of Winograd's minimal filters (Lavin & Gray 2015) along the line: m neighbouring outputs of r taps
+/// cost m + r - 1 products a channel pair instead of m r. Points are 0, infinity and pairs of opposite
+/// numbers: two pairs for three taps (m = 4), three for four to six (m = 5, 4, 3), four for seven (m = 4).
+/// Longer lines are cut into such pieces, whose products are summed before the way back, and so are the taps
+/// of the other axis. Each output is the same chain of operations whatever the team, the blocks or its batch
+/// mates. With dilation d the outputs of one remainder modulo d form a dense convolution of their own.
 void winograd_lines_nhwc(const WinogradLinesArgs& args, void* workspace, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu
