@@ -1,8 +1,9 @@
 // Weights of 4, 8 and 16 bits times f32 rows: four weight rows at a time, unpacked to registers for one row
-// of x, to L1 for several.
+// of x, to L1 for a few; blocks of them to L2 for many.
 #include "backend/cpu/dense/weight_rows.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/cpu/simd/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -17,9 +18,13 @@ namespace {
 
 constexpr int64_t kBlock = 32;  // weights that are unpacked together
 constexpr size_t kHalf = 16 / kLanes, kVectors = 2 * kHalf;
-constexpr int64_t kDepth = 1024;  // weights of a row that stay in L1 unpacked
-constexpr int64_t kAhead = 1024;  // bytes: hardware stops looking ahead at the end of a page
-constexpr int64_t kRows = 32;     // rows of x that meet them
+constexpr int64_t kDepth = 1024;             // weights of a row that are unpacked to memory together
+constexpr int64_t kChain = kDepth / 2 + 16;  // floats of one chain; a line more, so that rows share no set
+constexpr int64_t kAhead = 1024;             // bytes: hardware stops looking ahead at the end of a page
+// Rows of x and of weights that meet: each block of x is read again for every kColumns weights, and these are
+// unpacked again for every kRows of x. With their sums they take 440 KiB at most.
+constexpr int64_t kRows = 36, kColumns = 32;
+constexpr int64_t kFewRows = 8, kFewColumns = 4;
 
 /// One form of weights: their codes, and whether groups have zero points.
 template <WeightCodes kCodesOf, bool kZerosOf = false>
@@ -28,6 +33,11 @@ struct Form {
   static constexpr bool kZeros = kZerosOf;
   static constexpr bool kIsHalf = kCodes == WeightCodes::bf16 || kCodes == WeightCodes::f16;
   static constexpr int kBits = kIsHalf ? 16 : kCodes == WeightCodes::int4 ? 4 : 8;
+};
+
+/// A part of y.
+struct Corner {
+  int64_t column, columns, first, rows;
 };
 
 /// Scale and zero point of one group of a row.
@@ -113,10 +123,14 @@ HWY_INLINE void stream_rows(const WeightRows& w, int64_t row, const float* x, fl
   const int64_t bytes = w.k * F::kBits / 8, blocks = w.group / kBlock;
   for (int64_t g = 0; g < w.k / w.group; ++g) {
     Step step[kN];
+    // What follows a row is the row beside it, which is under way: look ahead into the one kN further on.
+    const int64_t at = g * w.group * F::kBits / 8 + kAhead;
+    const bool turns = F::kBits > 4 && at >= bytes;  // of 4 bits, arithmetic is what takes the time
+    const uint8_t* ahead = w.w + row * bytes + at + (turns ? (kN - 1) * bytes : 0);
     for (int r = 0; r < kN; ++r) {
       step[r] = step_of<F>(w, row + r, g);
-      const uint8_t* ahead = w.w + (row + r) * bytes + g * w.group * F::kBits / 8 + kAhead;
-      for (int64_t line = 0; line < w.group * F::kBits / 8; line += 64) __builtin_prefetch(ahead + line);
+      for (int64_t line = 0; line < w.group * F::kBits / 8; line += 64)
+        __builtin_prefetch(ahead + r * bytes + line);
     }
     for (int64_t b = g * blocks; b < (g + 1) * blocks; ++b) {
       VF in[kVectors];
@@ -133,26 +147,76 @@ HWY_INLINE void stream_rows(const WeightRows& w, int64_t row, const float* x, fl
   for (int r = 0; r < kN; ++r) y[r] = total(sum[r][0], sum[r][1]);
 }
 
+/// Where the floats of a row go: `block` floats apart those of 32 weights, `other` floats behind those of the
+/// first chain those of the second.
+struct Place {
+  float* to;
+  int64_t block, other;
+};
+HWY_INLINE Place together(float* to) { return {to, kBlock, kBlock / 2}; }
+HWY_INLINE Place apart(float* to) { return {to, kBlock / 2, kChain}; }
+
 /// Weights [first, first + depth) of one row to floats.
 template <class F>
-HWY_INLINE void unpack_row(const WeightRows& w, int64_t row, int64_t first, int64_t depth, float* to) {
+HWY_INLINE void unpack_row(const WeightRows& w, int64_t row, int64_t first, int64_t depth, Place place) {
   const uint8_t* from = w.w + row * (w.k * F::kBits / 8);
-  for (int64_t i = first; i < first + depth; i += kBlock) {
+  for (int64_t i = first; i < first + depth; i += kBlock, place.to += place.block) {
     const Step step = step_of<F>(w, row, i / w.group);
     VF weight[kVectors];
     unpack<F>(from + i * F::kBits / 8, step, weight);
-    for (size_t v = 0; v < kVectors; ++v) hn::StoreU(weight[v], kF, to + (i - first) + v * kLanes);
+    for (size_t v = 0; v < kHalf; ++v) {
+      hn::StoreU(weight[v], kF, place.to + v * kLanes);
+      hn::StoreU(weight[kHalf + v], kF, place.to + place.other + v * kLanes);
+    }
   }
 }
 
-/// The chains of kM rows of x with kN rows of weights go on over `depth`. sums [kM][kN][2][lanes].
+/// A row of x, the floats of each chain next to each other.
+HWY_INLINE void split_row(const float* from, int64_t depth, float* to) {
+  for (int64_t i = 0; i < depth; i += kBlock, to += kBlock / 2) {
+    for (size_t v = 0; v < kHalf; ++v) {
+      hn::StoreU(hn::LoadU(kF, from + i + v * kLanes), kF, to + v * kLanes);
+      hn::StoreU(hn::LoadU(kF, from + i + (kHalf + v) * kLanes), kF, to + kChain + v * kLanes);
+    }
+  }
+}
+
+/// The chains of kM rows of x with kN rows of weights go on over `depth`, one of the two of each result after
+/// the other, so that tiles are larger. sums [kM][kColumns][2][lanes].
 template <int kM, int kN>
-HWY_INLINE void add_products(const float* x, int64_t k, const float* weights, int64_t depth, float* sums) {
+HWY_INLINE void add_products(const float* x, const float* weights, int64_t depth, float* sums) {
+  for (int h = 0; h < 2; ++h, x += kChain, weights += kChain, sums += kLanes) {
+    VF sum[kM][kN];
+    const auto at = [&](int m, int n) { return sums + static_cast<size_t>((m * kColumns + n) * 2) * kLanes; };
+    for (int m = 0; m < kM; ++m) {
+      for (int n = 0; n < kN; ++n) sum[m][n] = hn::LoadU(kF, at(m, n));
+    }
+    for (int64_t i = 0; i < depth / 2; i += static_cast<int64_t>(kLanes)) {
+      VF in[kM];
+      for (int m = 0; m < kM; ++m) in[m] = hn::LoadU(kF, x + m * 2 * kChain + i);
+      for (int n = 0; n < kN; ++n) {
+        const VF weight = hn::LoadU(kF, weights + n * 2 * kChain + i);
+        for (int m = 0; m < kM; ++m) sum[m][n] = hn::MulAdd(weight, in[m], sum[m][n]);
+      }
+    }
+    for (int m = 0; m < kM; ++m) {
+      for (int n = 0; n < kN; ++n) hn::StoreU(sum[m][n], kF, at(m, n));
+    }
+  }
+}
+
+/// The same of a few rows of x, k floats apart, where they lie: copying them would take longer. Both chains
+/// at once.
+template <int kM, int kN>
+HWY_INLINE void add_few_products(const float* x, int64_t k, const float* weights, int64_t depth,
+                                 float* sums) {
   VF sum[kM][kN][2];
+  const auto at = [&](int m, int n, int h) {
+    return sums + static_cast<size_t>((m * kFewColumns + n) * 2 + h) * kLanes;
+  };
   for (int m = 0; m < kM; ++m) {
     for (int n = 0; n < kN; ++n) {
-      for (int h = 0; h < 2; ++h)
-        sum[m][n][h] = hn::LoadU(kF, sums + static_cast<size_t>((m * kN + n) * 2 + h) * kLanes);
+      for (int h = 0; h < 2; ++h) sum[m][n][h] = hn::LoadU(kF, at(m, n, h));
     }
   }
   for (int64_t i = 0; i < depth; i += kBlock) {
@@ -167,53 +231,103 @@ HWY_INLINE void add_products(const float* x, int64_t k, const float* weights, in
   }
   for (int m = 0; m < kM; ++m) {
     for (int n = 0; n < kN; ++n) {
-      for (int h = 0; h < 2; ++h)
-        hn::StoreU(sum[m][n][h], kF, sums + static_cast<size_t>((m * kN + n) * 2 + h) * kLanes);
+      for (int h = 0; h < 2; ++h) hn::StoreU(sum[m][n][h], kF, at(m, n, h));
     }
   }
 }
 
-/// kN columns of y from `row` on, for up to kRows rows of x.
-template <class F, int kN>
-HWY_INLINE void tile(const WeightRowsCall& call, int64_t row, int64_t first, int64_t count) {
+/// Sums of the chains [count][columns][2][lanes], `each` floats from row to row, to y.
+HWY_INLINE void store_totals(const WeightRowsCall& call, const float* sums, int64_t each, const Corner& c) {
+  for (int64_t m = 0; m < c.rows; ++m) {
+    float* y = call.y + (c.first + m) * call.weights.n + c.column;
+    for (int64_t n = 0; n < c.columns; ++n) {
+      const float* chains = sums + m * each + n * 2 * static_cast<int64_t>(kLanes);
+      y[n] = total(hn::LoadU(kF, chains), hn::LoadU(kF, chains + kLanes));
+    }
+  }
+}
+
+/// Up to kFewRows rows and kFewColumns columns of y.
+template <class F>
+HWY_NOINLINE void few_rows(const WeightRowsCall& call, const Corner& c) {
+  constexpr int64_t kEach = kFewColumns * 2 * static_cast<int64_t>(kLanes), kColumn = kEach / kFewColumns;
   const WeightRows& w = call.weights;
-  HWY_ALIGN float weights[kN * kDepth];
-  HWY_ALIGN float sums[kRows * kN * 2 * kLanes] = {};
-  constexpr int64_t kEach = kN * 2 * static_cast<int64_t>(kLanes);
+  HWY_ALIGN float weights[kFewColumns * kDepth];
+  HWY_ALIGN float sums[kFewRows * kEach] = {};
   for (int64_t at = 0; at < w.k; at += kDepth) {
     const int64_t depth = std::min(kDepth, w.k - at);
-    for (int n = 0; n < kN; ++n) unpack_row<F>(w, row + n, at, depth, weights + n * kDepth);
-    const float* x = call.x + first * w.k + at;
-    int64_t m = 0;
-    for (; m + 2 <= count; m += 2) add_products<2, kN>(x + m * w.k, w.k, weights, depth, sums + m * kEach);
-    if (m < count) add_products<1, kN>(x + m * w.k, w.k, weights, depth, sums + m * kEach);
-  }
-  for (int64_t m = 0; m < count; ++m) {
-    for (int n = 0; n < kN; ++n) {
-      const float* chains = sums + (m * kN + n) * 2 * static_cast<int64_t>(kLanes);
-      call.y[(first + m) * w.n + row + n] = total(hn::LoadU(kF, chains), hn::LoadU(kF, chains + kLanes));
+    for (int64_t n = 0; n < c.columns; ++n)
+      unpack_row<F>(w, c.column + n, at, depth, together(weights + n * kDepth));
+    const float* x = call.x + c.first * w.k + at;
+    const auto products = [&](auto wide, int64_t n) {
+      int64_t m = 0;
+      float* to = sums + n * kColumn;
+      const float* from = weights + n * kDepth;
+      for (; m + 2 <= c.rows; m += 2)
+        add_few_products<2, wide>(x + m * w.k, w.k, from, depth, to + m * kEach);
+      if (m < c.rows) add_few_products<1, wide>(x + m * w.k, w.k, from, depth, to + m * kEach);
+    };
+    if (c.columns == kFewColumns) {
+      products(std::integral_constant<int, kFewColumns>(), 0);
+    } else {
+      for (int64_t n = 0; n < c.columns; ++n) products(std::integral_constant<int, 1>(), n);
     }
   }
+  store_totals(call, sums, kEach, c);
 }
 
-template <class F, int kN>
-HWY_INLINE void columns(const WeightRowsCall& call, int64_t row) {
-  if (call.m == 1) {
-    stream_rows<F, kN>(call.weights, row, call.x, call.y + row);
-  } else {
-    for (int64_t m = 0; m < call.m; m += kRows) tile<F, kN>(call, row, m, std::min(kRows, call.m - m));
+/// Up to kRows rows and kColumns columns of y. Not inlined: its memory would be touched for a single row too.
+template <class F>
+HWY_NOINLINE void many_rows(const WeightRowsCall& call, const Corner& c) {
+  constexpr int kN = 4, kM = kLanes == 16 ? 6 : 3;  // as many sums as registers hold
+  constexpr int64_t kEach = kColumns * 2 * static_cast<int64_t>(kLanes), kColumn = kEach / kColumns;
+  const WeightRows& w = call.weights;
+  HWY_ALIGN float weights[kColumns * 2 * kChain];
+  HWY_ALIGN float inputs[kRows * 2 * kChain];
+  HWY_ALIGN float sums[kRows * kEach];
+  for (int64_t m = 0; m < c.rows; ++m) std::fill_n(sums + m * kEach, c.columns * kColumn, 0.0f);
+  for (int64_t at = 0; at < w.k; at += kDepth) {
+    const int64_t depth = std::min(kDepth, w.k - at);
+    for (int64_t n = 0; n < c.columns; ++n)
+      unpack_row<F>(w, c.column + n, at, depth, apart(weights + n * 2 * kChain));
+    for (int64_t m = 0; m < c.rows; ++m)
+      split_row(call.x + (c.first + m) * w.k + at, depth, inputs + m * 2 * kChain);
+    // A few rows of x stay in the first-level cache while all weights pass by.
+    const auto products = [&](auto rows, int64_t m) {
+      const float* x = inputs + m * 2 * kChain;
+      float* to = sums + m * kEach;
+      int64_t n = 0;
+      for (; n + kN <= c.columns; n += kN)
+        add_products<rows, kN>(x, weights + n * 2 * kChain, depth, to + n * kColumn);
+      for (; n < c.columns; ++n) add_products<rows, 1>(x, weights + n * 2 * kChain, depth, to + n * kColumn);
+    };
+    int64_t m = 0;
+    for (; m + kM <= c.rows; m += kM) products(std::integral_constant<int, kM>(), m);
+    for (; m + 2 <= c.rows; m += 2) products(std::integral_constant<int, 2>(), m);
+    if (m < c.rows) products(std::integral_constant<int, 1>(), m);
   }
-  if (call.bias == nullptr) return;
-  for (int64_t m = 0; m < call.m; ++m) {
-    for (int n = 0; n < kN; ++n) call.y[m * call.weights.n + row + n] += call.bias[row + n];
-  }
+  store_totals(call, sums, kEach, c);
 }
 
 template <class F>
 HWY_INLINE void range_of(const WeightRowsCall& call, int64_t begin, int64_t end) {
   int64_t row = begin;
-  for (; row + 4 <= end; row += 4) columns<F, 4>(call, row);
-  for (; row < end; ++row) columns<F, 1>(call, row);
+  if (call.m == 1) {
+    for (; row + 4 <= end; row += 4) stream_rows<F, 4>(call.weights, row, call.x, call.y + row);
+    for (; row < end; ++row) stream_rows<F, 1>(call.weights, row, call.x, call.y + row);
+  }
+  const bool few = call.m <= kFewRows;
+  const int64_t most_rows = few ? kFewRows : kRows, most_columns = few ? kFewColumns : kColumns;
+  for (; row < end; row += most_columns) {
+    for (int64_t m = 0; m < call.m; m += most_rows) {
+      const Corner c = {row, std::min(most_columns, end - row), m, std::min(most_rows, call.m - m)};
+      few ? few_rows<F>(call, c) : many_rows<F>(call, c);
+    }
+  }
+  if (call.bias == nullptr) return;
+  for (int64_t m = 0; m < call.m; ++m) {
+    for (int64_t n = begin; n < end; ++n) call.y[m * call.weights.n + n] += call.bias[n];
+  }
 }
 
 /// Columns [begin, end) of y.
@@ -249,9 +363,12 @@ int64_t bits_of(WeightCodes codes) {
   return codes == WeightCodes::int4 ? 4 : 8;
 }
 
-/// Four columns at a time that make a task: some ten thousand bytes of weights, or as many multiply-adds.
+/// Four columns at a time that make a task: some ten thousand bytes of weights, or as many multiply-adds, and
+/// as many columns as meet the same rows of x where these are many.
 int64_t fours_of(const WeightRows& w, int64_t m) {
-  const int64_t work = w.k * std::min<int64_t>(m, 32);
+  constexpr int64_t kManyRows = 16, kFoursOfMany = 8;
+  if (m >= kManyRows) return kFoursOfMany;
+  const int64_t work = w.k * std::max<int64_t>(1, m);
   return std::clamp<int64_t>(32768 / std::max<int64_t>(1, work), 1, 64);
 }
 

@@ -39,7 +39,9 @@ void weights(benchmark::State& state) {
   std::vector<float> x(static_cast<size_t>(m * kDepthOfRows), 0.5f), y(static_cast<size_t>(m * n));
   const WeightRowsCall call{.weights = {.w = reinterpret_cast<const uint8_t*>(w.data()),
                                         .scale = scale.data(),
-                                        .codes = bits == 4 ? WeightCodes::int4 : WeightCodes::int8,
+                                        .codes = bits == 4   ? WeightCodes::int4
+                                                 : bits == 8 ? WeightCodes::int8
+                                                             : WeightCodes::bf16,
                                         .n = n,
                                         .k = kDepthOfRows,
                                         .group = 64},
@@ -71,7 +73,7 @@ void weights(benchmark::State& state) {
 
 BENCHMARK(weights)
     ->ArgNames({"bits", "threads", "rows"})
-    ->ArgsProduct({{8, 4}, {1, 4}, {1, 4, 16, 64}})
+    ->ArgsProduct({{16, 8, 4}, {1, 2}, {1, 4, 16, 72}})
     ->Iterations(7)
     ->Unit(benchmark::kMillisecond);
 
