@@ -1,8 +1,9 @@
 """Language models beside llama.cpp: ./dev bench language [--formats q4_0,q4_k,q8_0,bf16] [--batches 1,16].
 
-One shape with random weights in one format for both, the same threads. Round after round each opens the model, reads
-random prompts of its own, decodes, and ends, in turns that begin with the other one each round; the first prompt of a
-process is not counted. Reading the prompt and decoding are timed apart. Rows are medians of the ratio inside a round.
+One file of a shape with random weights in one format for both, the same threads. Round after round each opens the file,
+reads random prompts of its own, decodes, and ends, in turns that begin with the other one each round; the first prompt
+of a process is not counted. Reading the prompt and decoding are timed apart. Rows are medians of the ratio inside a
+round.
 A decoding step reads every weight but the embedding once: one that would mean a higher rate than the limit of the
 machine's memory is refused. What is written: bench/call.py.
 
@@ -59,12 +60,13 @@ def told(command):
     return json.loads(out.strip().splitlines()[-1])
 
 
-def ours(form, shape, batch, options):
-    how = ["--precision", "bf16"] if form == "bf16" else ["--weights", form]
+def ours(path, form, batch, options):
+    # llama.cpp rounds the rows that meet bf16 weights to bf16.
+    how = ["--precision", "bf16"] if form == "bf16" else []
     bench = f"prompt={options.prompt},new={options.new},batch={batch}"
     # The first shape warms up: `generate --bench` also does so for each. Keys and values in f16, as llama.cpp has them.
-    return told([os.environ["TRIREME"], "generate", f"zoo:llama:{shape}", *how, "--threads", options.threads,
-                 "--bench", bench, "--chunk", "512", "--cache-type", "f16", "--json"])
+    return told([os.environ["TRIREME"], "generate", path, *how, "--threads", options.threads, "--bench", bench,
+                 "--chunk", "512", "--cache-type", "f16", "--json"])
 
 
 def weight_bytes(form, shape):
@@ -113,7 +115,7 @@ def main():
     for turn in range(options.rounds):
         for form, batch in keys:
             probes.append(call.probe(cores)["read_gbs"])
-            both = [lambda: ours(form, options.shape, batch, options),
+            both = [lambda: ours(files[form], form, batch, options),
                     lambda: told([python, PEER, "run", files[form], options.threads, options.prompt, options.new,
                                   batch, turn])]
             first = turn % 2

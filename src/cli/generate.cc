@@ -269,7 +269,6 @@ void GenerateVerb::bench() {
   GenerateBench bench(model_.session(), {.sampling = l.sampling,
                                          .device = l.on.device,
                                          .precision = l.precision,
-                                         .stores_weights = l.weights.stores(),
                                          .page_tokens = l.cache.page_tokens,
                                          .ranks = l.ranks.read().world(),
                                          .adapters = model_.adapters()});

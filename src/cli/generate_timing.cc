@@ -27,7 +27,19 @@ double median(std::vector<double> values) {
 struct StepCost {
   double bytes = 0, token_flop = 0;
   size_t launches = 0;
+  bool meets_codes = false;  ///< products take weights in codes, and may compute in 8 bits
 };
+
+/// Whether a step multiplies by constants of fewer bits than a half.
+bool meets_codes(const compile::Program& program, const compile::Step& step) {
+  if (!ir::has_products(step.op->schema) && step.op->schema.name != "block_attention") return false;
+  return std::any_of(step.in.begin(), step.in.end(), [&](compile::SlotId id) {
+    if (id == compile::kNoSlot) return false;
+    const compile::Slot& slot = program.slot(id);
+    return slot.kind == compile::SlotKind::constant && tensor::bits_of(slot.dtype) < 16;
+  });
+}
+
 /// What the matrix products of a block_attention read and compute.
 StepCost products_of(const compile::Program& program, const compile::Step& step, int64_t tokens) {
   StepCost cost;
@@ -46,6 +58,7 @@ StepCost cost_of(const compile::Program& program, int64_t tokens) {
     if (step.op == nullptr || step.op->schema.name == "paged_attention" ||
         step.op->schema.name == "decode_attention")
       continue;
+    cost.meets_codes = cost.meets_codes || meets_codes(program, step);
     if (step.op->schema.name == "block_attention") {
       const StepCost products = products_of(program, step, tokens);
       cost.bytes += products.bytes;
@@ -116,10 +129,7 @@ std::string BenchResult::text() const {
 GenerateBench::GenerateBench(engine::DecodeSession& session, BenchSetup setup)
     : session_(session),
       setup_(std::move(setup)),
-      threads_(static_cast<int>(session.ranks().first().threads().size()) * setup_.ranks) {
-  if (!setup_.stores_weights)
-    products_ = product_ceiling({setup_.device, threads_, setup_.ranks}, setup_.precision);
-}
+      threads_(static_cast<int>(session.ranks().first().threads().size()) * setup_.ranks) {}
 
 StepTimes GenerateBench::time_steps(const BenchShape& shape) {
   sched::TokenScheduler generator(session_);
@@ -167,6 +177,8 @@ BenchResult GenerateBench::run(const BenchShape& shape) {
   result.decode_bytes = ranks * (cost.bytes + kept);
   result.decode_launches = cost.launches;
   result.decode_meetings = result.times.meetings;
+  if (products_.per_s == 0 && !cost.meets_codes)
+    products_ = product_ceiling({setup_.device, threads_, setup_.ranks}, setup_.precision);
   result.prefill_flop = {ranks * static_cast<double>(result.times.prefill_tokens) * cost.token_flop,
                          result.times.prefill_s, products_};
   result.decode_read = {

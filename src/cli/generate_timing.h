@@ -47,7 +47,6 @@ struct BenchSetup {
   engine::SamplingOptions sampling;
   std::string device = "cpu";
   passes::Precision precision = passes::Precision::f32;
-  bool stores_weights = false;  ///< narrower than the precision of the products: no ceiling is measured
   int64_t page_tokens = 16;
   int ranks = 1;  ///< that share the work; programs and caches are one rank's
   /// Sequence i has number i of these, and so on from the first; none: the model alone.
