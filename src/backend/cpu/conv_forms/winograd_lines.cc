@@ -47,7 +47,7 @@ struct LineScatter {
 };
 
 /// The finite points but 0, as p of +-p. Chosen by search among eighths: results of 64 channels round 1.5
-/// (two pairs) and 2 to 2.5 times (three) as much as sums of products do.
+/// (two pairs), 2 to 2.5 (three) and 4 times (four) as much as sums of products do.
 template <int kPairs>
 constexpr std::array<double, kPairs> line_points() {
   if constexpr (kPairs == 2) return {0.625, 1.5};
