@@ -54,7 +54,10 @@ bool winograd_groups_pays(const ConvShape& s) {
 
 bool winograd_lines_pays(const ConvShape& s) {
   constexpr int64_t kLeastOutputs = 32, kLeastInputs = 16,
-                    kLeastDepth = 32;  // fewer do not pay for the transforms
+                    kLeastDepth = 32;  // fewer do not pay for transforms
+  constexpr int64_t kLeastPixels =
+      49;  // nor fewer of an image for reading about twice the weights from memory
+  if (s.out_h() * s.out_w() < kLeastPixels) return false;
   if (!winograd_lines_fits(s) || s.c < kLeastInputs || s.oc < kLeastOutputs) return false;
   if (s.c * std::min(s.kh, s.kw) < kLeastDepth) return false;
   return 10 * winograd_lines_products(s) <= 8 * s.out_h() * s.out_w() * s.kh * s.kw;

@@ -349,7 +349,8 @@ void add_lines(std::vector<Shape>& all) {
         Line{"sound_3_512", 1, 400, 512, 512, 1, 3}, Line{"vocoder_11_d3", 1, 2000, 128, 128, 1, 11, 3},
         Line{"vocoder_7_d5", 1, 8000, 64, 64, 1, 7, 5}, Line{"vocoder_3_32", 1, 32000, 32, 32, 1, 3},
         Line{"vocoder_3_16", 1, 32000, 16, 16, 1, 3}, Line{"text_5_256", 1, 128, 256, 256, 1, 5},
-        Line{"text_3_768", 1, 64, 768, 768, 1, 3}, Line{"text_4_64", 1, 64, 128, 64, 1, 4}}) {
+        Line{"text_3_768", 1, 64, 768, 768, 1, 3}, Line{"text_3_512_24", 1, 24, 512, 512, 1, 3},
+        Line{"small_5x5_3x3", 5, 5, 512, 512, 3, 3}, Line{"text_4_64", 1, 64, 128, 64, 1, 4}}) {
     Shape one{l.name, {.h = l.h, .w = l.w, .c = l.c, .oc = l.oc, .kh = l.kh, .kw = l.kw}};
     ConvShape& s = one.conv;
     (l.kh > 1 ? s.dilation_h : s.dilation_w) = l.dilation;

@@ -1,5 +1,6 @@
-// Winograd form of f32 convolutions whose kernel is a line, over channels-last activations: 1-D convolutions,
-// the parts of separable ones (1 x 7 and 7 x 1), those over time of video networks. Epilogue fused.
+// Winograd form of f32 convolutions along one axis, over channels-last activations: 1-D convolutions, the
+// parts of separable ones (1 x 7 and 7 x 1), those over time of video networks, large kernels. Epilogue
+// fused.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ bool winograd_lines_fits(const ConvShape& shape);
 /// Multiply-adds a channel pair of an image takes, where the direct form takes one for each output and tap.
 int64_t winograd_lines_products(const ConvShape& shape);
 
-/// Transformed weights: one packed right operand [c, oc] for each point of a tile.
+/// Transformed weights: one packed right operand [parts c, oc] for each point of a tile.
 struct PackedWinogradLines {
   const float* data = nullptr;
   int64_t point_floats = 0;
