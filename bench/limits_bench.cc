@@ -20,6 +20,7 @@
 
 #include "backend/cpu/tiles/amx_tiles.h"
 #include "backend/cpu/tiles/dense_isa.h"
+#include "base/machine/memory_read.h"
 
 namespace trireme {
 namespace {
@@ -158,7 +159,7 @@ std::vector<int> processors() {
 /// the machine.
 class Limits {
  public:
-  explicit Limits(size_t threads) : cpus_(processors()), memory_(threads, std::vector<int64_t>(kWords, 1)) {}
+  explicit Limits(size_t threads) : cpus_(processors()), memory_(threads, std::vector<uint64_t>(kWords, 1)) {}
 
   void measure(double budget_ms) {
     const auto third = std::chrono::nanoseconds(static_cast<int64_t>(budget_ms * 1e6 / 3));
@@ -170,21 +171,16 @@ class Limits {
   }
 
  private:
-  static constexpr size_t kWords = size_t{8} << 20;  ///< 64 MiB a thread: past every cache
+  /// 256 MiB a thread: processors that share a cache of 260 MiB kept smaller ones.
+  static constexpr size_t kWords = size_t{32} << 20;
 
   Rates compute(const Loop& loop, std::chrono::nanoseconds budget) {
     return on_all(loop.operations, budget, [&](size_t) { return loop.run(); });
   }
 
   Rates read(std::chrono::nanoseconds budget) {
-    return on_all(double{kWords} * sizeof(int64_t), budget, [&](size_t thread) {
-      const int64_t* words = memory_[thread].data();
-      int64_t sums[8] = {};
-      for (size_t w = 0; w < kWords; w += 8) {
-        for (size_t j = 0; j < 8; ++j) sums[j] += words[w + j];
-      }
-      return static_cast<float>(std::accumulate(sums, sums + 8, int64_t{0}));
-    });
+    return on_all(double{kWords} * sizeof(uint64_t), budget,
+                  [&](size_t thread) { return static_cast<float>(base::read_through(memory_[thread])); });
   }
 
   /// The rates of all threads together; they start at the same time.
@@ -217,7 +213,7 @@ class Limits {
   }
 
   std::vector<int> cpus_;
-  std::vector<std::vector<int64_t>> memory_;  ///< of each thread
+  std::vector<std::vector<uint64_t>> memory_;  ///< of each thread
   volatile float sink_ = 0;
 };
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <utility>
 
+#include "base/machine/memory_read.h"
 #include "base/threads/thread_pool.h"
 #include "passes/lists/lists.h"
 #include "runtime/device_speed.h"
@@ -24,15 +24,6 @@ runtime::Ceilings gpu_ceilings(const Place& place) {
   if (device->ordinal() < 0) return {};
   base::ThreadPool pool(std::max(1, place.threads));
   return runtime::measure_ceilings(*device, pool, {.scale = 0.5, .seconds = 0.05});
-}
-
-/// Sums 64-bit words in eight independent chains, which compilers vectorize.
-int64_t sum_of(std::span<const int64_t> words) {
-  int64_t sums[8] = {};
-  for (size_t w = 0; w + 8 <= words.size(); w += 8) {
-    for (size_t j = 0; j < 8; ++j) sums[j] += words[w + j];
-  }
-  return std::accumulate(sums, sums + 8, int64_t{0});
 }
 
 }  // namespace
@@ -60,19 +51,21 @@ base::Ceiling read_ceiling(const Place& place, int64_t bytes) {
   }
   base::ThreadPool pool(std::max(1, place.threads));
   const auto words = static_cast<size_t>(std::clamp(bytes, int64_t{1} << 16, kMost) / 8);
-  const std::vector<int64_t> memory(words, 1);
+  const std::vector<uint64_t> memory(words, 1);
   const size_t part = words / static_cast<size_t>(pool.size());
-  std::vector<int64_t> sums(static_cast<size_t>(pool.size()) * 16);  // 128 bytes apart: not in one cache line
+  std::vector<uint64_t> sums(static_cast<size_t>(pool.size()) *
+                             16);  // 128 bytes apart: not in one cache line
   double best_s = 1e9;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(150);
   while (std::chrono::steady_clock::now() < end) {
     const auto from = std::chrono::steady_clock::now();
     pool.run(pool.size(), [&](int64_t i) {
-      sums[static_cast<size_t>(i) * 16] = sum_of({memory.data() + static_cast<size_t>(i) * part, part});
+      sums[static_cast<size_t>(i) * 16] =
+          base::read_through({memory.data() + static_cast<size_t>(i) * part, part});
     });
     best_s = std::min(best_s, std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count());
   }
-  base::check(sums[0] == static_cast<int64_t>(part / 8 * 8), "the memory that was read holds ones");
+  base::check(sums[0] == part, "the memory that was read holds ones");
   const double read = static_cast<double>(part * 8) * pool.size();
   return {read / best_s, base::concat("reading as many bytes on ", place.threads, " threads")};
 }

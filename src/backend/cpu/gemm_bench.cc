@@ -31,6 +31,7 @@
 #include "backend/cpu/dense/gemm_bf16.h"
 #include "backend/cpu/dense/gemm_blocks.h"
 #include "backend/cpu/dense/gemm_f32.h"
+#include "base/machine/memory_read.h"
 
 // GCC 12 warns of the deliberately undefined operands inside its own AVX-512 intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -432,14 +433,13 @@ double peak_gflops(const Options& o, base::ThreadPool& pool) {
 
 /// GB/s at which the whole team reads memory far larger than the caches.
 double read_gbs(int threads, base::ThreadPool& pool) {
-  const int64_t words = int64_t{16} << 20;  // 128 MiB per thread
+  const int64_t words = int64_t{32} << 20;  // 256 MiB per thread
   const std::vector<uint64_t> data(static_cast<size_t>(words * threads), 1);
   std::vector<uint64_t> keep(static_cast<size_t>(threads) * 8);
   const Call call = [&] {
     pool.run(threads, [&](int64_t t) {
-      uint64_t sum = 0;
-      for (int64_t i = t * words; i < (t + 1) * words; ++i) sum += data[static_cast<size_t>(i)];
-      keep[static_cast<size_t>(t * 8)] = sum;
+      keep[static_cast<size_t>(t * 8)] = base::read_through(
+          std::span(data).subspan(static_cast<size_t>(t * words), static_cast<size_t>(words)));
     });
   };
   return static_cast<double>(words * threads * 8) / time_ns(call, threads);

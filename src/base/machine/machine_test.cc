@@ -3,9 +3,11 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <vector>
 
 #include "base/machine/cpu_info.h"
 #include "base/machine/memory.h"
+#include "base/machine/memory_read.h"
 
 namespace trireme::base {
 namespace {
@@ -18,6 +20,15 @@ TEST(Machine, ProcessorIsPlausible) {
   EXPECT_EQ(info.has("avx2"), __builtin_cpu_supports("avx2") != 0);
 #endif
   EXPECT_EQ(info.to_json().at("processors").as_int(), static_cast<int64_t>(info.allowed.size()));
+}
+
+TEST(Machine, EachWordIsReadOnce) {
+  for (const size_t count : {0, 1, 7, 31, 32, 33, 64, 1000, 4099}) {
+    std::vector<uint64_t> words(count);
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; ++i) sum += words[i] = i * i + 1;
+    EXPECT_EQ(read_through(words), sum) << count;
+  }
 }
 
 TEST(Machine, MemoryFiguresFollowUse) {

@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "backend/cpu/dense/weight_rows.h"
+#include "base/machine/memory_read.h"
 
 namespace trireme::cpu {
 namespace {
 
 constexpr int64_t kDepthOfRows = 8192;
-constexpr int64_t kBytes = int64_t{128} << 20;  // beyond the caches
+constexpr int64_t kBytes = int64_t{512} << 20;  // beyond the caches
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -23,9 +24,8 @@ uint64_t read_all(const std::vector<uint64_t>& words, base::ThreadPool& pool) {
   std::vector<uint64_t> sums(static_cast<size_t>(pool.size()) * 16 + 64);
   const int64_t n = static_cast<int64_t>(words.size()), piece = 1 << 15;
   pool.for_range(n / piece, 1, [&](int64_t begin, int64_t end) {
-    uint64_t sum = 0;
-    for (int64_t i = begin * piece; i < end * piece; ++i) sum += words[static_cast<size_t>(i)];
-    sums[static_cast<size_t>(begin) % sums.size()] = sum;
+    const auto first = static_cast<size_t>(begin * piece), count = static_cast<size_t>((end - begin) * piece);
+    sums[static_cast<size_t>(begin) % sums.size()] = base::read_through(std::span(words).subspan(first, count));
   });
   return sums[0];
 }
