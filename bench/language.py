@@ -60,12 +60,10 @@ def told(command):
     return json.loads(out.strip().splitlines()[-1])
 
 
-def ours(path, form, batch, options):
-    # llama.cpp rounds the rows that meet bf16 weights to bf16.
-    how = ["--precision", "bf16"] if form == "bf16" else []
+def ours(path, batch, options):
     bench = f"prompt={options.prompt},new={options.new},batch={batch}"
     # The first shape warms up: `generate --bench` also does so for each. Keys and values in f16, as llama.cpp has them.
-    return told([os.environ["TRIREME"], "generate", path, *how, "--threads", options.threads, "--bench", bench,
+    return told([os.environ["TRIREME"], "generate", path, "--threads", options.threads, "--bench", bench,
                  "--chunk", "512", "--cache-type", "f16", "--json"])
 
 
@@ -115,7 +113,7 @@ def main():
     for turn in range(options.rounds):
         for form, batch in keys:
             probes.append(call.probe(cores)["read_gbs"])
-            both = [lambda: ours(files[form], form, batch, options),
+            both = [lambda: ours(files[form], batch, options),
                     lambda: told([python, PEER, "run", files[form], options.threads, options.prompt, options.new,
                                   batch, turn])]
             first = turn % 2

@@ -107,8 +107,9 @@ std::shared_ptr<const DecodeStage> DecodeModel::prepare(passes::DecodeGraph form
   ir::Graph& graph = made->form.graph;
   widen_floats_for(graph, strategy_, device_);
   passes::run_passes(passes::prepare_passes(), graph);
-  if (device_ == "cpu" && strategy_.weights.weight_rows == ops::BlockRows::q8) {
-    passes::use_byte_products(graph, [&](const tensor::Tensor& codes) { release(files, codes); });
+  if (device_ == "cpu") {
+    passes::use_byte_products(graph, strategy_.weights.weight_rows,
+                              [&](const tensor::Tensor& codes) { release(files, codes); });
   }
   if (strategy_.tp > 1) return made;
   if (strategy_.weights.stores()) made->weights = passes::store_weights(graph, strategy_.weights);

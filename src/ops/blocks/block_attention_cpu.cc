@@ -101,7 +101,7 @@ void run_bound(const Bound& b, const ir::RunArgs& args) {
   const cpu::BlockProducts call{.results = results,
                                 .x = in_ptr<float>(args, kBaX),
                                 .m = b.plan.rows,
-                                .rounds = b.plan.form == BlockRows::q8,
+                                .rounds = b.plan.form != BlockRows::f32,
                                 .norm = b.has_norm ? in_ptr<float>(args, kBaNorm) : nullptr,
                                 .epsilon = b.plan.epsilon,
                                 .slices = b.slices};

@@ -45,6 +45,8 @@ ir::Attrs attrs_of(const Trial& t) {
   attrs.set("interleaved", t.interleaved);
   set_block_formats(attrs, {t.format, t.format, t.value_format == nullptr ? t.format : t.value_format});
   attrs.set("epsilon", 1e-4);
+  if (tensor::need_block_format(t.format).is_floats())
+    attrs.set("rows", std::string(t.value_format == nullptr ? t.format : "f32"));
   return attrs;
 }
 
@@ -72,6 +74,8 @@ TEST(BlockAttention, IsItsParts) {
       {{6, 1, 128, 16, {260, 255}, {40, 4}, DType::bf16, DType::f32, 2}, 128, 0, "q4_k"},
       {{2, 2, 24, 7, {300, 520}, {150, 2}, DType::f32, DType::f32, 0, 256, 0.5}, 24},
       {{4, 2, 32, 16, {90, 17}, {1, 5}}, 32, 0, "q4_k", true, false, "q6_k"},
+      {{4, 2, 32, 16, {90, 17}, {1, 5}}, 32, 0, "bf16", true, true},
+      {{4, 2, 32, 16, {90, 17}, {1, 5}}, 0, 0, "f16", false, true, "bf16"},
       {{8, 2, 64, 16, std::vector<int>(16, 40), std::vector<int>(16, 1), DType::f16}, 64},
       {{2, 1, 32, 16, {0, 20, 0}, {0, 4, 0}, DType::f32, DType::f32, 2}, 32},
   };

@@ -222,12 +222,14 @@ ir::OpSchema linear_schema() {
       .doc =
           "y = x W' + bias with W [n, k] in a block format: operands x [..., k], u8 [n, bytes of a row], "
           "bias [n] of x's type, the scale [k] of an RMS norm before the product, a residual like y that "
-          "is added; rows of x may be rounded to 8 bits, 32 neighbours with one scale",
+          "is added; rows of x may be rounded to 8 bits, 32 neighbours with one scale, or to bf16",
       .is_product = true,
       .cut = linear_cut,
       .min_in = 2,
       .max_in = 5,
-      .attrs = {block_format_attr(), {"rows", "string", "f32: as they are; q8: in 8 bits"}, epsilon_attr()},
+      .attrs = {block_format_attr(),
+                {"rows", "string", "f32: as they are; q8: in 8 bits; bf16: in bf16, with weights in bf16"},
+                epsilon_attr()},
       .infer = infer_linear,
       .expand = expand_linear,
       .cost =
@@ -298,7 +300,8 @@ ir::OpSchema gather_schema() {
 
 ir::AttrSpec block_format_attr() {
   return {"format", kBlockFormatKind,
-          "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, mxfp4"};
+          "q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq4_nl, mxfp4, int4_g32, int4_g128, "
+          "int8_g32, int8_g128, bf16, f16"};
 }
 
 std::string block_format_of(const ir::Attrs& attrs, size_t number) {
@@ -356,6 +359,7 @@ std::map<ir::ValueId, const tensor::BlockFormat*> packed_weights(const ir::Graph
     }
   }
   std::erase_if(packed, [&](const auto& item) {
+    if (item.second->is_floats()) return true;  // they are read as they lie
     const tensor::Tensor* known = graph.known(item.first);
     return read.contains(item.first) || known == nullptr || known->bytes() < kLeastBytes;
   });
@@ -364,8 +368,25 @@ std::map<ir::ValueId, const tensor::BlockFormat*> packed_weights(const ir::Graph
 
 BlockRows block_rows(const ir::Attrs& attrs) {
   const std::string rows = attrs.get_string("rows", "q8");
-  base::require(rows == "f32" || rows == "q8", "rows '", rows, "' of a block_linear are neither f32 nor q8");
-  return rows == "f32" ? BlockRows::f32 : BlockRows::q8;
+  base::require(rows == "f32" || rows == "q8" || rows == "bf16", "rows '", rows,
+                "' of a block_linear are neither f32 nor q8 nor bf16");
+  if (rows == "f32") return BlockRows::f32;
+  std::vector<std::string> formats = attrs.get_strings("formats");
+  if (formats.empty()) formats.push_back(attrs.get_string("format", ""));
+  for (const std::string& f : formats) {
+    const bool is_floats = tensor::need_block_format(f).is_floats();
+    base::require(rows == "bf16" ? f == "bf16" : !is_floats, "rows in ", rows, " do not meet weights in ", f);
+  }
+  return rows == "bf16" ? BlockRows::bf16 : BlockRows::q8;
+}
+
+std::string_view to_string(BlockRows rows) {
+  switch (rows) {
+    case BlockRows::f32: return "f32";
+    case BlockRows::q8: return "q8";
+    case BlockRows::bf16: return "bf16";
+  }
+  return "?";
 }
 
 BlockLinearExtents block_linear_extents(const ir::NodeView& node) {

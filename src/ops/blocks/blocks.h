@@ -38,10 +38,17 @@ BlockMatrix block_matrix(const ir::NodeView& node, size_t i, size_t number = 0);
 
 /// How rows of x meet weights in blocks.
 enum class BlockRows {
-  f32,  ///< as they are
-  q8,   ///< in 8 bits: 32 neighbours share the scale that makes the largest of them 127
+  f32,   ///< as they are
+  q8,    ///< in 8 bits: 32 neighbours share the scale that makes the largest of them 127
+  bf16,  ///< rounded to bf16, for weights in bf16
 };
+/// What the attributes of a product say. Throws invalid_argument where its formats do not meet such rows.
 BlockRows block_rows(const ir::Attrs& attrs);
+std::string_view to_string(BlockRows rows);
+
+/// The rows that the processor multiplies fastest with a format: in 8 bits with codes, in bf16 with bf16
+/// where it has fast dot products of them, else as they are.
+BlockRows fastest_rows(const tensor::BlockFormat& format);
 
 /// Operands of block_linear and of block_gather.
 enum BlockLinearOperand : size_t { kBlX, kBlWeights, kBlBias, kBlNorm, kBlResidual };

@@ -43,8 +43,9 @@ std::shared_ptr<const PackedMatrix> pack(const tensor::Tensor& w, const tensor::
   base::ThreadPool pool(threads);
   const auto* rows = reinterpret_cast<const uint8_t*>(w.raw());
   auto* to = reinterpret_cast<uint8_t*>(memory.data.get());
+  const cpu::PackedBlocks packed = cpu::pack_blocks({&format, rows, n, k}, to, pool);
   return std::make_shared<const PackedMatrix>(
-      PackedMatrix{memory, cpu::pack_blocks({&format, rows, n, k}, to, pool)});
+      PackedMatrix{memory, packed, packed.layout().is_floats() ? w : tensor::Tensor()});
 }
 
 }  // namespace
@@ -86,7 +87,7 @@ ir::BoundKernel prepare_packed(const ir::KernelInit& init) {
     cpu::block_products({.results = {&to, 1},
                          .x = in_ptr<float>(args, kBlX),
                          .m = e.rows,
-                         .rounds = e.form == BlockRows::q8,
+                         .rounds = e.form != BlockRows::f32,
                          .norm = opt_ptr<float>(args, kBlNorm, operands),
                          .epsilon = epsilon},
                         args.workspace, cpu::pool_of(args.stream));
@@ -123,7 +124,7 @@ ir::BoundKernel prepare_joined(const ir::KernelInit& init) {
     cpu::block_products({.results = {to.data(), e.count},
                          .x = in_ptr<float>(args, kBlX),
                          .m = e.rows,
-                         .rounds = e.form == BlockRows::q8,
+                         .rounds = e.form != BlockRows::f32,
                          .norm = opt_ptr<float>(args, e.norm(), operands),
                          .epsilon = epsilon,
                          .is_gated = e.is_gated},
@@ -157,10 +158,12 @@ ir::BoundKernel prepare_reference(const ir::KernelInit& init) {
     const auto* bias = opt_ptr<float>(args, kBlBias, operands);
     auto* rows = static_cast<double*>(args.workspace);  // [rows, k]
     for (int64_t i = 0; i < e.rows * k; i += 32) {
-      if (e.form == BlockRows::q8) {
-        round_to_codes(x + i, rows + i);
-      } else {
-        std::copy_n(x + i, 32, rows + i);
+      switch (e.form) {
+        case BlockRows::q8: round_to_codes(x + i, rows + i); break;
+        case BlockRows::bf16:
+          std::transform(x + i, x + i + 32, rows + i, [](float v) { return double{tensor::BFloat16(v)}; });
+          break;
+        case BlockRows::f32: std::copy_n(x + i, 32, rows + i); break;
       }
     }
     auto* line = reinterpret_cast<float*>(rows + e.rows * k);  // [k]
@@ -229,6 +232,12 @@ ir::Kernel kernel_of(const char* name, bool is_reference,
 ir::Refusal takes_all(const ir::NodeView&) { return std::nullopt; }
 
 }  // namespace
+
+BlockRows fastest_rows(const tensor::BlockFormat& format) {
+  const cpu::BlockFloats floats = cpu::kBlockLayouts[cpu::block_format_index(format)].floats;
+  if (floats == cpu::BlockFloats::none) return BlockRows::q8;
+  return floats == cpu::BlockFloats::bf16 && cpu::has_fast_bf16_dots() ? BlockRows::bf16 : BlockRows::f32;
+}
 
 HeldBlocks hold_packed(const tensor::Tensor& weights, const tensor::BlockFormat& format,
                        base::SharedCache& packs, int threads) {

@@ -29,6 +29,12 @@ ir::Attrs attrs_of(const tensor::BlockFormat& f, const char* rows = nullptr) {
   return attrs;
 }
 
+/// How rows may meet weights in a format.
+std::vector<const char*> rows_of(const tensor::BlockFormat& f) {
+  if (f.name == "f16") return {"f32"};
+  return {"f32", f.name == "bf16" ? "bf16" : "q8"};
+}
+
 void expect_small_error(const Tensor& a, const Tensor& b, double most, std::string_view what) {
   const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
   ASSERT_EQ(x.size(), y.size()) << what;
@@ -52,7 +58,7 @@ TEST(Blocks, ProductsByAllKernelsAndByTheExpansion) {
     const Tensor bias = testing::random_tensor(DType::f32, {21}, -1, 1, 5);
     const Tensor wide = testing::run("dequantize_blocks", {w}, attrs_of(f))[0];
     const Tensor whole = testing::run("linear", {x, wide, bias}, {{"transposed", int64_t{1}}})[0];
-    for (const char* rows : {"f32", "q8"}) {
+    for (const char* rows : rows_of(f)) {
       const bool is_exact = std::string_view(rows) == "f32";
       const Tensor packed = testing::run("block_linear", {x, w, bias}, attrs_of(f, rows))[0];
       expect_small_error(packed, run_fed("block_linear", {x, w, bias}, attrs_of(f, rows)), 1e-5, f.name);
@@ -64,8 +70,9 @@ TEST(Blocks, ProductsByAllKernelsAndByTheExpansion) {
 /// Norms, residuals and gates run inside the loops of products: the same bits as separate nodes, and close to
 /// the expansion.
 TEST(Blocks, NormsResidualsAndGates) {
-  for (const char* name : {"q4_0", "q8_0", "q4_k"}) {
+  for (const char* name : {"q4_0", "q8_0", "q4_k", "bf16", "f16"}) {
     const tensor::BlockFormat& f = tensor::need_block_format(name);
+    const ir::Attrs own = attrs_of(f, rows_of(f).back());
     const int64_t k = 2 * f.weights;
     const Tensor w = blocks_of(f, 53, k), bias = testing::random_tensor(DType::f32, {53}, -1, 1, 5);
     const Tensor norm = testing::random_tensor(DType::f32, {k}, 0.5, 1.5, 6), none;
@@ -73,18 +80,18 @@ TEST(Blocks, NormsResidualsAndGates) {
       const Tensor x = testing::random_tensor(DType::f32, {1, rows, k}, -1, 1, 4);
       const Tensor add = testing::random_tensor(DType::f32, {1, rows, 53}, -1, 1, 8);
       const Tensor even = testing::run("rms_norm", {x, norm}, {{"epsilon", 1e-3}})[0];
-      ir::Attrs attrs = attrs_of(f);
+      ir::Attrs attrs = own;
       const Tensor plain = testing::run("block_linear", {even, w, bias}, attrs)[0];
       attrs.set("epsilon", 1e-3);
       const std::vector<Tensor> all{x, w, bias, norm, add};
       const Tensor got = testing::run("block_linear", all, attrs)[0];
       EXPECT_TRUE(got.same_as(testing::run("add", {plain, add})[0])) << name << ", rows " << rows;
       expect_small_error(got, run_fed("block_linear", all, attrs), 1e-5, name);
-      const Tensor residual = testing::run("block_linear", {even, w, none, none, add}, attrs_of(f))[0];
-      const Tensor apart = testing::run("block_linear", {even, w}, attrs_of(f))[0];
+      const Tensor residual = testing::run("block_linear", {even, w, none, none, add}, own)[0];
+      const Tensor apart = testing::run("block_linear", {even, w}, own)[0];
       EXPECT_TRUE(residual.same_as(testing::run("add", {apart, add})[0])) << name << ", rows " << rows;
 
-      const Tensor up = testing::run("block_linear", {even, w}, attrs_of(f))[0];
+      const Tensor up = testing::run("block_linear", {even, w}, own)[0];
       const Tensor gate = testing::run("swish", {plain})[0];
       attrs.set("gated", int64_t{1});
       const std::vector<Tensor> gated{x, w, w, bias, none, norm};
@@ -141,6 +148,12 @@ TEST(Blocks, WhatIsNoMatrixInBlocksIsAnError) {
   expect("no whole blocks", said_of("dequantize_blocks", {Tensor::zeros(DType::u8, {3, 35})}, attrs_of(f)));
   expect("u8 [n, bytes of a row]", said_of("dequantize_blocks", {x}, attrs_of(f)));
   expect("neither f32 nor q8", said_of("block_linear", {x, w}, attrs_of(f, "q4")));
+  expect("do not meet weights", said_of("block_linear", {x, w}, attrs_of(f, "bf16")));
+  for (const char* name : {"bf16", "f16"}) {
+    const tensor::BlockFormat& floats = tensor::need_block_format(name);
+    expect("do not meet weights",
+           said_of("block_linear", {x, blocks_of(floats, 3, 64)}, attrs_of(floats, "q8")));
+  }
   expect("for weights of depth 64",
          said_of("block_linear", {Tensor::zeros(DType::f32, {2, 32}), w}, attrs_of(f)));
   expect("bias", said_of("block_linear", {x, w, Tensor::zeros(DType::f32, {4})}, attrs_of(f)));

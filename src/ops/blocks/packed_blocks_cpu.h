@@ -9,10 +9,11 @@
 
 namespace trireme::ops {
 
-/// A packed matrix that keeps its memory.
+/// A packed matrix that keeps its memory; one of floats keeps the tensor in which it lies.
 struct PackedMatrix {
   PackMemory memory;
   cpu::PackedBlocks blocks;
+  tensor::Tensor source;
 };
 
 /// Operand `operand` of a node, its `number`-th matrix, packed in place of the matrix. Null while it has no

@@ -215,7 +215,7 @@ ir::BoundKernel prepare_blocks(const ir::KernelInit& init) {
   const auto packed = packed_matrix(init, kExWeights);
   if (packed == nullptr) return bound;  // the weights have no content yet
   const size_t operands = init.node.in.size();
-  const bool rounds = block_rows(init.node.attrs) == BlockRows::q8;
+  const bool rounds = block_rows(init.node.attrs) != BlockRows::f32;
   bound.run = [e, packed, operands, rounds](const ir::RunArgs& args) {
     run_sorted(e, kExpertPlaces, args, [&](const SortedRows& rows, base::ThreadPool& pool) {
       cpu::block_groups({.groups = rows.groups,

@@ -114,6 +114,7 @@ struct Way {
   ir::Attrs attrs;
   std::vector<Tensor> weights;  ///< weights of all experts, by rows
   ExpertPlaces at;
+  bool rounds() const { return attrs.get_string("rows", "f32") != "f32"; }
 };
 
 /// All storage forms with the same extents.
@@ -142,20 +143,22 @@ std::vector<Way> ways(const Case& c) {
                     {},
                     {testing::run("cast", {tests::random_tensor(all, 6)}, {{"to", int64_t{onnx}}})[0]},
                     kExpertStoredPlaces});
-  for (const char* format : {"q4_0", "q8_0", "q4_k", "q6_k", "mxfp4", "int4_g32"}) {
+  for (const char* format : {"q4_0", "q8_0", "q4_k", "q6_k", "mxfp4", "int4_g32", "bf16", "f16"}) {
     const tensor::BlockFormat& f = tensor::need_block_format(format);
     if (c.k % f.weights != 0) continue;
     Tensor w = Tensor::empty(DType::u8, {all[0], f.row_bytes(c.k)});
     const Tensor values = tests::random_tensor(all, 6);
     f.encode(values.data<float>().data(), all[0] * c.k / f.weights,
              reinterpret_cast<uint8_t*>(w.mutable_raw()), nullptr);
-    for (const char* rows : {"f32", "q8"})
+    for (const std::string_view rows : {"f32", "q8", "bf16"}) {
+      if (rows != "f32" && rows != (f.is_floats() ? f.name : "q8")) continue;
       list.push_back({base::concat(format, " ", rows),
                       "block_experts",
                       "block_linear",
                       {{"format", std::string(format)}, {"rows", std::string(rows)}},
                       {w},
                       kExpertPlaces});
+    }
   }
   return list;
 }
@@ -222,7 +225,7 @@ TEST(Experts, StoredWeightsEqualTheDenseExpansion) {
     const Tensor chosen = c.chosen(round);
     for (const Way& way : ways(c)) {
       const Tensor want = tests::run_expanded(way.experts, attrs_of(way, c), operands_of(way, c, chosen))[0];
-      const bool rounds = way.name.ends_with("q8");
+      const bool rounds = way.rounds();
       tests::expect_close(run(way, c, chosen), want.to_doubles(), rounds ? 0.05 : 1e-4, rounds ? 0.5 : 1e-3,
                           way.name + " " + c.text());
     }
@@ -430,7 +433,7 @@ Tensor run_here(const Way& way, const Case& all, int64_t first, int64_t count, c
   attrs.set("of", all.experts);
   const auto results = tests::run_kernels(way.experts, attrs, in, 1, {}, 3);
   const Tensor want = tests::run_expanded(way.experts, attrs, in)[0];
-  const bool rounds = way.name.ends_with("q8");
+  const bool rounds = way.rounds();
   for (const auto& r : results)
     tests::expect_close(r.out[0], want.to_doubles(), rounds ? 0.05 : 1e-4, rounds ? 0.5 : 1e-3,
                         base::concat(way.name, " ", r.kernel, " expanded, ", all.text()));

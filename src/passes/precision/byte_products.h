@@ -1,17 +1,20 @@
-// Products with whole numbers of quantized checkpoints as sums of bytes.
+// Products with weights that were stored in 4 to 16 bits as products with blocks.
 #pragma once
 
 #include <functional>
 
 #include "ir/graph.h"
+#include "ops/blocks/blocks.h"
 
 namespace trireme::passes {
 
-/// weight_only_linear of constant weights in 4 or 8 bits becomes block_linear with rows in 8 bits, products
-/// over experts likewise: each
-/// group's scale and zero point move beside its codes (tensor::all_block_formats), exactly. Calls `was_read`
-/// with the codes of each matrix that moved: nothing reads them any more. For CPUs; devices read the given
-/// form. Returns how many products changed.
-size_t use_byte_products(ir::Graph& graph, const std::function<void(const tensor::Tensor&)>& was_read);
+/// weight_only_linear of constant weights becomes block_linear, products over experts likewise. Of 4 and 8
+/// bits, each group's scale and zero point move beside its codes (tensor::all_block_formats), exactly, and
+/// rows are in 8 bits; calls `was_read` with the codes of each matrix that moved: nothing reads them any
+/// more. Floats of 16 bits stay where they are, and rows are those that ops::fastest_rows says. Where rows
+/// are to stay f32 (`rows`), products with codes stay, too. For CPUs; devices read the given form. Returns
+/// how many products changed.
+size_t use_byte_products(ir::Graph& graph, ops::BlockRows rows,
+                         const std::function<void(const tensor::Tensor&)>& was_read);
 
 }  // namespace trireme::passes

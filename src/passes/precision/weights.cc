@@ -99,8 +99,8 @@ class Storing {
   /// Sets the requested type of rows for a product whose weights came in blocks.
   bool set_rows(ir::NodeId id, const Node& node) {
     if (node.op->schema.name != "block_linear" && node.op->schema.name != "block_experts") return false;
-    const bool is_f32 = options_.weight_rows == ops::BlockRows::f32;
-    rw_.graph().node(id).attrs.set("rows", std::string(is_f32 ? "f32" : "q8"));
+    ir::Attrs& attrs = rw_.graph().node(id).attrs;
+    attrs.set("rows", rows_of(tensor::need_block_format(ops::block_format_of(attrs))));
     return true;
   }
 
@@ -158,8 +158,12 @@ class Storing {
   ir::Attrs product_attrs(const WeightRow& row) const {
     if (blocks_ == nullptr) return {{"bits", int64_t{form_.bits}}, {"group", form_.group}};
     ir::Attrs attrs = block_attrs(row);
-    attrs.set("rows", std::string(options_.weight_rows == ops::BlockRows::f32 ? "f32" : "q8"));
+    attrs.set("rows", rows_of(tensor::need_block_format(row.format)));
     return attrs;
+  }
+  std::string rows_of(const tensor::BlockFormat& format) const {
+    const bool is_f32 = options_.weight_rows == ops::BlockRows::f32;
+    return std::string(to_string(is_f32 ? ops::BlockRows::f32 : ops::fastest_rows(format)));
   }
   static ir::Attrs block_attrs(const WeightRow& row) { return {{"format", row.format}}; }
   static void copy_facts(const StoredMatrix& s, WeightRow& row) {

@@ -148,10 +148,15 @@ Tensor value_of(const ir::Graph& g, const Tensor& x) {
   return at[ir::index(g.outputs()[0])];
 }
 
-TEST(StoreWeights, TheGraphComputesNearlyTheSame) {
-  Tensor x = Tensor::empty(tensor::DType::f32, {3, 64});
-  base::Rng rng(7);
+Tensor random_rows(tensor::Dims dims, uint64_t seed) {
+  Tensor x = Tensor::empty(tensor::DType::f32, std::move(dims));
+  base::Rng rng(seed);
   for (float& v : x.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  return x;
+}
+
+TEST(StoreWeights, TheGraphComputesNearlyTheSame) {
+  const Tensor x = random_rows({3, 64}, 7);
   const std::vector<double> want = value_of(net(), x).to_doubles();
   double largest = 0;
   for (double v : want) largest = std::max(largest, std::abs(v));
@@ -179,9 +184,7 @@ constexpr const char* kDeep = R"(graph "g"
 )";
 
 TEST(ByteProducts, ReadGroupsAsBlocksExactly) {
-  Tensor x = Tensor::empty(tensor::DType::f32, {5, 256});
-  base::Rng rng(8);
-  for (float& v : x.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  const Tensor x = random_rows({5, 256}, 8);
   for (const WeightBits bits : {WeightBits::int4, WeightBits::int8}) {
     for (const int64_t group : {32, 64, 128}) {
       for (const bool zeros : {false, true}) {
@@ -193,7 +196,7 @@ TEST(ByteProducts, ReadGroupsAsBlocksExactly) {
                       {.weights = bits, .weight_group = group, .weight_zeros = zeros, .least_elements = 1});
         const std::vector<double> want = value_of(g, x).to_doubles();
         size_t matrices = 0;
-        EXPECT_EQ(use_byte_products(g,
+        EXPECT_EQ(use_byte_products(g, ops::BlockRows::q8,
                                     [&](const Tensor& codes) {
                                       EXPECT_EQ(codes.dtype(), tensor::DType::u8);
                                       ++matrices;
@@ -216,10 +219,39 @@ TEST(ByteProducts, ReadGroupsAsBlocksExactly) {
   }
 }
 
-TEST(ByteProducts, LeaveFloatsAndWhatIsFed) {
+TEST(ByteProducts, FloatsOf16BitsAreBlocksWhereTheyLie) {
+  for (const char* type : {"bf16", "f16"}) {
+    ir::Graph g = ir::parse(base::concat(R"(graph "g"
+  %0 = input "x" : f32[5,64]
+  %1 = param "h" : )",
+                                         type, R"([40,64]#seed=2
+  %2 = weight_only_linear(%0, %1) {}
+  return %2 "y"
+)"),
+                            ops::table());
+    g.sort();
+    const Tensor x = random_rows({5, 64}, 3);
+    const std::vector<double> want = value_of(g, x).to_doubles();
+    const std::byte* bytes = g.known(g.nodes()[0].in[1])->raw();
+    EXPECT_EQ(use_byte_products(g, ops::BlockRows::q8, [](const Tensor&) { FAIL() << "nothing was copied"; }),
+              1u);
+    const ir::Node& product = g.nodes().back();
+    EXPECT_EQ(product.op_name(), "block_linear");
+    EXPECT_EQ(g.known(product.in[1])->raw(), bytes);
+    EXPECT_EQ(g.value(product.in[1]).name, "h");
+    const std::vector<double> got = value_of(g, x).to_doubles();
+    const bool rounds = product.attrs.get_string("rows", "") == "bf16";
+    double largest = 0;
+    for (double v : want) largest = std::max(largest, std::abs(v));
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_NEAR(got[i], want[i], (rounds ? 5e-3 : 1e-6) * largest) << type << " " << i;
+  }
+}
+
+TEST(ByteProducts, LeaveWhatIsFed) {
   ir::Graph g = ir::parse(R"(graph "g"
   %0 = input "x" : f32[5,64]
-  %1 = param "h" : bf16[40,64]#seed=2
+  %1 = input "h" : bf16[40,64]
   %2 = input "w" : u8[40,32]
   %3 = param "s" : f32[40,2]#seed=4
   %4 = weight_only_linear(%0, %1) {}
@@ -229,7 +261,7 @@ TEST(ByteProducts, LeaveFloatsAndWhatIsFed) {
                           ops::table());
   g.sort();
   const std::string before = ir::print(g);
-  EXPECT_EQ(use_byte_products(g, [](const Tensor&) { FAIL(); }), 0u);
+  EXPECT_EQ(use_byte_products(g, ops::BlockRows::q8, [](const Tensor&) { FAIL(); }), 0u);
   EXPECT_EQ(ir::print(g), before);
 }
 

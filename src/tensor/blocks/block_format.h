@@ -13,7 +13,7 @@ namespace trireme::tensor {
 /// ever.
 struct BlockFormat {
   std::string_view name;  ///< "q4_0": GGUF's name in small letters
-  int gguf_type;          ///< the number by which GGUF files name it; -1: they have none
+  int gguf_type;          ///< the number by which GGUF files name it as blocks; -1: they do not
   int64_t weights;        ///< of a block: 32, 128 or 256
   int64_t bytes;          ///< of a block
 
@@ -26,6 +26,8 @@ struct BlockFormat {
   /// q5_1, mxfp4). Numbers that are not finite have no code: their blocks are valid and not near them.
   void (*encode)(const float* values, int64_t count, uint8_t* blocks, const float* importance);
 
+  /// Floats of 16 bits, without scales.
+  bool is_floats() const { return name == "bf16" || name == "f16"; }
   int64_t row_bytes(int64_t k) const { return k / weights * bytes; }
   /// Depth of rows of so many bytes.
   int64_t depth(int64_t of_bytes) const { return of_bytes / bytes * weights; }
@@ -37,7 +39,8 @@ std::span<const BlockFormat> block_formats();
 /// They, then what weights of quantized checkpoints become under products: "int4_g32", "int4_g128",
 /// "int8_g32" and "int8_g128". A block is its scale f32, its zero point i8, then codes: of 4 bits, 32 in 16
 /// bytes, byte i holding those of weights i (low half) and i + 16; of 8 bits with their sign.
-/// weight = scale (code - zero).
+/// weight = scale (code - zero). Last "bf16" and "f16": 32 such floats without a scale, so that a matrix of
+/// them is one in blocks as it lies.
 std::span<const BlockFormat> all_block_formats();
 
 /// Of GGUF; null for a name, or a number, that none has.

@@ -19,6 +19,8 @@ struct Codec {
 extern const Codec kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kIq4Nl, kMxfp4;
 // Those of quantized checkpoints: 32 or 128 weights with one scale and one zero point.
 extern const Codec kInt4G32, kInt4G128, kInt8G32, kInt8G128;
+// Floats of 16 bits, 32 of them without a scale.
+extern const Codec kBf16, kF16;
 // Blocks of 256 weights in parts of 16 or 32 with scales of their own.
 extern const Codec kQ2K, kQ3K, kQ4K, kQ5K, kQ6K;
 

@@ -19,6 +19,7 @@ enum class BlockScales : uint8_t {
   floats,   ///< f32 for each block, and a signed byte: the code that stands for no weight, less `zero`
 };
 enum class BlockTable : uint8_t { none, iq4, mxfp4 };
+enum class BlockFloats : uint8_t { none, bf16, f16 };
 
 /// weight = scale (code - zero) + least. A block of 16 rows is
 ///   scale f16 [16] (power: u8 [16]; floats: f32 [16], zero i8 [16]), least f16 [16] where one is stored,
@@ -26,7 +27,8 @@ enum class BlockTable : uint8_t { none, iq4, mxfp4 };
 ///   codes [units][bits][64]: planes of 4, 2 and 1 bits, or of whole bytes, most first.
 /// A plane's vector holds 4 columns of 16 rows, byte 4 r + c those of row r: of 4 bits, vector v has columns
 /// 4 v + c in its low halves and 16 + 4 v + c in its high ones; of 2 bits, columns 4 (v + 2 j) + c at bit
-/// 2 j; of 1 bit, columns 4 j + c at bit j.
+/// 2 j; of 1 bit, columns 4 j + c at bit j. Floats of 16 bits stay row by row, as files have them: nothing is
+/// packed, and processes share the pages of one file.
 struct BlockLayout {
   int bits = 4;   ///< of a code
   int units = 1;  ///< of a block
@@ -36,7 +38,9 @@ struct BlockLayout {
   bool subtracts = false;  ///< leasts are stored with the opposite sign
   int zero = 0;            ///< the code, or number of the table, that stands for no weight
   BlockTable table = BlockTable::none;
+  BlockFloats floats = BlockFloats::none;
 
+  constexpr bool is_floats() const { return floats != BlockFloats::none; }
   constexpr int parts() const { return units * static_cast<int>(kUnit) / part; }
   constexpr int64_t scale_bytes() const {
     return scales == BlockScales::power ? 16 : scales == BlockScales::floats ? 64 : 32;
@@ -52,7 +56,11 @@ struct BlockLayout {
   }
   constexpr int64_t unit_bytes() const { return 64 * bits; }
   constexpr int64_t codes_at() const { return heads_bytes() + part_bytes(); }
-  constexpr int64_t bytes() const { return codes_at() + units * unit_bytes(); }
+  constexpr int64_t bytes() const {
+    return is_floats() ? 64 * kGroupRows : codes_at() + units * unit_bytes();
+  }
+  /// Of a code of a row of x at most: rows that meet bf16 may be floats in another order.
+  constexpr int64_t code_bytes() const { return is_floats() ? 4 : 1; }
   constexpr int64_t weights() const { return units * kUnit; }
   /// Codes, or numbers of the table, of more than 6 bits.
   constexpr bool is_wide() const { return bits == 8 || table == BlockTable::iq4; }
@@ -81,7 +89,16 @@ inline constexpr BlockLayout kBlockLayouts[] = {
     {.bits = 4, .units = 4, .scales = BlockScales::floats, .has_least = true, .subtracts = true},
     {.bits = 8, .scales = BlockScales::floats, .has_least = true, .subtracts = true, .zero = 128},
     {.bits = 8, .units = 4, .scales = BlockScales::floats, .has_least = true, .subtracts = true, .zero = 128},
+    {.bits = 16, .floats = BlockFloats::bf16},
+    {.bits = 16, .floats = BlockFloats::f16},
 };
 inline constexpr int kBlockLayoutCount = static_cast<int>(sizeof kBlockLayouts / sizeof kBlockLayouts[0]);
+
+/// Index of the layout of floats of 16 bits.
+constexpr int float_format(BlockFloats floats) {
+  int format = 0;
+  while (kBlockLayouts[format].floats != floats) ++format;
+  return format;
+}
 
 }  // namespace trireme::cpu

@@ -228,11 +228,15 @@ int block_format_index(const tensor::BlockFormat& format) {
 
 int64_t packed_block_bytes(const tensor::BlockFormat& format, int64_t n, int64_t k) {
   const PackedBlocks m{nullptr, block_format_index(format), n, k};
-  return m.groups() * m.group_bytes();
+  return m.layout().is_floats() ? 0 : m.groups() * m.group_bytes();
 }
 
 PackedBlocks pack_blocks(const BlockRowsOfFile& from, uint8_t* memory, base::ThreadPool& pool) {
-  const PackedBlocks m{memory, block_format_index(*from.format), from.n, from.k};
+  PackedBlocks m{memory, block_format_index(*from.format), from.n, from.k};
+  if (m.layout().is_floats()) {
+    m.data = from.rows;
+    return m;
+  }
   const int64_t row_bytes = from.format->row_bytes(m.k), block_bytes = m.layout().bytes();
   pool.for_range(m.groups(), 4, [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) {
@@ -250,6 +254,10 @@ PackedBlocks pack_blocks(const BlockRowsOfFile& from, uint8_t* memory, base::Thr
 
 void unpack_row(const PackedBlocks& from, int64_t row, float* out) {
   const BlockLayout& l = from.layout();
+  if (l.is_floats()) {
+    const tensor::BlockFormat& format = tensor::all_block_formats()[static_cast<size_t>(from.format)];
+    return format.decode(from.data + row * format.row_bytes(from.k), from.k / format.weights, out);
+  }
   const int64_t r = row % kGroupRows;
   const uint8_t* block = from.data + row / kGroupRows * from.group_bytes();
   const uint8_t* table = l.table == BlockTable::iq4 ? kIq4Table : kMxfp4Table;

@@ -9,7 +9,8 @@
 
 namespace trireme::cpu {
 
-/// A packed matrix [n, k]; rows behind the n-th, up to whole groups, are zero.
+/// A packed matrix [n, k]; rows behind the n-th, up to whole groups, are zero. One of floats is the matrix as
+/// the file has it, and ends with its n-th row.
 struct PackedBlocks {
   const uint8_t* data = nullptr;
   int format = 0;  ///< index of tensor::all_block_formats(), and of kBlockLayouts
@@ -24,7 +25,8 @@ struct PackedBlocks {
 /// Index of a format of tensor::all_block_formats().
 int block_format_index(const tensor::BlockFormat& format);
 
-/// What a matrix takes packed: the bytes of its rows, up to 4 % more where scales have 6 bits.
+/// What a matrix takes packed: the bytes of its rows, up to 4 % more where scales have 6 bits; floats take
+/// nothing.
 int64_t packed_block_bytes(const tensor::BlockFormat& format, int64_t n, int64_t k);
 
 /// Rows of a matrix as a file has them: [n, format->row_bytes(k)].
@@ -34,7 +36,7 @@ struct BlockRowsOfFile {
   int64_t n = 0, k = 0;
 };
 
-/// Packs them into `memory`.
+/// Packs them into `memory`; floats are read where they are.
 PackedBlocks pack_blocks(const BlockRowsOfFile& from, uint8_t* memory, base::ThreadPool& pool);
 
 /// Row `row` of a packed matrix as f32 [k]: the bits that the format's decoder gives.

@@ -41,7 +41,7 @@ const FusedProgram& silu_gate() {
 BlockLoop::FormAt::FormAt(const PackedBlocks& w, int64_t m, int64_t from) {
   const int64_t part = w.layout().part;
   codes = from;
-  scales = codes + align64(m * w.k);
+  scales = codes + align64(m * w.k * w.layout().code_bytes());
   starts = scales + align64(m * (w.k / kUnit) * 4);
   sums = starts + align64(m * (w.k / part) * 4);
   end = sums + align64(m * (w.k / part) * 4);
@@ -74,9 +74,10 @@ BlockLoop::BlockLoop(const BlockProducts& call, void* workspace)
     if (is_known) continue;
     families_[family_count_++] = {.format = f,
                                   .part = to.w.layout().part,
-                                  .tiles = call.rounds ? kernels.q8[f] : kernels.f32[f],
-                                  .pair = call.rounds ? kernels.q8_pair[f] : nullptr,
-                                  .to_form = call.rounds ? kernels.q8_row[f] : kernels.f32_row[f],
+                                  .code_bytes = to.w.layout().code_bytes(),
+                                  .tiles = call.rounds ? kernels.rounded[f] : kernels.f32[f],
+                                  .pair = call.rounds ? kernels.rounded_pair[f] : nullptr,
+                                  .to_form = call.rounds ? kernels.rounded_row[f] : kernels.f32_row[f],
                                   .at = FormAt(to.w, call.m, end)};
     end = families_[family_count_ - 1].at.end;
   }
@@ -101,7 +102,7 @@ const float* BlockLoop::row(int64_t i) const {
 
 BlockRowOut BlockLoop::form(const Family& family, int64_t i) const {
   const auto array = [&](int64_t from, int64_t each) { return memory_ + from + 4 * i * each; };
-  return {.codes = reinterpret_cast<int8_t*>(memory_) + family.at.codes + i * k_,
+  return {.codes = reinterpret_cast<int8_t*>(memory_) + family.at.codes + i * k_ * family.code_bytes,
           .scales = reinterpret_cast<float*>(array(family.at.scales, k_ / kUnit)),
           .starts = reinterpret_cast<int32_t*>(array(family.at.starts, k_ / family.part)),
           .sums = reinterpret_cast<float*>(array(family.at.sums, k_ / family.part))};

@@ -20,7 +20,8 @@ struct BlockResult {
 };
 
 /// Products of the same rows by several matrices of one depth. `rounds`: 32 neighbours of a row
-/// become codes in [-127, 127] with one scale, and products are sums of bytes; else rows stay f32. A result
+/// become codes in [-127, 127] with one scale, and products are sums of bytes; rows that meet bf16 weights
+/// become bf16, those that meet f16 stay f32. Else all rows stay f32. A result
 /// is the same chain of multiply-adds whatever m, its neighbours and the team: a row's bits do not depend on
 /// its mates. Few rows read the packed bytes once; 2 m n k operations.
 struct BlockProducts {
@@ -67,7 +68,7 @@ class BlockLoop {
   /// A format among the results, and how rows meet it.
   struct Family {
     int format = -1;
-    int64_t part = 32;
+    int64_t part = 32, code_bytes = 1;
     const BlockTileFn* tiles = nullptr;
     BlockTileFn pair = nullptr;  // or null
     BlockRowFn to_form = nullptr;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/blocks/block_product.h"
+#include "base/memory/slab.h"
 #include "base/rng.h"
 
 #if defined(__x86_64__)
@@ -57,18 +58,20 @@ double ceiling_seconds([[maybe_unused]] double operations) {
 #endif
 }
 
-void run(const tensor::BlockFormat& format, int64_t m) {
+void run(const tensor::BlockFormat& format, bool rounds, int64_t m) {
   base::Rng rng(3);
   std::vector<float> values(static_cast<size_t>(kRows * kDepth)), x(static_cast<size_t>(m * kDepth));
   for (float& v : values) v = static_cast<float>(rng.normal());
   for (float& v : x) v = static_cast<float>(rng.normal());
-  std::vector<uint8_t> rows(static_cast<size_t>(kRows * format.row_bytes(kDepth)));
-  format.encode(values.data(), kRows * kDepth / format.weights, rows.data(), nullptr);
-  const int64_t bytes = packed_block_bytes(format, kRows, kDepth);
-  std::vector<uint8_t> memory(static_cast<size_t>(bytes) + 8192);
+  const auto mapped = base::map_memory(static_cast<size_t>(kRows * format.row_bytes(kDepth)));
+  auto* rows = static_cast<uint8_t*>(mapped.get());
+  format.encode(values.data(), kRows * kDepth / format.weights, rows, nullptr);
+  std::vector<uint8_t> memory(static_cast<size_t>(packed_block_bytes(format, kRows, kDepth)) + 8192);
   base::ThreadPool pool(1);
-  const PackedBlocks w = pack_blocks({&format, rows.data(), kRows, kDepth}, memory.data(), pool);
-  std::vector<std::byte> workspace(static_cast<size_t>(block_product_workspace(w, m)));
+  const PackedBlocks w = pack_blocks({&format, rows, kRows, kDepth}, memory.data(), pool);
+  const int64_t bytes = w.groups() * w.group_bytes();
+  const std::shared_ptr<void> workspace =
+      base::map_memory(static_cast<size_t>(block_product_workspace(w, m)));
   std::vector<float> y(static_cast<size_t>(m * kRows));
   const BlockResult to{w, nullptr, y.data()};
   const double operations = 2.0 * static_cast<double>(m * kRows * kDepth);
@@ -76,12 +79,13 @@ void run(const tensor::BlockFormat& format, int64_t m) {
   for (int round = 0; round < kRounds; ++round) {
     most = std::min(most, ceiling_seconds(operations));
     const double start = processor_seconds();
-    block_products({.results = {&to, 1}, .x = x.data(), .m = m}, workspace.data(), pool);
+    block_products({.results = {&to, 1}, .x = x.data(), .m = m, .rounds = rounds}, workspace.get(), pool);
     own = std::min(own, processor_seconds() - start);
   }
-  std::printf("%-10.*s %3lld rows %8.1f Gop/s %5.1f %% of dot products %7.1f GB/s\n",
-              static_cast<int>(format.name.size()), format.name.data(), static_cast<long long>(m),
-              operations / own * 1e-9, 100 * most / own, static_cast<double>(bytes) / own * 1e-9);
+  std::printf("%-10.*s %s %3lld rows %8.1f Gop/s %5.1f %% of dot products %7.1f GB/s\n",
+              static_cast<int>(format.name.size()), format.name.data(), rounds ? "rounded" : "f32    ",
+              static_cast<long long>(m), operations / own * 1e-9, 100 * most / own,
+              static_cast<double>(bytes) / own * 1e-9);
 }
 
 }  // namespace
@@ -93,6 +97,9 @@ int main(int count, char** words) {
     const bool is_wanted = count < 2 || std::any_of(words + 1, words + count,
                                                     [&](const char* word) { return format.name == word; });
     if (!is_wanted) continue;
-    for (const int64_t m : {1, 2, 4, 8, 16, 64}) cpu::run(format, m);
+    for (const bool rounds : {true, false}) {
+      if (!rounds && !format.is_floats()) continue;
+      for (const int64_t m : {1, 2, 4, 8, 16, 64}) cpu::run(format, rounds, m);
+    }
   }
 }

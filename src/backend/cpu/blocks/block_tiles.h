@@ -13,7 +13,8 @@ inline constexpr int kBlockTileRows = 8;
 
 /// Rows of x as products read them. Of rows in 8 bits: `codes` [m, k], of 32 neighbours one scale; `starts`
 /// [m, k / part] minus the layout's zero times the sum of a part's codes; `sums` [m, k / part] the sum of its
-/// numbers, where the layout has leasts. Of f32 rows: x itself and the sums.
+/// numbers, where the layout has leasts. Of f32 rows: x itself and the sums. Of rows that meet bf16: `codes`
+/// alone, in the order of float_tile.inc.
 struct BlockRowsView {
   const float* x = nullptr;       // [m, k]
   const int8_t* codes = nullptr;  // [m, k]
@@ -49,12 +50,18 @@ using BlockRowFn = void (*)(const float* x, int64_t k, const BlockRowOut& out);
 inline constexpr int kBlockTileHeights = 4;
 
 struct BlockKernels {
-  BlockTileFn q8[kBlockLayoutCount][kBlockTileHeights];
+  BlockTileFn rounded[kBlockLayoutCount][kBlockTileHeights];
   BlockTileFn f32[kBlockLayoutCount][kBlockTileHeights];
-  BlockTileFn q8_pair[kBlockLayoutCount];  ///< two groups, four rows; or null: see fill_format
-  BlockRowFn q8_row[kBlockLayoutCount];
+  BlockTileFn rounded_pair[kBlockLayoutCount];  ///< two groups, four rows; or null: see fill_format
+  BlockRowFn rounded_row[kBlockLayoutCount];
   BlockRowFn f32_row[kBlockLayoutCount];
 };
+
+/// Whether this build and the processor have dot products of pairs of bf16 that are faster than multiply-adds
+/// of f32: AMD's do twice as much, Intel's half.
+bool has_fast_bf16_dots();
+/// Products of bf16 rows with bf16 weights by such dot products; null without them.
+const BlockKernels* block_kernels_bf16();
 
 const BlockKernels& block_kernels_portable();
 const BlockKernels& block_kernels_avx2();

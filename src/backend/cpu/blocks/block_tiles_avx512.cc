@@ -2,6 +2,7 @@
 // check of the processor.
 #include "backend/cpu/blocks/block_tiles.h"
 #include "backend/cpu/tiles/dense_simd.h"
+#include "tensor/half.h"
 
 #if defined(__x86_64__)
 
@@ -17,6 +18,8 @@ namespace {
 #include "backend/cpu/tiles/dense_simd_avx512.inc"
 
 #include "backend/cpu/blocks/block_simd_avx512.inc"
+#include "backend/cpu/blocks/float_tile.inc"
+
 #include "backend/cpu/blocks/block_tile.inc"
 
 constexpr BlockKernels kTable = make_block_kernels();

@@ -1,6 +1,9 @@
 // Products with weights in blocks in plain vector extensions, for any processor; also chooses the table of a
 // level.
 #include "backend/cpu/blocks/block_tiles.h"
+
+#include <algorithm>
+
 #include "backend/cpu/tiles/dense_simd.h"
 #include "tensor/half.h"
 
@@ -11,6 +14,8 @@ namespace {
 #include "backend/cpu/tiles/dense_simd_portable.inc"
 
 #include "backend/cpu/blocks/block_simd_portable.inc"
+#include "backend/cpu/blocks/float_tile.inc"
+
 #include "backend/cpu/blocks/block_tile.inc"
 
 constexpr BlockKernels kTable = make_block_kernels();
@@ -22,9 +27,37 @@ namespace trireme::cpu {
 
 const BlockKernels& block_kernels_portable() { return portable::kTable; }
 
+namespace {
+
+#if defined(__x86_64__)
+/// The kernels of AVX-512 with VNNI, and of bf16 those that the processor has beyond it.
+const BlockKernels& with_bf16_dots() {
+  static const BlockKernels kernels = [] {
+    BlockKernels all = block_kernels_avx512_vnni();
+    if (const BlockKernels* dots = block_kernels_bf16()) {
+      constexpr int kFormat = float_format(BlockFloats::bf16);
+      std::copy_n(dots->rounded[kFormat], kBlockTileHeights, all.rounded[kFormat]);
+      all.rounded_row[kFormat] = dots->rounded_row[kFormat];
+    }
+    return all;
+  }();
+  return kernels;
+}
+#endif
+
+}  // namespace
+
+bool has_fast_bf16_dots() {
+#if defined(__x86_64__)
+  return block_kernels_bf16() != nullptr && __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
+}
+
 const BlockKernels& block_kernels(Isa isa) {
 #if defined(__x86_64__)
-  if (isa >= Isa::avx512_vnni) return block_kernels_avx512_vnni();
+  if (isa >= Isa::avx512_vnni) return with_bf16_dots();
   if (isa == Isa::avx512) return block_kernels_avx512();
   if (isa == Isa::avx2) return block_kernels_avx2();
 #endif

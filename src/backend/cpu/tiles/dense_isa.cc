@@ -28,7 +28,9 @@ Isa detect() {
 #if defined(__x86_64__)
   // __builtin_cpu_supports also checks that the operating system saves the wide registers.
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::portable;
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (!has_avx2) return Isa::portable;
   const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (!wide) return Isa::avx2;

@@ -23,7 +23,7 @@
   TRIREME_CLANG_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,amx-tile,amx-int8,amx-bf16")
 #define TRIREME_TARGET_BF16_BEGIN \
   TRIREME_CLANG_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")
-#define TRIREME_TARGET_AVX2_BEGIN TRIREME_CLANG_TARGET("avx2,fma")
+#define TRIREME_TARGET_AVX2_BEGIN TRIREME_CLANG_TARGET("avx2,fma,f16c")
 #define TRIREME_TARGET_END _Pragma("clang attribute pop")
 #else
 #define TRIREME_TARGET_AVX512_BEGIN \
@@ -37,7 +37,7 @@
 #define TRIREME_TARGET_BF16_BEGIN \
   _Pragma("GCC push_options")     \
       _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma\")")
-#define TRIREME_TARGET_AVX2_BEGIN _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma\")")
+#define TRIREME_TARGET_AVX2_BEGIN _Pragma("GCC push_options") _Pragma("GCC target(\"avx2,fma,f16c\")")
 #define TRIREME_TARGET_END _Pragma("GCC pop_options")
 #endif
 
