@@ -5,6 +5,7 @@
 
 #include "backend/cpu/device/cpu_stream.h"
 #include "base/clock.h"
+#include "base/threads/float_controls.h"
 #include "base/threads/pause_point.h"
 #include "comm/mesh.h"
 #include "runtime/device_ranks.h"
@@ -177,6 +178,7 @@ void Executor::throw_failure() {
 }
 
 void Executor::run_step(size_t s, tensor::Stream& stream) {
+  const base::SubnormalsAreZero controls;
   program_->steps[s].bound.run({addresses_.data() + first_in_[s], addresses_.data() + first_out_[s],
                                 workspaces_[s], stream, &status_, mesh_});
 }

@@ -90,10 +90,11 @@ class Executor {
   /// True once the launches of a device's program are recorded and replayed.
   bool is_recorded() const;
 
-  /// Runs all steps. `inputs`/`outputs`: host addresses in the program's order, sized as its slots say;
-  /// outputs must not overlap anything else. Throws invalid_argument when a kernel reports bad data (an index
-  /// out of range), and what the communicator throws: unavailable for ranks that are gone, invalid_argument
-  /// for ranks that disagree. After a throw results and states are undefined.
+  /// Runs all steps; on the CPU subnormal numbers count as zero. `inputs`/`outputs`: host addresses in the
+  /// program's order, sized as its slots say; outputs must not overlap anything else. Throws invalid_argument
+  /// when a kernel reports bad data (an index out of range), and what the communicator throws: unavailable
+  /// for ranks that are gone, invalid_argument for ranks that disagree. After a throw results and states are
+  /// undefined.
   void run(std::span<const void* const> inputs, std::span<void* const> outputs, tensor::Stream& stream,
            Trace* trace = nullptr);
 

@@ -51,6 +51,22 @@ TEST(Executor, RunsAgainOnOtherBuffers) {
   }
 }
 
+/// Also where several threads compute; the caller's arithmetic stays as it was.
+TEST(Executor, SubnormalNumbersAreZero) {
+  constexpr size_t kCount = 1 << 18;
+  Fixture f(base::concat("graph \"g\"\n %0 = input \"x\" : f32[", kCount,
+                         "]\n %1 = mul(%0, %0)\n return %1 \"y\"\n"));
+  std::vector<float> x(kCount, 1e-20f), y(kCount, 1);
+  x[7] = 1e-40f, x[9] = 1e-15f;
+  const void* in[]{x.data()};
+  void* out[]{y.data()};
+  f.executor->run(in, out, *f.stream);
+  const volatile float kept = 1e-15f;
+  for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(y[i], i == 9 ? kept * kept : 0.0f) << i;
+  const volatile float tiny = 1e-20f;
+  EXPECT_GT(tiny * tiny, 0.0f);
+}
+
 TEST(Executor, FollowsAnArenaThatMoves) {
   Fixture f("graph \"g\"\n %0 = input \"x\" : f32[4]\n %1 = exp(%0)\n %2 = log(%1)\n return %2 \"y\"\n");
   const auto other = f.device->allocate(f.executor->program().memory.arena_bytes);

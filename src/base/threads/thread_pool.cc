@@ -10,6 +10,7 @@
 
 #include "base/machine/busy_cpus.h"
 #include "base/error.h"
+#include "base/threads/float_controls.h"
 #include "base/threads/team_meetings.h"
 #include "base/threads/team_seats.h"
 
@@ -76,6 +77,7 @@ struct ThreadPool::Shared {
   std::atomic<bool> stop{false};
   Call call = nullptr;
   const void* body = nullptr;
+  uint32_t controls = 0;
   int members = 0;  // number of shares in use
   std::vector<Share> shares;
   std::vector<Place> places;
@@ -134,7 +136,10 @@ struct ThreadPool::Shared {
   void take(uint32_t started, int member) {
     inside.fetch_add(1);
     // `open` is cleared before the caller leaves run_erased, so a late worker never reads a destroyed body.
-    if (open.load() && epoch.load() == started && member < members) run_shares(member);
+    if (open.load() && epoch.load() == started && member < members) {
+      set_float_controls(controls);
+      run_shares(member);
+    }
     inside.fetch_sub(1);
   }
 };
@@ -191,6 +196,7 @@ void ThreadPool::run_erased(int64_t tasks, Call call, const void* body) {
   while (s.inside.load(std::memory_order_acquire) != 0) pause_cpu();
   s.call = call;
   s.body = body;
+  s.controls = float_controls();
   s.members = static_cast<int>(std::min<int64_t>(size_, tasks));
   for (int m = 0; m < s.members; ++m) {
     Shared::Share& share = s.shares[static_cast<size_t>(m)];

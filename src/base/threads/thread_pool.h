@@ -25,7 +25,8 @@ class ThreadPool {
   int size() const { return size_; }
 
   /// Calls body(task) once for each task in [0, tasks), tasks handed out dynamically; returns when all are
-  /// done. Which thread runs a task is not fixed, so results must not depend on it. `body` must not throw.
+  /// done. Which thread runs a task is not fixed, so results must not depend on it: all threads compute with
+  /// the caller's float controls. `body` must not throw.
   template <class Body>
   void run(int64_t tasks, const Body& body) {
     if (tasks <= 0) return;

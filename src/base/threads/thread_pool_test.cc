@@ -7,6 +7,7 @@
 #include <chrono>
 #include <latch>
 
+#include "base/threads/float_controls.h"
 #include "base/threads/team_meetings.h"
 #include "base/machine/busy_cpus.h"
 #include "base/machine/cpu_info.h"
@@ -113,6 +114,30 @@ TEST(ThreadPool, CountsTheLoopsThatTheTeamShares) {
   pool.run(5, nothing);
   pool.for_range(100, 16, [](int64_t, int64_t) {});
   EXPECT_EQ(team_meetings(), before + 2);
+}
+
+TEST(ThreadPool, MembersComputeWithTheCallersFloatControls) {
+  ThreadPool pool(3);
+  const auto all_have = [&](uint32_t controls) {
+    std::atomic<int> same{0};
+    pool.run(60, [&](int64_t) {
+      same += float_controls() == controls ? 1 : 0;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));  // so that every member takes some
+    });
+    return same == 60;
+  };
+  const uint32_t before = float_controls();
+  EXPECT_TRUE(all_have(before));
+  volatile float tiny = 1e-20f;
+  {
+    const SubnormalsAreZero controls;
+    EXPECT_NE(float_controls(), before);
+    EXPECT_TRUE(all_have(float_controls()));
+    EXPECT_EQ(tiny * tiny, 0.0f);
+  }
+  EXPECT_EQ(float_controls(), before);
+  EXPECT_TRUE(all_have(before));
+  EXPECT_GT(tiny * tiny, 0.0f);
 }
 
 TEST(ThreadPool, RangePiecesDoNotDependOnThreads) {

@@ -25,7 +25,8 @@ uint64_t read_all(const std::vector<uint64_t>& words, base::ThreadPool& pool) {
   const int64_t n = static_cast<int64_t>(words.size()), piece = 1 << 15;
   pool.for_range(n / piece, 1, [&](int64_t begin, int64_t end) {
     const auto first = static_cast<size_t>(begin * piece), count = static_cast<size_t>((end - begin) * piece);
-    sums[static_cast<size_t>(begin) % sums.size()] = base::read_through(std::span(words).subspan(first, count));
+    sums[static_cast<size_t>(begin) % sums.size()] =
+        base::read_through(std::span(words).subspan(first, count));
   });
   return sums[0];
 }
