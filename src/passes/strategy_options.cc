@@ -38,10 +38,10 @@ void WeightOptions::fields(base::OptionList& f) {
   f.add("weight_group", &weight_group, "of int8 and int4: weights that share a scale: 32, 64 or 128");
   f.add("weight_zeros", &weight_zeros,
         "of int8 and int4: a zero point for each group of weights beside the scale");
-  f.add_choice(
-      "weight_rows", &weight_rows, {"f32", "q8"},
-      "rows that meet weights in blocks: as they are, or rounded to 8 bits by 32 neighbours; those that meet "
-      "weights in bf16 to bf16, on processors that gain by it");
+  f.add_choice("weight_rows", &weight_rows, {"f32", "q8", "bf16"},
+               "rows that meet weights in blocks: as they are, or rounded to 8 bits by 32 neighbours; bf16: "
+               "as q8, and "
+               "those that meet weights in bf16 rounded to bf16, which pays on AMD's processors");
 }
 
 const tensor::BlockFormat* WeightOptions::blocks() const {

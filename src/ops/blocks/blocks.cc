@@ -380,6 +380,11 @@ BlockRows block_rows(const ir::Attrs& attrs) {
   return rows == "bf16" ? BlockRows::bf16 : BlockRows::q8;
 }
 
+BlockRows rows_for(const tensor::BlockFormat& format, BlockRows wanted) {
+  if (!format.is_floats()) return wanted == BlockRows::f32 ? wanted : BlockRows::q8;
+  return wanted == BlockRows::bf16 && format.name == "bf16" ? wanted : BlockRows::f32;
+}
+
 std::string_view to_string(BlockRows rows) {
   switch (rows) {
     case BlockRows::f32: return "f32";

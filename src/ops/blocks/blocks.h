@@ -46,9 +46,9 @@ enum class BlockRows {
 BlockRows block_rows(const ir::Attrs& attrs);
 std::string_view to_string(BlockRows rows);
 
-/// The rows that the processor multiplies fastest with a format: in 8 bits with codes, in bf16 with bf16
-/// where it has fast dot products of them, else as they are.
-BlockRows fastest_rows(const tensor::BlockFormat& format);
+/// The rows that meet a format where `wanted` are asked for: codes meet rows in 8 bits unless these are to
+/// stay f32, floats of 16 bits f32 rows unless both are to be bf16.
+BlockRows rows_for(const tensor::BlockFormat& format, BlockRows wanted);
 
 /// Operands of block_linear and of block_gather.
 enum BlockLinearOperand : size_t { kBlX, kBlWeights, kBlBias, kBlNorm, kBlResidual };

@@ -233,12 +233,6 @@ ir::Refusal takes_all(const ir::NodeView&) { return std::nullopt; }
 
 }  // namespace
 
-BlockRows fastest_rows(const tensor::BlockFormat& format) {
-  const cpu::BlockFloats floats = cpu::kBlockLayouts[cpu::block_format_index(format)].floats;
-  if (floats == cpu::BlockFloats::none) return BlockRows::q8;
-  return floats == cpu::BlockFloats::bf16 && cpu::has_fast_bf16_dots() ? BlockRows::bf16 : BlockRows::f32;
-}
-
 HeldBlocks hold_packed(const tensor::Tensor& weights, const tensor::BlockFormat& format,
                        base::SharedCache& packs, int threads) {
   const std::shared_ptr<const PackedMatrix> packed = pack(weights, format, pack_slab(packs), threads);

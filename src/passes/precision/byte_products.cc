@@ -99,10 +99,8 @@ size_t use_byte_products(ir::Graph& graph, ops::BlockRows rows,
     const std::optional<Groups> groups = groups_of(rw, node);
     const int64_t experts = node.attrs.get_int("experts", 1);
     if (!groups || (more > 0 && ops::refuse_block_experts(groups->n() / experts))) return false;
-    const bool is_exact = rows == ops::BlockRows::f32;
-    if (is_exact && !groups->is_floats()) return false;
+    if (rows == ops::BlockRows::f32 && !groups->is_floats()) return false;
     const tensor::BlockFormat& format = format_of(groups->form);
-    const ops::BlockRows own = is_exact ? rows : ops::fastest_rows(format);
     const ValueId codes = node.in[ops::kWoWeights + more];
     auto at = made.find(codes);
     if (at == made.end()) {
@@ -118,7 +116,8 @@ size_t use_byte_products(ir::Graph& graph, ops::BlockRows rows,
     if (more > 0) in.push_back(node.in[ops::kExChosen]);
     in.push_back(at->second);
     for (size_t i = ops::kWoBias + more; i < node.in.size(); ++i) in.push_back(node.in[i]);
-    ir::Attrs attrs{{"format", std::string(format.name)}, {"rows", std::string(to_string(own))}};
+    ir::Attrs attrs{{"format", std::string(format.name)},
+                    {"rows", std::string(to_string(ops::rows_for(format, rows)))}};
     if (more > 0) attrs.set("experts", experts);
     ops::copy_experts_here(node.attrs, attrs);
     rw.replace(node.out[0], rw.add(more > 0 ? "block_experts" : "block_linear", in, attrs, node.from));

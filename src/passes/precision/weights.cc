@@ -162,8 +162,7 @@ class Storing {
     return attrs;
   }
   std::string rows_of(const tensor::BlockFormat& format) const {
-    const bool is_f32 = options_.weight_rows == ops::BlockRows::f32;
-    return std::string(to_string(is_f32 ? ops::BlockRows::f32 : ops::fastest_rows(format)));
+    return std::string(to_string(ops::rows_for(format, options_.weight_rows)));
   }
   static ir::Attrs block_attrs(const WeightRow& row) { return {{"format", row.format}}; }
   static void copy_facts(const StoredMatrix& s, WeightRow& row) {
@@ -190,7 +189,7 @@ class Storing {
     if (blocks_ == nullptr) return s;
     const tensor::BlockFormat& format = *fitting_format(*blocks_, row.k);
     s.row.format = format.name;
-    if (options_.weight_rows == ops::BlockRows::q8) s.row.rows_error = rounded_rows_error(made.w, format);
+    if (options_.weight_rows != ops::BlockRows::f32) s.row.rows_error = rounded_rows_error(made.w, format);
     return s;
   }
 

@@ -220,7 +220,9 @@ TEST(ByteProducts, ReadGroupsAsBlocksExactly) {
 }
 
 TEST(ByteProducts, FloatsOf16BitsAreBlocksWhereTheyLie) {
-  for (const char* type : {"bf16", "f16"}) {
+  using Rows = ops::BlockRows;
+  for (const auto& [type, rows] : {std::pair("bf16", Rows::q8), std::pair("bf16", Rows::bf16),
+                                   std::pair("f16", Rows::bf16), std::pair("bf16", Rows::f32)}) {
     ir::Graph g = ir::parse(base::concat(R"(graph "g"
   %0 = input "x" : f32[5,64]
   %1 = param "h" : )",
@@ -233,14 +235,14 @@ TEST(ByteProducts, FloatsOf16BitsAreBlocksWhereTheyLie) {
     const Tensor x = random_rows({5, 64}, 3);
     const std::vector<double> want = value_of(g, x).to_doubles();
     const std::byte* bytes = g.known(g.nodes()[0].in[1])->raw();
-    EXPECT_EQ(use_byte_products(g, ops::BlockRows::q8, [](const Tensor&) { FAIL() << "nothing was copied"; }),
-              1u);
+    EXPECT_EQ(use_byte_products(g, rows, [](const Tensor&) { FAIL() << "nothing was copied"; }), 1u);
     const ir::Node& product = g.nodes().back();
     EXPECT_EQ(product.op_name(), "block_linear");
     EXPECT_EQ(g.known(product.in[1])->raw(), bytes);
     EXPECT_EQ(g.value(product.in[1]).name, "h");
     const std::vector<double> got = value_of(g, x).to_doubles();
-    const bool rounds = product.attrs.get_string("rows", "") == "bf16";
+    const bool rounds = rows == Rows::bf16 && std::string_view(type) == "bf16";
+    EXPECT_EQ(product.attrs.get_string("rows", ""), rounds ? "bf16" : "f32");
     double largest = 0;
     for (double v : want) largest = std::max(largest, std::abs(v));
     for (size_t i = 0; i < want.size(); ++i)

@@ -57,10 +57,8 @@ struct BlockKernels {
   BlockRowFn f32_row[kBlockLayoutCount];
 };
 
-/// Whether this build and the processor have dot products of pairs of bf16 that are faster than multiply-adds
-/// of f32: AMD's do twice as much, Intel's half.
-bool has_fast_bf16_dots();
-/// Products of bf16 rows with bf16 weights by such dot products; null without them.
+/// Products of bf16 rows with bf16 weights by dot products of pairs; null where this build or the processor
+/// has none. AMD's do twice as much as multiply-adds of f32, Intel's half.
 const BlockKernels* block_kernels_bf16();
 
 const BlockKernels& block_kernels_portable();

@@ -47,14 +47,6 @@ const BlockKernels& with_bf16_dots() {
 
 }  // namespace
 
-bool has_fast_bf16_dots() {
-#if defined(__x86_64__)
-  return block_kernels_bf16() != nullptr && __builtin_cpu_is("amd");
-#else
-  return false;
-#endif
-}
-
 const BlockKernels& block_kernels(Isa isa) {
 #if defined(__x86_64__)
   if (isa >= Isa::avx512_vnni) return with_bf16_dots();
