@@ -71,8 +71,8 @@ def rows_of(form):
 def ours(path, form, batch, options):
     bench = f"prompt={options.prompt},new={options.new},batch={batch}"
     # The first shape warms up: `generate --bench` also does so for each. Keys and values in f16, as llama.cpp has them.
-    return told([os.environ["TRIREME"], "generate", path, *rows_of(form), "--threads", options.threads, "--bench", bench,
-                 "--chunk", "512", "--cache-type", "f16", "--json"])
+    return told([os.environ["TRIREME"], "generate", path, *rows_of(form), "--threads", options.threads,
+                 "--bench", bench, "--chunk", "512", "--cache-type", "f16", "--json"])
 
 
 def weight_bytes(form, shape):
