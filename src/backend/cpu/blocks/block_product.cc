@@ -17,7 +17,7 @@ void pause() {
 #endif
 }
 
-/// Rows of x in a tile of two groups.
+/// Rows of x in a tile of two groups at least.
 constexpr int64_t kPairedRows = 4;
 
 /// A pool of one thread for loops within a task, since the other threads run other tasks.
@@ -72,13 +72,14 @@ BlockLoop::BlockLoop(const BlockProducts& call, void* workspace)
     const bool is_known = std::any_of(families_, families_ + family_count_,
                                       [&](const Family& known) { return known.format == f; });
     if (is_known) continue;
-    families_[family_count_++] = {.format = f,
-                                  .part = to.w.layout().part,
-                                  .code_bytes = to.w.layout().code_bytes(),
-                                  .tiles = call.rounds ? kernels.rounded[f] : kernels.f32[f],
-                                  .pair = call.rounds ? kernels.rounded_pair[f] : nullptr,
-                                  .to_form = call.rounds ? kernels.rounded_row[f] : kernels.f32_row[f],
-                                  .at = FormAt(to.w, call.m, end)};
+    families_[family_count_++] = {
+        .format = f,
+        .part = to.w.layout().part,
+        .code_bytes = to.w.layout().code_bytes(),
+        .tiles = call.rounds ? kernels.rounded[f] : kernels.f32[f],
+        .pair = call.rounds && kernels.rounded_pair[f][2] != nullptr ? kernels.rounded_pair[f] : nullptr,
+        .to_form = call.rounds ? kernels.rounded_row[f] : kernels.f32_row[f],
+        .at = FormAt(to.w, call.m, end)};
     end = families_[family_count_ - 1].at.end;
   }
   slice_groups_ = (call.is_gated ? call.results[0].w.groups() : groups) / call.slices;
@@ -134,7 +135,7 @@ void BlockLoop::make_forms() {
 }
 
 /// Multiplies rows of x from `row_at` on by one or two groups of a result's weights; a pair of groups takes
-/// only whole tiles of kPairedRows rows. Returns the first row that is left.
+/// kPairedRows rows at least. Returns the first row that is left.
 int64_t BlockLoop::group_product(const BlockResult& to, GroupRange groups, int64_t row_at) const {
   const PackedBlocks& w = to.w;
   const Family& family = family_of(to);
@@ -147,14 +148,14 @@ int64_t BlockLoop::group_product(const BlockResult& to, GroupRange groups, int64
               .ldy = w.n,
               .n = static_cast<int>(std::min(groups.count * kGroupRows, w.n - column))};
   const bool is_pair = groups.count == 2;
+  const BlockTileFn* tiles = is_pair ? family.pair : family.tiles;
   while (row_at + (is_pair ? kPairedRows : 1) <= call_.m) {
     int height = kBlockTileHeights - 1;
-    while (family.tiles[height] == nullptr || int64_t{1} << height > call_.m - row_at) --height;
-    if (is_pair) height = 2;
+    while (tiles[height] == nullptr || int64_t{1} << height > call_.m - row_at) --height;
     const BlockRowOut own = form(family, row_at);
     t.x = {row(row_at), own.codes, own.scales, own.starts, own.sums, w.k};
     t.y = to.y + row_at * w.n + column;
-    (is_pair ? family.pair : family.tiles[height])(t);
+    tiles[height](t);
     row_at += int64_t{1} << height;
   }
   return row_at;

@@ -70,7 +70,7 @@ class BlockLoop {
     int format = -1;
     int64_t part = 32, code_bytes = 1;
     const BlockTileFn* tiles = nullptr;
-    BlockTileFn pair = nullptr;  // or null
+    const BlockTileFn* pair = nullptr;  // or null
     BlockRowFn to_form = nullptr;
     FormAt at;
   };

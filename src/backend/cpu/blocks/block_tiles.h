@@ -24,7 +24,7 @@ struct BlockRowsView {
   int64_t k = 0;
 };
 
-/// y [rows, 16] of one group of packed weights, or [4, 32] of two.
+/// y [rows, 16] of one group of packed weights, or [rows, 32] of two.
 struct BlockTile {
   const uint8_t* w = nullptr;   // the group
   int64_t blocks = 0;           // of a row
@@ -52,7 +52,7 @@ inline constexpr int kBlockTileHeights = 4;
 struct BlockKernels {
   BlockTileFn rounded[kBlockLayoutCount][kBlockTileHeights];
   BlockTileFn f32[kBlockLayoutCount][kBlockTileHeights];
-  BlockTileFn rounded_pair[kBlockLayoutCount];  ///< two groups, four rows; or null: see fill_format
+  BlockTileFn rounded_pair[kBlockLayoutCount][kBlockTileHeights];  ///< two groups; or null
   BlockRowFn rounded_row[kBlockLayoutCount];
   BlockRowFn f32_row[kBlockLayoutCount];
 };

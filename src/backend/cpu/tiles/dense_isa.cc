@@ -17,6 +17,12 @@ namespace {
 constexpr std::array kAll = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_vnni, Isa::amx};
 
 #if defined(__x86_64__)
+/// Conversions of f16 (F16C), by leaf 1 of cpuid: not all compilers know it by name.
+bool has_halves() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 29 & 1) != 0;
+}
+
 /// AMX with products of bytes, by leaf 7 of cpuid.
 bool has_byte_tiles() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -28,9 +34,8 @@ Isa detect() {
 #if defined(__x86_64__)
   // __builtin_cpu_supports also checks that the operating system saves the wide registers.
   __builtin_cpu_init();
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  if (!has_avx2) return Isa::portable;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_halves())
+    return Isa::portable;
   const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (!wide) return Isa::avx2;
