@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "backend/cpu/dense/gemm_tn.h"
+#include "backend/cpu/conv/point_products.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 #include "backend/cpu/simd/simd_level.h"
 #include "base/error.h"
@@ -202,10 +203,6 @@ Cut cut(const ConvShape& s, const DenseKernels& kernels) {
   c.sum_rows = c.groups == 1 ? std::min(s.oc, fitting) : s.oc;
   return c;
 }
-
-/// Floats between points of `tiles` rows of `row` floats: a line more, so that the 36 streams that leave a
-/// tile do not fight for one set of the first-level cache.
-int64_t point_floats(int64_t tiles, int64_t row) { return tiles * row + 16; }
 
 /// Floats of the workspace: points of x and of dy, once for each of `lanes`; sums, once for each piece; one
 /// pixel of zeros.

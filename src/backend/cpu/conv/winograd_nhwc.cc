@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "backend/cpu/conv/conv_pack.h"
+#include "backend/cpu/conv/point_products.h"
 #include "backend/cpu/tiles/dense_kernels.h"
-#include "backend/cpu/dense/gemm_driver.h"
 #include "backend/cpu/device/lane_loop.h"
 #include "backend/cpu/simd/simd_level.h"
 #include "base/error.h"
@@ -292,26 +292,8 @@ Grid cut(const ConvShape& s, WinogradTile tile, int threads, int64_t panel) {
   return g;
 }
 
-/// Floats between the points of V and M: a line more than the rows, so that the 36 streams of a tile do not
-/// fight for one set of the first-level cache.
-int64_t point_floats(int64_t tiles, int64_t channels) { return tiles * channels + 16; }
-
-/// V, M and the product's own memory of one lane.
-struct Lane {
-  size_t v, m, product;
-  size_t bytes() const { return v + m + product; }
-};
-
-Lane lane_of(const Grid& g, const ConvShape& s) {
-  const int64_t part = std::min(g.part, s.oc);
-  const auto bytes = [&](int64_t channels) {
-    return align64(static_cast<size_t>(g.points * point_floats(g.block_tiles, channels)) * sizeof(float));
-  };
-  Lane lane = {bytes(s.c), bytes(part), 0};
-  for (int64_t m = std::max<int64_t>(1, g.block_tiles - 1); m <= g.block_tiles; ++m) {
-    lane.product = std::max(lane.product, align64(gemm_workspace_bytes(m, s.c, part, 1)));
-  }
-  return lane;
+PointLane lane_of(const Grid& g, const ConvShape& s) {
+  return point_lane({g.points, g.block_tiles, s.c, std::min(g.part, s.oc)});
 }
 
 class Winograd {
@@ -427,22 +409,10 @@ class Winograd {
   }
 
   void multiply(int64_t count, int64_t column, int64_t part, char* memory) const {
-    const DenseKernels& kernels = dense_kernels(a_.weights.isa);
-    GemmJob job;
-    job.source.row_stride = s_.c * static_cast<int64_t>(sizeof(float));
-    job.source.run = s_.c;
-    job.m = count;
-    job.ldc = part;
-    const GemmPlan plan = plan_gemm(count, part, job.source, kernels, {.threads = 1});
-    for (int p = 0; p < g_.points; ++p) {
-      job.source.base = memory + p * point_floats(count, s_.c) * static_cast<int64_t>(sizeof(float));
-      // Columns that start at a whole panel are a packed matrix of their own.
-      job.b = {a_.weights.data + p * a_.weights.point_floats + column * s_.c, s_.c, part, a_.weights.isa};
-      job.c = reinterpret_cast<float*>(memory + lane_.v) + p * point_floats(count, part);
-      job.asked = p > 0;
-      job.next = p + 1 < g_.points ? job.b.data + a_.weights.point_floats : nullptr;
-      run_gemm_alone(job, plan, memory + lane_.v + lane_.m);
-    }
+    // Columns that start at a whole panel are a packed matrix of their own.
+    const PackedWinograd& w = a_.weights;
+    multiply_points({g_.points, count, s_.c, part}, {w.data + column * s_.c, w.point_floats, w.isa}, lane_,
+                    memory);
   }
 
   void scatter(int64_t tile, int64_t column, int64_t part, Products products) const {
@@ -491,7 +461,7 @@ class Winograd {
   const ConvShape& s_;
   const Grid& g_;
   const float* zeros_;  // [c]
-  Lane lane_;
+  PointLane lane_;
   void (*gather_)(const WinogradGather&);
   void (*scatter_)(const WinogradScatter&);
   int64_t x_pixel_, y_pixel_;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/cpu/conv/point_products.h"
 #include "backend/cpu/dense/gemm_driver.h"
 #include "backend/cpu/device/lane_loop.h"
 #include "backend/cpu/device/round_up.h"
@@ -264,26 +265,8 @@ LineGrid grid_of(const ConvShape& s, int threads) {
   return g;
 }
 
-/// Floats between the points of V and M: a line more than the rows, so that the streams of a tile do not
-/// fight for one set of the first-level cache.
-int64_t point_floats(int64_t tiles, int64_t channels) { return tiles * channels + 16; }
-
-/// V, M and the product's own memory of one lane.
-struct Lane {
-  size_t v, m, product;
-  size_t bytes() const { return v + m + product; }
-};
-
-Lane lane_of(const LineGrid& g, const ConvShape& s) {
-  const auto bytes = [&](int64_t channels) {
-    return align64(static_cast<size_t>(g.cut.points() * point_floats(g.block_tiles, channels)) *
-                   sizeof(float));
-  };
-  const int64_t depth = g.parts() * s.c;
-  Lane lane = {bytes(depth), bytes(s.oc), 0};
-  for (int64_t m = std::max<int64_t>(1, g.block_tiles - 1); m <= g.block_tiles; ++m)
-    lane.product = std::max(lane.product, align64(gemm_workspace_bytes(m, depth, s.oc, 1)));
-  return lane;
+PointLane lane_of(const LineGrid& g, const ConvShape& s) {
+  return point_lane({g.cut.points(), g.block_tiles, g.parts() * s.c, s.oc});
 }
 
 /// Row `point` of G: what each tap counts at that point.
@@ -328,7 +311,8 @@ class Lines {
     float* v = reinterpret_cast<float*>(memory);            // [points, count, depth] and a line
     float* m = reinterpret_cast<float*>(memory + lane_.v);  // [points, count, oc] and a line
     for (int64_t t = 0; t < count; ++t) gather(begin + t, v + t * depth_, point_floats(count, depth_));
-    multiply(count, memory);
+    const PackedWinogradLines& w = a_.weights;
+    multiply_points({g_.cut.points(), count, depth_, s_.oc}, {w.data, w.point_floats, w.isa}, lane_, memory);
     for (int64_t t = 0; t < count; ++t) scatter(begin + t, m + t * s_.oc, point_floats(count, s_.oc));
   }
 
@@ -370,23 +354,6 @@ class Lines {
     }
   }
 
-  void multiply(int64_t count, char* memory) const {
-    GemmJob job;
-    job.source.row_stride = depth_ * static_cast<int64_t>(sizeof(float));
-    job.source.run = depth_;
-    job.m = count;
-    job.ldc = s_.oc;
-    const GemmPlan plan = plan_gemm(count, s_.oc, job.source, dense_kernels(a_.weights.isa), {.threads = 1});
-    for (int p = 0; p < g_.cut.points(); ++p) {
-      job.source.base = memory + p * point_floats(count, depth_) * static_cast<int64_t>(sizeof(float));
-      job.b = {a_.weights.data + p * a_.weights.point_floats, depth_, s_.oc, a_.weights.isa};
-      job.c = reinterpret_cast<float*>(memory + lane_.v) + p * point_floats(count, s_.oc);
-      job.asked = p > 0;
-      job.next = p + 1 < g_.cut.points() ? job.b.data + a_.weights.point_floats : nullptr;
-      run_gemm_alone(job, plan, memory + lane_.v + lane_.m);
-    }
-  }
-
   void scatter(int64_t tile, const float* in, int64_t point_stride) const {
     const Spot at = spot(tile);
     const int64_t dilation = g_.line.dilation;
@@ -419,7 +386,7 @@ class Lines {
   const LineGrid& g_;
   const float* zeros_;  // [c]
   int64_t depth_;       // of the products: channels of every part
-  Lane lane_;
+  PointLane lane_;
   void (*gather_)(const LineGather&);
   void (*scatter_)(const LineScatter&);
   bool clamps_;
