@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "backend/cpu/dense/gemm_tn.h"
-#include "backend/cpu/conv/point_products.h"
+#include "backend/cpu/dense/point_products.h"
 #include "backend/cpu/conv/winograd_nhwc.h"
 #include "backend/cpu/simd/simd_level.h"
 #include "base/error.h"

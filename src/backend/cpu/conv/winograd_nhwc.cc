@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "backend/cpu/conv/conv_pack.h"
-#include "backend/cpu/conv/point_products.h"
+#include "backend/cpu/dense/point_products.h"
 #include "backend/cpu/tiles/dense_kernels.h"
 #include "backend/cpu/device/lane_loop.h"
 #include "backend/cpu/simd/simd_level.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "backend/cpu/conv/point_products.h"
+#include "backend/cpu/dense/point_products.h"
 #include "backend/cpu/dense/gemm_driver.h"
 #include "backend/cpu/device/lane_loop.h"
 #include "backend/cpu/device/round_up.h"

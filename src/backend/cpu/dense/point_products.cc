@@ -1,5 +1,5 @@
 // One plan for the products of all points; each asks for the weights of the next.
-#include "backend/cpu/conv/point_products.h"
+#include "backend/cpu/dense/point_products.h"
 
 #include <algorithm>
 
