@@ -2,7 +2,8 @@
 
 One file of a shape with random weights in one format for both, the same threads. Round after round each opens the file,
 reads random prompts of its own, decodes, and ends, in turns that begin with the other one each round; the first prompt
-of a process is not counted. Reading the prompt and decoding are timed apart. Rows are medians of the ratio inside a
+of a process is not counted. The first round runs llama.cpp with flash attention and without, and the mode that answers
+sooner counts. Reading the prompt and decoding are timed apart. Rows are medians of the ratio inside a
 round.
 A decoding step reads every weight but the embedding once: one that would mean a higher rate than the limit of the
 machine's memory is refused. What is written: bench/call.py.
@@ -28,6 +29,7 @@ HOME = ROOT / "out/bench/language"
 SHAPE = "vocabulary=32000,width=2048,layers=22,heads=32,kv_heads=4,inner=5632,positions=2048"
 NATIVE = "-DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TOOLS=OFF"
 BITS = {"q4_0": 4.5, "q4_k": 4.5, "q6_k": 6.5625, "q8_0": 8.5, "bf16": 16}
+MODES = {"plain": 0, "flash": 1}  # of llama.cpp's attention
 SLACK = 1.05  # of the memory's limit: probes and rows are not of the same moment
 
 
@@ -75,6 +77,22 @@ def ours(path, form, batch, options):
                  "--bench", bench, "--chunk", "512", "--cache-type", "f16", "--json"])
 
 
+class Peer:
+    """llama.cpp on one file, in the mode of attention with which it answers sooner."""
+
+    def __init__(self, python, path, batch, options):
+        self.command = [python, PEER, "run", path, options.threads, options.prompt, options.new, batch]
+        self.options, self.mode = options, None
+
+    def seconds(self, rates):
+        return self.options.prompt / rates["prefill_tokens_s"] + self.options.new / rates["decode_tokens_s"]
+
+    def run(self, turn):
+        tried = {mode: told([*self.command, turn, MODES[mode]]) for mode in ([self.mode] if self.mode else MODES)}
+        self.mode = min(tried, key=lambda mode: self.seconds(tried[mode]))
+        return tried[self.mode]
+
+
 def weight_bytes(form, shape):
     """Of the matrices that a step reads."""
     s = {name: int(value) for name, value in (pair.split("=") for pair in shape.split(","))}
@@ -117,18 +135,19 @@ def main():
     call = Call("language", options, lambda cpus: contenders.limits(options.limits, cpus))
     keys = [(form, batch) for form in options.formats.split(",") for batch in numbers(options.batches)]
     files = {form: model_file(python, form, options.shape) for form, _ in keys}
+    peers = {(form, batch): Peer(python, files[form], batch, options) for form, batch in keys}
     found, probes = {key: [] for key in keys}, []
     for turn in range(options.rounds):
         for form, batch in keys:
             probes.append(call.probe(cores)["read_gbs"])
             both = [lambda: ours(files[form], form, batch, options),
-                    lambda: told([python, PEER, "run", files[form], options.threads, options.prompt, options.new,
-                                  batch, turn])]
+                    lambda: peers[form, batch].run(turn)]
             first = turn % 2
             results = {first: both[first](), 1 - first: both[1 - first]()}
             found[form, batch].append((results[0], results[1]))
     rows = [row(key, rounds, max(probes), weight_bytes(key[0], options.shape)) for key, rounds in found.items()]
     for one in rows:
+        one["peer_mode"] = peers[one["format"], one["batch"]].mode
         print(Language.line(one), flush=True)
     sys.exit(call.finish(rows, shape=options.shape, prompt=options.prompt, new=options.new))
 

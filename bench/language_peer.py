@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """llama.cpp for bench/language.py. language_peer.py write FILE FORMAT SHAPE: a GGUF file of random weights of a shape.
-language_peer.py run FILE THREADS PROMPT NEW BATCH SEED: reads random prompts, then decodes; prints one JSON object.
+language_peer.py run FILE THREADS PROMPT NEW BATCH SEED FLASH: reads random prompts, then decodes, with flash attention
+(1) or without (0); prints one JSON object.
 
 SHAPE: vocabulary=32000,width=2048,layers=22,heads=32,kv_heads=4,inner=5632,positions=2048; is_tied=1: the embedding is
 the head, too. Blocks of formats that the package gguf does not encode get random codes under small scales, which cost
@@ -105,7 +106,7 @@ class Batch:
         return b
 
 
-def run(path, threads, prompt, fresh, sequences, seed):
+def run(path, threads, prompt, fresh, sequences, seed, flash):
     import llama_cpp as llama
     llama.llama_backend_init()
     log = llama.llama_log_callback(lambda level, text, data: None)
@@ -116,6 +117,7 @@ def run(path, threads, prompt, fresh, sequences, seed):
     options.n_batch = options.n_ubatch = 512
     options.n_seq_max = sequences
     options.n_threads = options.n_threads_batch = threads
+    options.flash_attn_type = flash
     context = llama.llama_init_from_model(model, options)
     memory = llama.llama_get_memory(context)
     vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
