@@ -1,6 +1,7 @@
 // Products of bf16 rows with bf16 weights, compiled for AVX-512 with dot products of bf16; reached only
 // through the table, after a run-time check of the processor.
 #include "backend/cpu/blocks/block_tiles.h"
+#include "backend/cpu/tiles/dense_bf16.h"
 #include "backend/cpu/tiles/dense_simd.h"
 #include "tensor/half.h"
 
@@ -43,8 +44,7 @@ TRIREME_TARGET_END
 namespace trireme::cpu {
 
 const BlockKernels* block_kernels_bf16() {
-  static const bool usable = best_isa() >= Isa::avx512_vnni && __builtin_cpu_supports("avx512bf16");
-  return usable ? &avx512_bf16::kTable : nullptr;
+  return bf16_kernels() == nullptr ? nullptr : &avx512_bf16::kTable;
 }
 
 }  // namespace trireme::cpu
