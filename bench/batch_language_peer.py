@@ -3,7 +3,7 @@
 batch_language_peer.py write FILE SHAPE: a GGUF file (q8_0) of random weights; its vocabulary has the words w0, w1, ….
 batch_language_peer.py run SETTINGS: reads the texts of JSON lines, continues each by the likeliest tokens, as many at a
 time as `sequences`, a new one as soon as one has ended, and writes JSON lines. SETTINGS is JSON: input, output, model,
-threads, sequences, tokens. Prints one JSON line: rows, and the seconds from the first read to the last write.
+threads, sequences, tokens, flash (1: flash attention, 0: without). Prints one JSON line: rows, and the seconds from the first read to the last write.
 """
 import ctypes
 import json
@@ -39,6 +39,7 @@ class Texts:
         options.n_batch = options.n_ubatch = MOST
         options.n_seq_max = self.sequences
         options.n_threads = options.n_threads_batch = settings["threads"]
+        options.flash_attn_type = settings["flash"]
         self.context = llama.llama_init_from_model(self.model, options)
         self.memory = llama.llama_get_memory(self.context)
         self.sampler = llama.llama_sampler_init_greedy()

@@ -3,8 +3,7 @@
 One file of a shape with random weights in one format for both, the same threads. Round after round each opens the file,
 reads random prompts of its own, decodes, and ends, in turns that begin with the other one each round; the first prompt
 of a process is not counted. The first round runs llama.cpp with flash attention and without, and the mode that answers
-sooner counts. Reading the prompt and decoding are timed apart. Rows are medians of the ratio inside a
-round.
+sooner counts. Reading the prompt and decoding are timed apart. Rows are medians of the ratio inside a round.
 A decoding step reads every weight but the embedding once: one that would mean a higher rate than the limit of the
 machine's memory is refused. What is written: bench/call.py.
 
@@ -70,8 +69,17 @@ def rows_of(form):
     return ["--weight-rows", "bf16"] if pays else []
 
 
+def tokens_of(batch, options):
+    """Tokens of a sequence's prompt and of its answer, of so many sequences: together as many as one has, in at least
+    32 and 16 each."""
+    if batch == 1:
+        return options.prompt, options.new
+    return max(options.prompt // batch, 32), max(options.new // batch, 16)
+
+
 def ours(path, form, batch, options):
-    bench = f"prompt={options.prompt},new={options.new},batch={batch}"
+    prompt, new = tokens_of(batch, options)
+    bench = f"prompt={prompt},new={new},batch={batch}"
     # The first shape warms up: `generate --bench` also does so for each. Keys and values in f16, as llama.cpp has them.
     return told([os.environ["TRIREME"], "generate", path, *rows_of(form), "--threads", options.threads,
                  "--bench", bench, "--chunk", "512", "--cache-type", "f16", "--json"])
@@ -81,11 +89,12 @@ class Peer:
     """llama.cpp on one file, in the mode of attention with which it answers sooner."""
 
     def __init__(self, python, path, batch, options):
-        self.command = [python, PEER, "run", path, options.threads, options.prompt, options.new, batch]
-        self.options, self.mode = options, None
+        self.prompt, self.new = tokens_of(batch, options)
+        self.command = [python, PEER, "run", path, options.threads, self.prompt, self.new, batch]
+        self.mode = None
 
     def seconds(self, rates):
-        return self.options.prompt / rates["prefill_tokens_s"] + self.options.new / rates["decode_tokens_s"]
+        return self.prompt / rates["prefill_tokens_s"] + self.new / rates["decode_tokens_s"]
 
     def run(self, turn):
         tried = {mode: told([*self.command, turn, MODES[mode]]) for mode in ([self.mode] if self.mode else MODES)}
@@ -147,9 +156,10 @@ def main():
             found[form, batch].append((results[0], results[1]))
     rows = [row(key, rounds, max(probes), weight_bytes(key[0], options.shape)) for key, rounds in found.items()]
     for one in rows:
+        one["prompt"], one["new"] = tokens_of(one["batch"], options)
         one["peer_mode"] = peers[one["format"], one["batch"]].mode
         print(Language.line(one), flush=True)
-    sys.exit(call.finish(rows, shape=options.shape, prompt=options.prompt, new=options.new))
+    sys.exit(call.finish(rows, shape=options.shape))
 
 
 if __name__ == "__main__":

@@ -347,12 +347,12 @@ class Language:
 
     @staticmethod
     def table(rows):
-        yield "| format | sequences | decoding, tokens/s: Trireme / llama.cpp (its attention) | times | " \
-              "% of read: Trireme / llama.cpp | prompts, tokens/s: Trireme / llama.cpp | times |"
-        yield "|---|---|---|---|---|---|---|"
+        yield "| format | sequences | tokens of a prompt and an answer | decoding, tokens/s: Trireme / llama.cpp (its " \
+              "attention) | times | % of read: Trireme / llama.cpp | prompts, tokens/s: Trireme / llama.cpp | times |"
+        yield "|---|---|---|---|---|---|---|---|"
         for r in rows:
             p, d = r["prefill"], r["decode"]
-            yield (f"| {r['format']} | {r['batch']} | {d['ours'][0]:.1f} / {d['peer'][0]:.1f} "
-                   f"({r['peer_mode']}) | {triple(d['ratio'])} | "
+            yield (f"| {r['format']} | {r['batch']} | {r['prompt']} + {r['new']} | "
+                   f"{d['ours'][0]:.1f} / {d['peer'][0]:.1f} ({r['peer_mode']}) | {triple(d['ratio'])} | "
                    f"{100 * d['ours_of_read']:.0f} / {100 * d['peer_of_read']:.0f} | {p['ours'][0]:.0f} / "
                    f"{p['peer'][0]:.0f} | {triple(p['ratio'])} |")
