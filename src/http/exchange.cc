@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/error.h"
@@ -32,9 +33,13 @@ void Mailbox::post(Mail* mail) {
   } while (!head_.compare_exchange_weak(head, mail));
   if (closed_.load()) {
     close();
-  } else if (head == nullptr && sleeping_.load()) {
-    wake();
+  } else if (head == nullptr && !HeldWakes::hold(*this)) {
+    wake_if_asleep();
   }
+}
+
+void Mailbox::wake_if_asleep() {
+  if (sleeping_.load()) wake();
 }
 
 void Mailbox::wake() {
@@ -84,6 +89,30 @@ void Mailbox::close() {
     list->discard();
     list = next;
   }
+}
+
+namespace {
+
+thread_local HeldWakes* held_wakes = nullptr;  // of this thread; the innermost scope
+
+}  // namespace
+
+HeldWakes::HeldWakes() : outer_(std::exchange(held_wakes, this)) {}
+
+HeldWakes::~HeldWakes() {
+  held_wakes = outer_;
+  for (size_t i = 0; i < count_; ++i) loops_[i]->wake_if_asleep();
+}
+
+bool HeldWakes::hold(Mailbox& loop) {
+  HeldWakes* held = held_wakes;
+  if (held == nullptr) return false;
+  const auto end = held->loops_.begin() + static_cast<ptrdiff_t>(held->count_);
+  if (std::find_if(held->loops_.begin(), end, [&](const auto& known) { return known.get() == &loop; }) != end)
+    return true;
+  if (held->count_ == held->loops_.size()) return false;
+  held->loops_[held->count_++] = loop.shared_from_this();
+  return true;
 }
 
 namespace {

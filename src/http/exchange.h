@@ -27,14 +27,15 @@ struct Mail {
 
 /// Many writers, one reader, no lock: writers push on an atomic list, the loop takes the whole list and
 /// reverses it.
-class Mailbox {
+class Mailbox : public std::enable_shared_from_this<Mailbox> {
  public:
   Mailbox();
   ~Mailbox();
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
-  /// From any thread. Wakes the loop only if it sleeps and the box was empty.
+  /// From any thread. Wakes the loop only if it sleeps and the box was empty; where the thread holds wake-ups
+  /// (HeldWakes), once it holds them no longer.
   void post(Mail* mail);
   void wake();
 
@@ -45,6 +46,7 @@ class Mailbox {
   void woke_up();
   bool has_mail() const { return head_.load(std::memory_order_relaxed) != nullptr; }
   void drain_wake_fd();
+  void wake_if_asleep();
   void close();  // discards what is left and everything that is posted later
 
   std::atomic<std::thread::id> owner;  // the loop's thread

@@ -1,8 +1,10 @@
 // The answer side of one request: move-only sinks that any thread may use, once, after the handler returned.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -11,6 +13,27 @@
 namespace trireme::http {
 
 struct Exchange;
+class Mailbox;
+
+/// A scope in which one thread answers many requests: the event loops that write the answers are woken once,
+/// at its end, instead of after each answer. Nothing that is answered in it leaves earlier than that if its
+/// loop sleeps. Scopes may be nested; each belongs to the thread that made it.
+class HeldWakes {
+ public:
+  HeldWakes();
+  ~HeldWakes();
+  HeldWakes(const HeldWakes&) = delete;
+  HeldWakes& operator=(const HeldWakes&) = delete;
+
+  /// Internal: wakes the loop when the calling thread's scope ends. False: there is none, or it is full.
+  static bool hold(Mailbox& loop);
+
+ private:
+  static constexpr size_t kLoops = 16;
+  std::array<std::shared_ptr<Mailbox>, kLoops> loops_;
+  size_t count_ = 0;
+  HeldWakes* outer_;
+};
 
 /// Counted reference to an exchange; internal to the sinks below.
 class ExchangeRef {

@@ -203,6 +203,12 @@ void TextService::step() {
   for (const GenerateEvent& event : events) counts_.generated_tokens += event.token >= 0 ? 1 : 0;
   show();  // who has its answer also finds it in the counts
   const int64_t shown_ns = base::this_thread_cpu_ns();
+  tell_step(events);
+  counts_.told_ns += base::this_thread_cpu_ns() - shown_ns;
+}
+
+void TextService::tell_step(const std::vector<GenerateEvent>& events) {
+  const std::shared_ptr<void> telling = options_.begin_telling ? options_.begin_telling() : nullptr;
   for (const TokenScheduler::Begun& begun : scheduler_->begun()) {
     const auto at = live_.find(begun.request);
     if (at == live_.end()) continue;
@@ -212,7 +218,6 @@ void TextService::step() {
     if (!guard(*listener, [&] { listener->on_begin(begun.known_tokens); })) end(begun.request, true);
   }
   for (const GenerateEvent& event : events) tell(event);
-  counts_.told_ns += base::this_thread_cpu_ns() - shown_ns;
 }
 
 void TextService::fail_all(const base::Error& error) {

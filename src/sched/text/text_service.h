@@ -45,6 +45,8 @@ class TextService {
     size_t max_waiting = 1024;  ///< requests that wait; further ones are refused
     /// Called by the service's thread after every step; null: nobody.
     std::function<void(const TextStats&)> on_step = {};
+    /// Makes what lives while the listeners are told of a step; null: nothing.
+    std::function<std::shared_ptr<void>()> begin_telling = {};
     /// Who guesses for a session; null: nobody.
     std::function<std::unique_ptr<engine::Drafter>()> make_drafter = {};
     int64_t draft_tokens = 8;  ///< that are guessed for a text, at most
@@ -94,6 +96,7 @@ class TextService {
   void add(TextRequest request);
   void drop_gone();
   void step();
+  void tell_step(const std::vector<engine::GenerateEvent>& events);
   void tell(const engine::GenerateEvent& event);
   void end(int64_t number, bool cancels);
   void fail_all(const base::Error& error);

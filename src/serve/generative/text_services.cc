@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "http/reply.h"
 #include "serve/generative/page_sender.h"
 
 namespace trireme::serve {
@@ -28,6 +29,7 @@ TextServices::TextServices(Model model, const ServedAdapters& adapters, const Mo
   }
   model.service.max_waiting = max_waiting;
   model.service.goals = host.options.texts.goals;
+  model.service.begin_telling = [] { return std::make_shared<http::HeldWakes>(); };
   service_ =
       std::make_unique<sched::TextService>(std::move(model.make), std::move(model.service), host.env.clock);
 }

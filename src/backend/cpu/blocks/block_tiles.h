@@ -64,7 +64,7 @@ const BlockKernels* block_kernels_bf16();
 const BlockKernels& block_kernels_portable();
 const BlockKernels& block_kernels_avx2();
 const BlockKernels& block_kernels_avx512();
-const BlockKernels& block_kernels_avx512_vnni();
+const BlockKernels& block_kernels_avx512_vnni();  ///< products of bytes alone
 const BlockKernels& block_kernels(Isa isa);
 
 }  // namespace trireme::cpu

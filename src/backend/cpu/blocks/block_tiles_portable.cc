@@ -30,15 +30,20 @@ const BlockKernels& block_kernels_portable() { return portable::kTable; }
 namespace {
 
 #if defined(__x86_64__)
-/// The kernels of AVX-512 with VNNI, and of bf16 those that the processor has beyond it.
-const BlockKernels& with_bf16_dots() {
+/// The kernels of AVX-512: products of bytes by VNNI, and of bf16 those that the processor has beyond it.
+const BlockKernels& vnni_and_bf16() {
   static const BlockKernels kernels = [] {
-    BlockKernels all = block_kernels_avx512_vnni();
-    if (const BlockKernels* dots = block_kernels_bf16()) {
-      constexpr int kFormat = float_format(BlockFloats::bf16);
-      std::copy_n(dots->rounded[kFormat], kBlockTileHeights, all.rounded[kFormat]);
-      all.rounded_row[kFormat] = dots->rounded_row[kFormat];
+    BlockKernels all = block_kernels_avx512();
+    const BlockKernels& bytes = block_kernels_avx512_vnni();
+    const auto take = [&all](const BlockKernels& from, int format) {
+      std::copy_n(from.rounded[format], kBlockTileHeights, all.rounded[format]);
+      std::copy_n(from.rounded_pair[format], kBlockTileHeights, all.rounded_pair[format]);
+      all.rounded_row[format] = from.rounded_row[format];
+    };
+    for (int format = 0; format < kBlockLayoutCount; ++format) {
+      if (!kBlockLayouts[format].is_floats()) take(bytes, format);
     }
+    if (const BlockKernels* dots = block_kernels_bf16()) take(*dots, float_format(BlockFloats::bf16));
     return all;
   }();
   return kernels;
@@ -49,7 +54,7 @@ const BlockKernels& with_bf16_dots() {
 
 const BlockKernels& block_kernels(Isa isa) {
 #if defined(__x86_64__)
-  if (isa >= Isa::avx512_vnni) return with_bf16_dots();
+  if (isa >= Isa::avx512_vnni) return vnni_and_bf16();
   if (isa == Isa::avx512) return block_kernels_avx512();
   if (isa == Isa::avx2) return block_kernels_avx2();
 #endif

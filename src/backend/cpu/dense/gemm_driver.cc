@@ -274,6 +274,14 @@ class Runner {
     // A curved activation runs over the finished tile while it is in the first-level cache.
     const bool later = !clamps_ && tile.finish;
     tile.residual = later && e.act_before_residual ? nullptr : residual;
+    // The sums of a whole product wait beside c, whose lines are then written once.
+    alignas(64) float sums[kTileFloats];
+    const bool beside = later && !tile.accumulate && tile.residual == nullptr;
+    float* const c = tile.c;
+    if (beside) {
+      tile.c = sums;
+      tile.ldc = vectors * kernels_.width;
+    }
     if (vectors == 8) {
       kernels_.gemm_wide[rows - 1](tile);
     } else {
@@ -281,7 +289,9 @@ class Runner {
       table[vectors - 1][rows - 1](tile);
     }
     if (later)
-      kernels_.activate({tile.c, job_.ldc, rows, tile.n, e.act_before_residual ? residual : nullptr}, e);
+      kernels_.activate(
+          {c, job_.ldc, rows, tile.n, e.act_before_residual ? residual : nullptr, tile.c, tile.ldc}, e);
+    tile.ldc = job_.ldc;
   }
 
   const GemmJob& job_;

@@ -12,6 +12,7 @@ inline constexpr int kMaxTileRows = 14;
 
 /// Rows of a packed activation panel and of a row-pointer table are padded to this many entries.
 inline constexpr int kRowSlots = 16;
+inline constexpr int kTileFloats = 512;  // results of a tile of f32 at most
 
 /// One register tile: c[rows, n] (+)= a[rows, k] * b[k, panel]. Activations come either packed (`a`) or by
 /// `rows`. Every output element is one chain of fused multiply-adds in rising k, so no tiling choice changes
@@ -41,13 +42,15 @@ struct GemmTile {
 };
 using GemmTileFn = void (*)(const GemmTile&);
 
-/// c[rows, n] = act(c) + residual, for the activations that are not clamps.
+/// c[rows, n] = act(from) + residual, for the activations that are not clamps.
 struct ActivateTile {
   float* c;
   int64_t ldc;
   int64_t rows;
   int64_t n;
-  const float* residual;  // like c, added after the activation; or null
+  const float* residual;        // like c, added after the activation; or null
+  const float* from = nullptr;  // rows `ld_from` floats apart; null: c
+  int64_t ld_from = 0;
 };
 
 enum class DepthwiseType : uint8_t { f32, u8, s8 };
