@@ -339,8 +339,11 @@ class Compiler {
       const bool read_twice = std::count_if(step.in.begin(), step.in.end(), [&](SlotId id) {
                                 return id != kNoSlot && root_of(id) == victim;
                               }) > 1;
+      // Equal bytes of elements of another width are another number of elements: the operand is spread over
+      // the result, and an element of it is read after its bytes were written.
+      const auto width = [&](SlotId id) { return tensor::bits_of(slot(id).dtype); };
       if (slot(victim).kind != SlotKind::arena || !dies || read_twice ||
-          slot(victim).bytes != slot(step.out[r]).bytes) {
+          slot(victim).bytes != slot(step.out[r]).bytes || width(step.in[i]) != width(step.out[r])) {
         continue;
       }
       const SlotId old_root = step.out[r];

@@ -224,6 +224,22 @@ TEST(Compile, AnOperandReadLaterKeepsItsBytes) {
   EXPECT_NE(p.slot(p.steps[1].out[0]).root, p.slot(p.steps[0].out[0]).root);
 }
 
+TEST(Compile, ResultsOfAnotherWidthKeepTheirOperandsBytes) {
+  // 256 floats spread over 4 rows give as many bytes of bool: row 0 of the result is not to overwrite what
+  // rows 1 to 3 read.
+  const Program p = compiled(R"(graph "spread"
+  %0 = input "x" : f32[1,256]
+  %1 = input "t" : f32[4,1]
+  %2 = relu(%0)
+  %3 = greater(%2, %1)
+  %4 = not(%3)
+  return %4 "y"
+)");
+  expect_sound(p);
+  EXPECT_EQ(p.slot(p.steps[0].out[0]).bytes, p.slot(p.steps[1].out[0]).bytes);
+  EXPECT_NE(p.slot(p.steps[1].out[0]).root, p.slot(p.steps[0].out[0]).root);
+}
+
 TEST(Compile, InputsAndWeightsAreNeverOverwritten) {
   const Program p = compiled(R"(graph "read only"
   %0 = input "x" : f32[256]
