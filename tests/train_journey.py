@@ -62,6 +62,7 @@ def mistakes_are_named():
     expect_refusal(path, ["nowhere"], 2, "--data.path", ROOM / "nowhere")
     expect_refusal(path, ["no checkpoint"], 3, "--resume", ROOM / "nowhere")
     assert train(path, "--check")[0] == 0
+    expect_refusal(path, ["bytes", "there are 1024"], 5, "--check", "--run.memory", "1KiB")
 
 
 def a_signal_saves_and_resume_goes_on():

@@ -11,6 +11,7 @@
 #include "base/files/file.h"
 #include "base/text/json.h"
 #include "cli/train_command.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace trireme::cli {
 
@@ -58,10 +59,10 @@ std::vector<std::string> LaunchedTraining::words(int ranks, bool resume) const {
 }
 
 std::optional<LaunchedTraining::Checkpoint> LaunchedTraining::newest() const {
-  const std::string pointer = config_.run.path() + "/checkpoints/latest";
+  const std::string root = config_.run.path() + "/checkpoints";
+  const std::string name = train::newest_checkpoint(root);  // "step-00000120"
   struct stat facts {};
-  if (::stat(pointer.c_str(), &facts) != 0) return std::nullopt;
-  const std::string name = base::read_file(pointer, 4096);  // "step-00000120"
+  if (name.empty() || ::stat((root + "/" + name + "/index.json").c_str(), &facts) != 0) return std::nullopt;
   const size_t digits = name.find_first_of("0123456789");
   Checkpoint out{.wall_ns = facts.st_mtim.tv_sec * base::kNsPerSecond + facts.st_mtim.tv_nsec};
   if (digits != std::string::npos) {

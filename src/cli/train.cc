@@ -1,6 +1,5 @@
 // trireme train: trains a model from one configuration file; stops cleanly on SIGINT, SIGTERM and SIGUSR1,
 // and can resume later.
-#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "passes/partition/shard_rules.h"
 #include "train/files/run_lock.h"
 #include "train/task.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/weights.h"
 
 namespace trireme::cli {
@@ -62,7 +62,10 @@ int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here)
     train::drop_weights(t.prepared.model.graph, trainer.session());
   }
   if (t.command.program) print_programs(trainer, ranks);
-  if (t.command.check) return 0;
+  if (t.command.check) {
+    trainer.programs();  // compiled, so that operators without a gradient and programs too large are refused
+    return 0;
+  }
   const std::string directory = t.config.run.path();
   std::optional<train::RunLock> lock;
   if (ranks.is_leader()) lock.emplace(directory);
@@ -71,7 +74,7 @@ int train_rank(const Training& t, const train::Ranks& ranks, bool is_first_here)
   } else if (!t.command.resume.empty()) {
     trainer.resume(t.command.resume);
   } else {
-    base::require(!std::filesystem::exists(directory + "/checkpoints/latest"), "'", directory,
+    base::require(!train::has_checkpoint(directory), "'", directory,
                   "' holds a run already: give --resume auto, or another run.name or run.directory");
     ranks.meet();  // nobody writes there before all ranks have looked
   }

@@ -94,6 +94,8 @@ void StepGraphs::forward(Draft& draft, const StepKey& key) {
   }
   ir::Graph& graph = draft.graph;
   graph = passes::bind_shapes(training_, all);
+  // Random numbers are placed by the rows of the first input (StepInputs::first_row).
+  passes::number_masks(graph, key.shapes.empty() || key.shapes[0].empty() ? 1 : key.shapes[0][0]);
   passes::run_passes(passes::forward_passes(), graph, options_.passes);
   if (options_.strategy.precision.compute != passes::Precision::f32) {
     draft.made.precision_text = passes::lower_precision(graph, options_.strategy.precision).text();

@@ -11,8 +11,10 @@
 namespace trireme::train {
 namespace {
 
-data::LoaderOptions evaluation_loader(const EvaluatorOptions& o, int64_t samples) {
+data::LoaderOptions evaluation_loader(const EvaluatorOptions& o, int64_t samples,
+                                      std::vector<std::string> fields) {
   data::LoaderOptions loader;
+  loader.fields = std::move(fields);
   loader.batch = std::min(o.batch, samples);
   loader.rank = o.ranks.rank();
   loader.world = o.ranks.size();
@@ -22,6 +24,12 @@ data::LoaderOptions evaluation_loader(const EvaluatorOptions& o, int64_t samples
   loader.workers = o.workers;
   loader.ignore_index = o.ignore_index;
   return loader;
+}
+
+/// All fields that batches of these samples could have.
+std::vector<data::Field> fields_of(const data::DatasetPtr& dataset, data::LoaderOptions options,
+                                   const data::Transform& transform, base::Clock& clock) {
+  return data::Loader(dataset, std::move(options), transform, clock).fields();
 }
 
 /// The rank of every value, from 0; equal values get the mean of their ranks.
@@ -76,8 +84,10 @@ Evaluator::Evaluator(const ir::Graph& graph, data::DatasetPtr dataset, data::Tra
                      EvaluatorOptions options, base::Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
-      loader_(dataset, evaluation_loader(options_, dataset->size()), std::move(transform), clock),
-      feeder_(graph, loader_.fields(), options_.feed, options_.target_inputs) {}
+      feeder_(graph, fields_of(dataset, evaluation_loader(options_, dataset->size(), {}), transform, clock),
+              options_.feed, options_.target_inputs),
+      loader_(dataset, evaluation_loader(options_, dataset->size(), feeder_.fields()), std::move(transform),
+              clock) {}
 
 Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph, const Lend& lend) {
   const auto model = std::make_shared<const engine::PreparedModel>(loss_graph);

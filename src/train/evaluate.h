@@ -56,8 +56,8 @@ class Evaluator {
 
   EvaluatorOptions options_;
   base::Clock& clock_;
-  data::Loader loader_;
   Feeder feeder_;
+  data::Loader loader_;  // of the fields that are fed
 };
 
 /// Spearman's: Pearson correlation of the ranks, ties sharing the mean of theirs. 0 if one side is constant.

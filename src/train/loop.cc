@@ -225,6 +225,8 @@ RunResult Trainer::run(const std::function<bool()>& stop) {
 void Trainer::finish(RunResult& result) {
   log_->end_line();
   checkpoints_.wait();
+  const bool is_lost = result.interrupted && !checkpoints_.is_saved();
+  if (is_lost) result.reason = "interrupted without a checkpoint";
   result.state = steps_.state();
   result.last_eval = last_eval_;
   const double seconds = static_cast<double>(env_.clock.now_ns() - start_ns_) * 1e-9;
@@ -233,6 +235,7 @@ void Trainer::finish(RunResult& result) {
                                    {"seconds", seconds},
                                    {"peak_bytes", base::peak_resident_bytes()}}));
   if (ranks_.is_leader() && config_.log.jsonl && config_.log.report) write_report(directory_);
+  if (is_lost) checkpoints_.require_saved();
 }
 
 }  // namespace trireme::train

@@ -40,7 +40,8 @@ class Trainer {
   bool resume_auto() { return checkpoints_.resume_auto(); }
 
   /// Runs to the end, or until `stop` says so, which is asked after every step. Throws what ended it: a data
-  /// error, a failed checkpoint, max_skips steps in a row that were not finite.
+  /// error, a failed checkpoint (where the run was to stop, whatever checkpoint.on_error says), max_skips
+  /// steps in a row that were not finite.
   RunResult run(const std::function<bool()>& stop);
 
   engine::TrainSession& session() { return steps_.session(); }

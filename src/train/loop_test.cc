@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
 
 #include "base/error.h"
 #include "base/files/file.h"
@@ -30,6 +31,15 @@ void expect_equal(const model::NamedTensors& a, const model::NamedTensors& b) {
     EXPECT_EQ(a[i].first, b[i].first);
     EXPECT_TRUE(a[i].second.same_as(b[i].second)) << a[i].first;
   }
+}
+
+std::string problem_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const base::Error& e) {
+    return e.message();
+  }
+  return "no error";
 }
 
 /// The run without interruption, which all other runs must equal.
@@ -174,9 +184,150 @@ TEST(Loop, RefusesACheckpointOfAnotherRun) {
   TestRun optimizer("other_optimizer");
   optimizer.config.optimizer.kind = passes::OptimizerKind::sgd;
   EXPECT_THROW(optimizer.trainer()->resume(path), base::Error);
-  TestRun batch("other_batch");  // the batch may differ if it divides the position
-  batch.config.batch.global = 8;
-  EXPECT_NO_THROW(batch.trainer()->resume(path));
+}
+
+/// The steps in a run's log.
+std::vector<StepRecord> steps_of(const TestRun& run) {
+  return read_log(run.config.run.directory + "/log.jsonl").steps;
+}
+
+TEST(Loop, AnotherBatchKeepsTheEpochsAndTheSchedule) {
+  // Batches of 8 and of 24 divide the 120 samples: two epochs are 240 samples with either.
+  const auto make = [](int64_t global, bool keep) {
+    auto run = std::make_unique<TestRun>("batch", keep);
+    run->config.run.steps = 0;
+    run->config.run.epochs = 2;
+    run->config.batch.global = global;
+    run->config.schedule.warmup = 24;
+    return run;
+  };
+  for (const int64_t stop_at : {15, 9}) {
+    const auto first = make(8, false);
+    const auto before = first->trainer();
+    before->run([&] { return before->state().step == stop_at; });
+    const auto second = make(24, true);
+    const auto after = second->trainer();
+    ASSERT_TRUE(after->resume_auto());
+    const RunResult result = after->run(never);
+    EXPECT_EQ(result.state.step, stop_at + (240 - stop_at * 8) / 24);
+    EXPECT_EQ(result.state.epoch, 2);
+    EXPECT_EQ(result.state.samples, 240);
+    const Schedule schedule(second->config.schedule, {.total = 240, .global_batch = 24});
+    EXPECT_NEAR(steps_of(*second)[static_cast<size_t>(stop_at)].lr, schedule.at(stop_at * 8, 24), 1e-12);
+  }
+  const auto first = make(8, false);
+  const auto before = first->trainer();
+  before->run([&] { return before->state().step == 8; });  // 64 samples, no multiple of 24
+  EXPECT_NE(problem_of([&] { make(24, true)->trainer()->resume_auto(); }).find("no step begins"),
+            std::string::npos);
+}
+
+TEST(Loop, AnotherBatchOfARunInStepsNeedsTheLengthOfTheSchedule) {
+  TestRun run("batch_steps");
+  const auto before = run.trainer();
+  before->run([&] { return before->state().step == 7; });
+  TestRun other("batch_steps", true);
+  other.config.batch.global = 8;
+  EXPECT_NE(problem_of([&] { other.trainer()->resume_auto(); }).find("state schedule.total: it was 480"),
+            std::string::npos);
+  other.config.schedule.total = 480;
+  const auto after = other.trainer();
+  ASSERT_TRUE(after->resume_auto());
+  EXPECT_EQ(after->run(never).state.step, 30);
+}
+
+/// 60 samples of two numbers, and two targets that follow from them; every third has a note besides.
+class Slopes : public data::Dataset {
+ public:
+  explicit Slopes(tensor::DType targets) : targets_(targets) {
+    info_.format = "slopes";
+    info_.fields = {{"features", data::FieldKind::tensor, tensor::DType::f32, {2}, false},
+                    {"y", data::FieldKind::tensor, targets, {2}, true}};
+  }
+  int64_t size() const override { return 60; }
+  const data::DatasetInfo& info() const override { return info_; }
+  data::Sample read(int64_t i) const override {
+    base::Rng rng(9, static_cast<uint64_t>(i));
+    const auto a = static_cast<float>(rng.normal()), b = static_cast<float>(rng.normal());
+    data::Sample sample;
+    sample.set("features", tensor::Tensor::from<float>({2}, {a, b}));
+    if (targets_ == tensor::DType::f32) {
+      sample.set("y", tensor::Tensor::from<float>({2}, {a - b, 2 * b}));
+    } else {
+      sample.set("y", tensor::Tensor::from<int64_t>({2}, {a > b, i % 7 == 3 ? -100 : 1}));
+    }
+    if (i % 3 == 0) sample.set("note", tensor::Tensor::zeros(tensor::DType::f32, {i + 1}));
+    return sample;
+  }
+
+ private:
+  tensor::DType targets_;
+  data::DatasetInfo info_;
+};
+
+TEST(Loop, LearnsSeveralFloatTargetsASample) {
+  TestRun run("floats");
+  run.dataset = std::make_shared<const Slopes>(tensor::DType::f32);
+  run.config.loss.kind = model::LossKind::mse;
+  run.config.run.steps = 100;
+  const RunResult result = run.trainer()->run(never);
+  EXPECT_EQ(result.state.targets, 100 * 16 * 2);
+  ASSERT_TRUE(result.last_eval);
+  EXPECT_EQ(result.last_eval->targets, 60 * 2);
+  EXPECT_LT(result.last_eval->loss, 0.5 * steps_of(run).front().loss);
+}
+
+TEST(Loop, ALossOfFloatsCountsEveryIntegerOfItsField) {
+  TestRun run("integers");
+  run.dataset = std::make_shared<const Slopes>(tensor::DType::i64);
+  run.config.loss.kind = model::LossKind::mse;
+  run.config.run.steps = 8;  // more than an epoch
+  EXPECT_EQ(run.trainer()->run(never).state.targets, 8 * 16 * 2);
+  run.config.loader.last = data::LastBatch::pad;  // such a loss would learn from the rows that fill up
+  EXPECT_NE(problem_of([&] { run.trainer(); }).find("loader.last: pad"), std::string::npos);
+}
+
+TEST(Loop, WhatWasNotSavedIsNotInterruptedAndSaved) {
+  TestRun run("unsaved");
+  run.config.checkpoint.every = 0;
+  run.config.checkpoint.on_error = OnError::go_on;
+  const std::string root = run.config.run.directory + "/checkpoints";
+  const auto trainer = run.trainer();
+  const auto stop = [&] {
+    if (trainer->state().step != 10) return false;
+    fs::remove_all(root);
+    base::write_file_atomic(root, "no directory");  // nothing can be written below it
+    return true;
+  };
+  EXPECT_NE(problem_of([&] { trainer->run(stop); }).find("step 10 is in no checkpoint"), std::string::npos);
+  EXPECT_NE(base::read_file(run.config.run.directory + "/log.jsonl").find("interrupted without a checkpoint"),
+            std::string::npos);
+}
+
+TEST(Loop, GoesOnFromTheNewestThatContinuesTheLatest) {
+  const auto make = [](bool keep) {
+    auto run = std::make_unique<TestRun>("newest", keep);
+    run->config.run.steps = 21;
+    run->config.checkpoint.keep = 0;
+    return run;
+  };
+  const auto first = make(false);
+  first->trainer()->run(never);
+  const std::string root = first->config.run.directory + "/checkpoints";
+  base::write_file_atomic(root + "/latest", "step-00000007\n");  // as after a death before the last pointers
+  const auto second = make(true);
+  const auto at_end = second->trainer();
+  ASSERT_TRUE(at_end->resume_auto());
+  EXPECT_EQ(at_end->state().step, 21);
+  // Another run from step 7 makes steps 14 and 21 an abandoned past.
+  const auto third = make(true);
+  const auto again = third->trainer();
+  again->resume(root + "/step-00000007");
+  again->run([&] { return again->state().step == 10; });
+  const auto fourth = make(true);
+  const auto after = fourth->trainer();
+  ASSERT_TRUE(after->resume_auto());
+  EXPECT_EQ(after->state().step, 10);
 }
 
 TEST(Loop, ACorruptNewestCheckpointFallsBack) {

@@ -1,7 +1,6 @@
 // Checkpoints of a run directory: written during training, and read to resume.
 #include "train/run_checkpoints.h"
 
-#include "base/files/file.h"
 #include "train/report/run_log.h"
 
 namespace trireme::train {
@@ -46,23 +45,23 @@ std::unique_ptr<CheckpointReader> RunCheckpoints::open_checked(const std::string
   return reader;
 }
 
-void RunCheckpoints::restore(const CheckpointReader& checkpoint) {
-  steps_.check(checkpoint.meta());
+void RunCheckpoints::load_states(const CheckpointReader& checkpoint) {
   states().check(checkpoint);
   states().load(checkpoint);
   steps_.session().states_changed();
-  steps_.restore(checkpoint.meta());
-  saved_step_ = steps_.state().step;
 }
 
 void RunCheckpoints::resume(const std::string& path) {
   const std::string found = ranks_.from_leader(ranks_.is_leader() ? find_checkpoint(path) : "");
   const auto checkpoint = open_checked(found);
   try {
-    restore(*checkpoint);
+    steps_.check(checkpoint->meta());
+    load_states(*checkpoint);
+    steps_.restore(checkpoint->meta());
   } catch (const base::Error& e) {
     throw e.with("resume from '" + found + "'");
   }
+  saved_step_ = committed_step_ = steps_.state().step;
   resumed_from_ = found;
   ranks_before_ = checkpoint->meta().get_or<int64_t>("ranks", 1);
 }
@@ -72,15 +71,9 @@ std::vector<std::string> RunCheckpoints::candidates() const {
   std::string lines;
   if (ranks_.is_leader()) {
     std::vector<std::string> names = list_checkpoints(root_);
-    if (base::file_exists(root_ + "/latest")) {
-      std::string latest = base::read_file(root_ + "/latest", 4096);
-      while (!latest.empty() && latest.back() == '\n') latest.pop_back();
-      if (std::erase(names, latest) > 0)
-        names.push_back(latest);  // a name that is not in the list leads elsewhere, and is ignored
-    }
-    for (const std::string& name : names) {
-      if (base::file_exists(root_ + "/" + name + "/index.json")) lines += root_ + "/" + name + "\n";
-    }
+    const std::string newest = newest_checkpoint(root_);
+    if (std::erase(names, newest) > 0) names.push_back(newest);
+    for (const std::string& name : names) lines += root_ + "/" + name + "\n";
   }
   return lines_of(ranks_.from_leader(lines));
 }
@@ -124,13 +117,15 @@ void RunCheckpoints::tell(const std::optional<CheckpointOutcome>& outcome) {
   if (!outcome) return;
   log_->end_line();
   if (outcome->error) {
-    env_.log.warning("train", "checkpoint_failed",
+    env_.log.warning("train", outcome->committed ? "checkpoint_upkeep_failed" : "checkpoint_failed",
                      {{"step", outcome->step}, {"error", outcome->error->message()}});
-    if (!outcome->committed && config_.checkpoint.on_error == OnError::stop) {
-      throw outcome->error->with("checkpoint.on_error is stop; the last complete checkpoint is unharmed");
-    }
-    return;
   }
+  if (!outcome->committed) {
+    failure_ = outcome->error;
+    if (config_.checkpoint.on_error == OnError::go_on) return;
+    throw outcome->error->with("checkpoint.on_error is stop; the last complete checkpoint is unharmed");
+  }
+  committed_step_ = outcome->step;
   log_->event("checkpoint", Json::object({{"step", outcome->step},
                                           {"bytes", outcome->written.bytes},
                                           {"seconds", outcome->seconds}}));
@@ -144,7 +139,9 @@ void RunCheckpoints::save(double score) {
   const int64_t step = steps_.state().step;
   if (saved_step_ == step) return;
   log_->flush();  // log lines up to this step must exist before the checkpoint does
+  wait();         // until it is known which checkpoint this one continues
   Json meta = Json::object({{"name", config_.run.name}});
+  if (committed_step_ >= 0) meta.set("previous", committed_step_);
   steps_.describe(meta);
   meta.set("config", task_.config);
   tell(writer_->save({step, std::move(meta), {}}, states().pieces(), score));
@@ -153,6 +150,13 @@ void RunCheckpoints::save(double score) {
 
 void RunCheckpoints::poll() { tell(writer_->poll()); }
 void RunCheckpoints::wait() { tell(writer_->wait()); }
+
+void RunCheckpoints::require_saved() const {
+  if (is_saved()) return;
+  const std::string noun = base::concat("step ", steps_.state().step, " is in no checkpoint");
+  base::check(failure_.has_value(), noun);
+  throw failure_->with(noun);
+}
 
 /// The newest checkpoint of the regular interval: one saved on a signal would make a resumed run differ.
 std::string RunCheckpoints::rollback_target() const {
@@ -167,12 +171,12 @@ std::string RunCheckpoints::rollback_target() const {
 void RunCheckpoints::roll_back() {
   wait();
   const std::string path = ranks_.from_leader(ranks_.is_leader() ? rollback_target() : "");
-  const RunState now = steps_.state();
-  restore(*open_checked(path));
-  const int64_t restored = steps_.state().step;
-  steps_.skip_to(now);
-  env_.log.warning("train", "rolled_back", {{"step", now.step}, {"to", path}});
-  log_->event("rollback", Json::object({{"step", now.step}, {"to", restored}}));
+  const auto checkpoint = open_checked(path);
+  load_states(*checkpoint);
+  steps_.roll_back(checkpoint->meta());
+  const int64_t step = steps_.state().step;
+  env_.log.warning("train", "rolled_back", {{"step", step}, {"to", path}});
+  log_->event("rollback", Json::object({{"step", step}, {"to", checkpoint->step()}}));
 }
 
 }  // namespace trireme::train

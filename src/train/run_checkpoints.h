@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,10 @@ class RunCheckpoints {
   /// Tells what became of the last save, if it is over; wait(): once it is.
   void poll();
   void wait();
+  /// Whether the present state is on the disk, as far as poll() and wait() have told.
+  bool is_saved() const { return committed_step_ == steps_.state().step; }
+  /// Throws why it is not.
+  void require_saved() const;
   /// Weights, moments, schedule and guard as in the last checkpoint; the data goes on behind where it is now.
   void roll_back();
 
@@ -50,7 +55,7 @@ class RunCheckpoints {
   std::unique_ptr<CheckpointReader> open_checked(const std::string& path) const;
   std::vector<std::string> candidates() const;
   std::string rollback_target() const;
-  void restore(const CheckpointReader& checkpoint);
+  void load_states(const CheckpointReader& checkpoint);
   void tell(const std::optional<CheckpointOutcome>& outcome);
 
   const TrainConfig& config_;
@@ -64,6 +69,8 @@ class RunCheckpoints {
   std::unique_ptr<RankStates> states_;  ///< once the session has all its states
   std::unique_ptr<CheckpointWriter> writer_;
   int64_t saved_step_ = -1;
+  int64_t committed_step_ = -1;         ///< of the last save that is on the disk
+  std::optional<base::Error> failure_;  ///< of the last save that is not
   std::string resumed_from_;
   int64_t ranks_before_ = 1;
 };

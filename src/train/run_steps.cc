@@ -18,8 +18,10 @@ double ms(int64_t ns) { return static_cast<double>(ns) * 1e-6; }
 /// step (TrainSession::own_micro_batch): the lower levels of the summation tree are then reductions.
 bool is_interleaved(const passes::Strategy& parallel) { return parallel.zero >= 2; }
 
-data::LoaderOptions training_loader(const TrainConfig& c, const BatchPlan& batch, const Ranks& ranks) {
+data::LoaderOptions training_loader(const TrainConfig& c, const BatchPlan& batch, const Ranks& ranks,
+                                    std::vector<std::string> fields) {
   data::LoaderOptions o;
+  o.fields = std::move(fields);
   o.batch = batch.micro;
   o.global_batch = batch.global;
   o.rank = ranks.data_rank();
@@ -32,6 +34,14 @@ data::LoaderOptions training_loader(const TrainConfig& c, const BatchPlan& batch
   o.prefetch = c.loader.prefetch;
   o.ignore_index = c.loss.ignored;
   return o;
+}
+
+/// Chooses among all fields of the data. The loader that trains has only the chosen ones, so that samples may
+/// lack the others.
+Feeder feeder_for(const TrainConfig& c, const TrainTask& task, const BatchPlan& batch, const Ranks& ranks,
+                  base::Clock& clock) {
+  const data::Loader all(task.data, training_loader(c, batch, ranks, {}), task.transform, clock);
+  return {task.loss, all.fields(), c.loader.rules(), task.target_inputs};
 }
 
 engine::TrainOptions session_options(const TrainConfig& config, const Ranks& ranks) {
@@ -47,6 +57,13 @@ bool is_common(double mine, double largest, double largest_negative) {
   return std::isnan(mine) ? std::isnan(largest) : mine == largest && mine == -largest_negative;
 }
 
+/// Whether the loss counted as many targets as the data holds. It counts in f32, whose sums are exact up to
+/// 2^24; above, every sum over micro-batches and ranks may round.
+bool counts_agree(double counted, int64_t targets) {
+  const auto wanted = static_cast<double>(targets);
+  return std::abs(counted - wanted) <= (wanted <= 0x1p24 ? 0 : wanted * 0x1p-16);
+}
+
 }  // namespace
 
 RunSteps::RunSteps(const TrainConfig& config, const TrainTask& task, const Ranks& ranks, base::Clock& clock)
@@ -54,8 +71,8 @@ RunSteps::RunSteps(const TrainConfig& config, const TrainTask& task, const Ranks
       ranks_(ranks),
       clock_(clock),
       batch_(plan_batch(config.batch, ranks.data_ranks())),
-      loader_(task.data, training_loader(config, batch_, ranks), task.transform, clock),
-      feeder_(task.loss, loader_.fields(), config.loader.rules(), task.target_inputs),
+      feeder_(feeder_for(config, task, batch_, ranks, clock)),
+      loader_(task.data, training_loader(config, batch_, ranks, feeder_.fields()), task.transform, clock),
       total_steps_(plan_steps(config.run, loader_.steps_per_epoch())),
       units_(config.schedule.unit == ScheduleUnit::tokens ? feeder_.targets_per_sample() : 1),
       schedule_(config.schedule,
@@ -64,7 +81,8 @@ RunSteps::RunSteps(const TrainConfig& config, const TrainTask& task, const Ranks
       guard_(config.spikes),
       session_(task.loss, session_options(config, ranks)) {
   base::require(config.loader.last == data::LastBatch::drop || feeder_.has_integer_targets(),
-                "loader.last: pad needs integer targets, which say what does not count; use drop");
+                "loader.last: pad needs a loss of integer targets (cross_entropy, detection), which say what "
+                "does not count; use drop");
   const auto& outputs = task.loss.output_names();
   has_accuracy_ = std::find(outputs.begin(), outputs.end(), "correct") != outputs.end();
 }
@@ -122,7 +140,7 @@ StepRecord RunSteps::next() {
   inputs.norm_limit = static_cast<float>(guard_.norm_limit());
   inputs.loss_limit = static_cast<float>(guard_.loss_limit());
   const engine::StepResult result = session_.step(feeds, inputs);
-  base::check(result.count <= 0 || static_cast<int64_t>(result.count) == record.targets, "the data holds ",
+  base::check(result.count <= 0 || counts_agree(result.count, record.targets), "the data holds ",
               record.targets, " valid targets, the loss counted ", result.count);
   record.loss = result.loss_sum / targets;
   if (has_accuracy_) record.accuracy = result.correct / targets;
@@ -204,6 +222,20 @@ void RunSteps::check(const base::Json& meta) const {
   base::require(meta.at("data_fingerprint").as_string() == std::to_string(loader_.fingerprint()),
                 "the checkpoint is of other data: it had ", meta.at("data_samples").as_int(),
                 " samples, now there are ", loader_.dataset().size());
+  const auto before = meta.get_or<int64_t>("global_batch", batch_.global);
+  if (before != batch_.global) check_batch(before, RunState::from_json(meta.at("state")));
+}
+
+/// Refuses a run that cannot go on in `past` with steps of another batch than the `before` samples it had.
+void RunSteps::check_batch(int64_t before, const RunState& past) const {
+  base::require(past.consumed % batch_.global == 0,
+                "no step begins where the checkpoint stands: batch.global is ", batch_.global, " and was ",
+                before, ", samples of the epoch so far are ", past.consumed);
+  base::require(config_.run.steps == 0 || !schedule_.is_as_long_as_the_run(),
+                "another batch.global makes run.steps another number of samples, and with it every learning "
+                "rate of a schedule that is as long as the run; state schedule.total: it was ",
+                config_.run.steps * before * units_, "; batch.global is ", batch_.global, " and was ",
+                before);
 }
 
 void RunSteps::restore(const base::Json& meta) {
@@ -211,14 +243,19 @@ void RunSteps::restore(const base::Json& meta) {
   scaler_.restore(meta.at("loss_scaler"));
   guard_.restore(meta.at("spike_guard"));
   loader_.seek({state_.epoch, state_.consumed});
+  if (config_.run.steps > 0) return;
+  // Where the batch changed, steps so far do not say how much of the data is done: the position does.
+  const int64_t done = state_.epoch * loader_.steps_per_epoch() + state_.consumed / batch_.global;
+  const int64_t planned = plan_steps(config_.run, loader_.steps_per_epoch());
+  total_steps_ = state_.step + std::max<int64_t>(0, planned - done);
 }
 
-void RunSteps::skip_to(const RunState& now) {
-  const RunState past = state_;
-  state_ = now;
+void RunSteps::roll_back(const base::Json& meta) {
+  const RunState past = RunState::from_json(meta.at("state"));
   state_.executed = past.executed;
   state_.scheduled = past.scheduled;
-  loader_.seek({now.epoch, now.consumed});
+  scaler_.restore(meta.at("loss_scaler"));
+  guard_.restore(meta.at("spike_guard"));
 }
 
 }  // namespace trireme::train

@@ -58,23 +58,24 @@ class RunSteps {
   int64_t total() const { return total_steps_; }
 
   const RunState& state() const { return state_; }
-  /// What a checkpoint says of it, added to its meta data; and back. Throws invalid_argument for other data
-  /// or another seed, before anything has changed.
+  /// What a checkpoint says of it, added to its meta data; and back. Throws invalid_argument for other data,
+  /// another seed, or a global batch with which it cannot go on, before anything has changed.
   void describe(base::Json& meta) const;
   void check(const base::Json& meta) const;
   void restore(const base::Json& meta);
-  /// Goes on behind `now` in the data, with the updates made so far as they are: after a rollback.
-  void skip_to(const RunState& now);
+  /// Takes scale, history and the count of updates from a checkpoint; the data goes on where it is.
+  void roll_back(const base::Json& meta);
 
  private:
   std::vector<engine::Feeds> next_batches(StepRecord& record);
+  void check_batch(int64_t before, const RunState& past) const;
 
   const TrainConfig& config_;
   const Ranks& ranks_;
   base::Clock& clock_;
   BatchPlan batch_;
-  data::Loader loader_;
   Feeder feeder_;
+  data::Loader loader_;  ///< of the fields that are fed
   int64_t total_steps_;
   int64_t units_;  ///< what the schedule counts, a sample: 1, or its tokens
   Schedule schedule_;

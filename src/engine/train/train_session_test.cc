@@ -259,5 +259,30 @@ TEST(TrainSession, ServesWhatItTrained) {
   EXPECT_NEAR(served, measured.loss_sum, 1e-4 * std::abs(served));
 }
 
+/// Dropout of [width, batch]: a network whose batch is not the first dimension.
+ir::Graph dropped_columns() {
+  ir::Graph g;
+  Builder b(g);
+  const ir::ValueId x = g.add_input("x", {DType::f32, {tensor::Dim::symbol("batch"), 12}});
+  const ir::ValueId h = b.op("matmul", {x, b.param("w", random({12, 6}, 1))});
+  const ir::ValueId columns = b.op("transpose", {h}, {{"perm", std::vector<int64_t>{1, 0}}});
+  const ir::ValueId y = b.op("dropout", {columns, b.scalar(0.5f)});
+  g.add_output(b.op("reduce_sum", {b.op("mul", {y, y})}, {{"keepdims", int64_t{0}}}), "loss_sum");
+  g.sort();
+  return g;
+}
+
+TEST(TrainSession, MasksAreNumberedByTheRowsOfTheMicroBatch) {
+  TrainSession session(dropped_columns(), options_with(1));
+  const lower::StepGraph step = session.make_graph({{{4, 12}}, 2, lower::StepPart::last});
+  int dropouts = 0;
+  for (const ir::Node& node : step.graph.nodes()) {
+    if (node.op_name() != "dropout_train") continue;
+    ++dropouts;
+    EXPECT_EQ(node.attrs.get_int("rows", 0), 4);
+  }
+  EXPECT_EQ(dropouts, 2);  // and its gradient
+}
+
 }  // namespace
 }  // namespace trireme::engine

@@ -39,12 +39,8 @@ DropoutPlan plan_dropout(const ir::NodeView& node) {
   const tensor::Dims begin = node.attrs.get_ints("begin", tensor::Dims(x.size(), 0));
   base::require(whole.size() == x.size() && begin.size() == x.size(), "dropout of ", tensor::to_string(x),
                 " as a part of ", tensor::to_string(whole));
-  const int64_t elements = tensor::element_count(whole);
-  const int64_t rows = node.attrs.get_int("rows", x.empty() ? 1 : whole[0]);
-  base::require(rows >= 0 && (rows == 0 ? elements == 0 : elements % rows == 0), "dropout of ", elements,
-                " elements in ", rows, " rows");
   DropoutPlan p{.elements = tensor::element_count(x),
-                .row_elements = rows == 0 ? 0 : elements / rows,
+                .row_elements = dropout_row_elements(node, whole),
                 .ratio = node.attrs.get_float("ratio", 0.5),
                 .op = static_cast<uint64_t>(node.attrs.get_int("op", 0)),
                 .length = 0,

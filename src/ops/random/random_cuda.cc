@@ -6,6 +6,7 @@
 #include "ops/cuda_kernels.h"
 #include "ops/elementwise/strided_loop.h"
 #include "ops/kernel_forms.h"
+#include "ops/random/random_ops.h"
 
 namespace trireme::ops {
 namespace {
@@ -17,12 +18,10 @@ cuda::DropoutTrain dropout_of(const ir::NodeView& n) {
   const tensor::Dims begin = n.attrs.get_ints("begin", tensor::Dims(x.size(), 0));
   base::require(whole.size() == x.size() && begin.size() == x.size(), "dropout of ", tensor::to_string(x),
                 " as a part of ", tensor::to_string(whole));
-  const int64_t elements = tensor::element_count(whole);
-  const int64_t rows = n.attrs.get_int("rows", x.empty() ? 1 : whole[0]);
   const double ratio = n.attrs.get_float("ratio", 0.5), top = ratio * 4294967296.0;
   cuda::DropoutTrain s{.extent = x, .steps = dense_steps(whole)};
   for (size_t d = 0; d < x.size(); ++d) s.begin += begin[d] * s.steps[d];
-  s.row_elements = rows == 0 ? 0 : elements / rows;
+  s.row_elements = dropout_row_elements(n, whole);
   s.threshold = static_cast<uint32_t>(top < 4294967295.0 ? top : 4294967295.0);
   s.op = static_cast<uint32_t>(n.attrs.get_int("op", 0));
   s.scale = static_cast<float>(1 / (1 - ratio));

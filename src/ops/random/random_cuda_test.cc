@@ -37,6 +37,28 @@ TEST(RandomCuda, DropoutOfAPartDrawsTheWholesMask) {
                         .absolute = 0});
 }
 
+TEST(RandomCuda, DropoutOfOneColumnOrRowDrawsTheWholesMask) {
+  struct Part {
+    Ints whole, part, begin;
+  };
+  for (const Part& c : {Part{{40, 2}, {40, 1}, {0, 1}}, Part{{3, 40, 5}, {1, 40, 1}, {2, 0, 3}},
+                        Part{{4, 50}, {1, 50}, {3, 0}}, Part{{4, 50}, {1, 1}, {2, 7}}}) {
+    tests::expect_as_cpu({.op = "dropout_train",
+                          .in = {tests::random_tensor(c.part, 2), testing::ints({3, 1, 2})},
+                          .attrs = {{"ratio", 0.5}, {"dims", c.whole}, {"begin", c.begin}},
+                          .relative = 1e-6,
+                          .absolute = 0});
+  }
+}
+
+TEST(RandomCuda, DropoutOfRowsThatDoNotDivideTheElements) {
+  tests::expect_as_cpu({.op = "dropout_train",
+                        .in = {tests::random_tensor({5, 3}, 2), testing::ints({3, 1, 8})},
+                        .attrs = {{"ratio", 0.5}, {"rows", int64_t{4}}},
+                        .relative = 1e-6,
+                        .absolute = 0});
+}
+
 TEST(RandomCuda, NumbersOfTheSeed) {
   for (const int64_t dtype : {1, 10, 11}) {
     const ir::Attrs attrs{{"shape", Ints{7, 33}}, {"seed", 2.5}, {"dtype", dtype}};

@@ -38,7 +38,7 @@ ir::OpSchema schema(std::string name, std::string onnx, std::string doc, size_t 
   s.why_no_cut = "draws count the elements that are drawn: ranks draw the whole to agree";
   s.is_random = true;
   s.attrs = {{"dtype", "int", "ONNX number of the result's type"},
-             {"seed", "float", "any number; absent: 0"}};
+             {"seed", "float", "any number; absent: 0, in an ONNX file: one of the node's own"}};
   return s;
 }
 

@@ -77,6 +77,16 @@ size_t to_training(ir::Graph& graph) {
   });
 }
 
+void number_masks(ir::Graph& graph, int64_t batch_rows) {
+  if (batch_rows <= 0) return;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& node = graph.node(ir::NodeId(static_cast<uint32_t>(n)));
+    if (node.op == nullptr || node.op_name() != "dropout_train") continue;
+    const tensor::Shape& x = graph.type(node.in[0]).shape;
+    if (!x.has_rank() || x.rank() == 0 || x[0] != tensor::Dim(batch_rows)) node.attrs.set("rows", batch_rows);
+  }
+}
+
 std::vector<ParamGradient> differentiate(ir::Graph& graph, ValueId loss, const std::vector<ValueId>& params) {
   base::require(graph.type(loss).shape.is_static() && graph.type(loss).shape.elements() == 1, "the loss is ",
                 graph.type(loss).to_string(), ", not a scalar");

@@ -32,6 +32,11 @@ ir::ValueId need_input(ir::Graph& graph, const std::string& name, tensor::Tensor
 /// running ones in its mean and variance, which must be states by now. Run before shapes are bound.
 size_t to_training(ir::Graph& graph);
 
+/// Makes the masks of micro-batches disjoint: tells each dropout_train whose first extent is not the batch
+/// how many rows its micro-batch has, by which it numbers its elements. Run when shapes are bound and before
+/// differentiate(), whose dropouts draw the same masks. `batch_rows`: of the graph's first input.
+void number_masks(ir::Graph& graph, int64_t batch_rows);
+
 /// The gradient of one parameter.
 struct ParamGradient {
   ir::ValueId param, gradient;

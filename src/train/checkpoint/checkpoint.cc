@@ -121,6 +121,16 @@ Json entries_of(const std::vector<WrittenPart>& parts) {
 
 bool is_checkpoint(const std::string& directory) { return base::file_exists(directory + "/index.json"); }
 
+/// Whether the checkpoint `name` says that it continues `before`.
+bool is_next(const std::string& root, const std::string& name, const std::string& before) {
+  try {
+    const int64_t previous = load_checkpoint_meta(root + "/" + name).meta.get_or<int64_t>("previous", -1);
+    return previous >= 0 && checkpoint_name(previous) == before;
+  } catch (const base::Error&) {
+    return false;  // corrupt, or removed meanwhile
+  }
+}
+
 }  // namespace
 
 const tensor::Tensor* Checkpoint::find(std::string_view name) const {
@@ -149,6 +159,14 @@ void write_pointer(FileOps& files, const std::string& root, const std::string& p
   write_text(files, temporary, name + "\n");
   files.rename(temporary, root + "/" + pointer);
   files.sync_directory(root);
+}
+
+std::string read_pointer(const std::string& root, const std::string& pointer) {
+  const std::string path = root + "/" + pointer;
+  if (!fs::is_regular_file(path)) return {};
+  std::string name = base::read_file(path, 4096);
+  while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
+  return name;
 }
 
 std::vector<CheckpointPiece> whole_pieces(const model::NamedTensors& tensors) {
@@ -199,7 +217,7 @@ WriteResult commit_checkpoint(FileOps& files, const std::string& root, const Che
                              {"tensors", entries_of(parts)}});
   const base::JsonDumpOptions exact{.nan_and_infinity = true};
   index.set("index_crc32c", hex(base::crc32c(index.dump(exact))));
-  WriteResult result{final_path, 0};
+  WriteResult result{final_path, 0, {}};
   for (const WrittenPart& part : parts) result.bytes += part.bytes;
   result.bytes +=
       write_text(files, growing + "/index.json", index.dump({.indent = 1, .nan_and_infinity = true}));
@@ -213,7 +231,11 @@ WriteResult commit_checkpoint(FileOps& files, const std::string& root, const Che
   files.sync_directory(root);
   std::error_code ignored;
   fs::remove_all(growing, ignored);  // after an exchange: the previous content
-  write_pointer(files, root, "latest", name);
+  try {
+    write_pointer(files, root, "latest", name);
+  } catch (const base::Error& e) {
+    result.pointer_error = e;
+  }
   return result;
 }
 
@@ -245,18 +267,30 @@ std::vector<std::string> list_checkpoints(const std::string& root) {
   return names;
 }
 
+std::string newest_checkpoint(const std::string& root) {
+  const std::vector<std::string> names = list_checkpoints(root);
+  if (names.empty()) return {};
+  auto newest = std::find(names.begin(), names.end(), read_pointer(root, "latest"));
+  if (newest == names.end()) return names.back();
+  for (auto later = newest + 1; later != names.end(); ++later) {
+    if (is_next(root, *later, *newest)) newest = later;
+  }
+  return *newest;
+}
+
 bool has_checkpoint(const std::string& path) {
   // A directory with such a name may be something else, for example a model of a repository.
   return is_checkpoint(path) || fs::is_regular_file(path + "/latest") ||
-         fs::is_regular_file(path + "/checkpoints/latest");
+         fs::is_regular_file(path + "/checkpoints/latest") ||
+         !list_checkpoints(path + "/checkpoints").empty();
 }
 
 std::string find_checkpoint(const std::string& path) {
   if (is_checkpoint(path)) return path;
   for (const std::string& root : {path, path + "/checkpoints"}) {
-    if (!fs::is_regular_file(root + "/latest")) continue;
-    std::string name = base::read_file(root + "/latest", 4096);
-    while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
+    std::string name = read_pointer(root, "latest");
+    if (name.empty()) name = newest_checkpoint(root);
+    if (name.empty()) continue;
     const std::string directory = base::safe_join(root, name);
     if (is_checkpoint(directory)) return directory;
   }

@@ -10,9 +10,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text/json.h"
 #include "model/safetensors.h"
 #include "tensor/shard.h"
@@ -22,7 +24,8 @@ namespace trireme::train {
 
 struct Checkpoint {
   int64_t step = 0;  ///< executed and skipped steps so far: the data position is step x global batch
-  base::Json meta;   ///< schedule, scaler, guard, data cursor, configuration: small and readable
+  base::Json meta;   ///< schedule, scaler, guard, data cursor, configuration: small and readable;
+                     ///< "previous": the step of the checkpoint that this one continues
   model::NamedTensors tensors;  ///< parameters, moments, running statistics, averages; global shapes
 
   const tensor::Tensor* find(std::string_view name) const;
@@ -54,6 +57,7 @@ std::string checkpoint_name(int64_t step);
 struct WriteResult {
   std::string path;
   int64_t bytes = 0;
+  std::optional<base::Error> pointer_error;  ///< why `latest` does not name this complete checkpoint
 };
 
 /// What a rank alone writes: everything. Shares the tensors' bytes.
@@ -70,13 +74,15 @@ WriteResult write_checkpoint(FileOps& files, const std::string& root, const Chec
 std::string growing_directory(const std::string& root, int64_t step);
 
 /// Makes one checkpoint of the parts that lie in its growing directory: index, flush, rename (the commit
-/// point), pointer `latest`. Throws like write_checkpoint.
+/// point), pointer `latest`. Throws like write_checkpoint until the checkpoint is committed.
 WriteResult commit_checkpoint(FileOps& files, const std::string& root, const Checkpoint& head,
                               const std::vector<WrittenPart>& parts);
 
 /// Writes the one-line file root/pointer atomically.
 void write_pointer(FileOps& files, const std::string& root, const std::string& pointer,
                    const std::string& name);
+/// The name in that file; empty if there is none.
+std::string read_pointer(const std::string& root, const std::string& pointer);
 
 /// Reads a checkpoint directory. Throws not_found, or invalid_argument naming what is wrong: a missing or
 /// truncated file, a checksum that differs, chunks that do not cover their tensor exactly once.
@@ -85,12 +91,16 @@ Checkpoint load_checkpoint(const std::string& directory);
 Checkpoint load_checkpoint_meta(const std::string& directory);
 
 /// The checkpoint that `path` means: itself, or what the pointer `latest` names in it or in its folder
-/// checkpoints/ (a run directory). Throws not_found.
+/// checkpoints/ (a run directory); without a pointer the one of the last step. Throws not_found.
 std::string find_checkpoint(const std::string& path);
 /// Whether find_checkpoint() has something to look at there.
 bool has_checkpoint(const std::string& path);
 
 /// Names of the complete checkpoints under a root, oldest step first.
 std::vector<std::string> list_checkpoints(const std::string& root);
+/// The name of the checkpoint from which the run of this root goes on: that of `latest`, or of one that
+/// continues it and was committed by a process that ended before it could say so. Later steps that do not
+/// continue it are of an abandoned past. Without a pointer to one: the last step. Empty if there is none.
+std::string newest_checkpoint(const std::string& root);
 
 }  // namespace trireme::train

@@ -327,6 +327,105 @@ TEST(CheckpointWriter, WritesACopyAndKeepsTheLastAndTheBest) {
             (std::vector<std::string>{"step-00000002", "step-00000005", "step-00000007"}));
 }
 
+/// Cannot remove what a name contains, as long as it is set.
+class StickyFiles : public PosixFiles {
+ public:
+  std::string sticky;
+  void remove_tree(const std::string& path) override {
+    if (!sticky.empty() && path.find(sticky) != std::string::npos)
+      base::fail(base::ErrorCode::unavailable, "cannot remove '", path, "': Directory not empty");
+    PosixFiles::remove_tree(path);
+  }
+};
+
+TEST(CheckpointWriter, PrunesOnAfterARemovalFailed) {
+  StickyFiles files;
+  const std::string root = fresh("sticky");
+  CheckpointWriter writer({.root = root, .keep = 1, .keep_best = 0}, files);
+  const auto save = [&](int64_t step) {
+    save_whole(writer, example(step));
+    const auto outcome = writer.wait();
+    EXPECT_TRUE(outcome && outcome->committed);
+    return outcome->error ? outcome->error->message() : std::string();
+  };
+  EXPECT_EQ(save(1), "");
+  files.sticky = "step-00000001";
+  EXPECT_NE(save(2).find("Directory not empty"), std::string::npos);
+  EXPECT_NE(save(3).find("Directory not empty"), std::string::npos);
+  EXPECT_EQ(list_checkpoints(root), (std::vector<std::string>{"step-00000003"}));
+  files.sticky.clear();
+  fs::remove_all(root + "/step-00000003");  // by hand
+  EXPECT_EQ(save(4), "");
+  EXPECT_EQ(save(5), "");
+  EXPECT_EQ(list_checkpoints(root), (std::vector<std::string>{"step-00000005"}));
+  EXPECT_FALSE(fs::exists(root + "/.trash-step-00000001"));
+}
+
+/// Cannot write the pointer `latest`, as long as it is told so.
+class PointerlessFiles : public PosixFiles {
+ public:
+  int failures = 0;  // that are still to come
+  std::unique_ptr<OutputFile> create(const std::string& path) override {
+    if (path.ends_with("/.latest.tmp") && failures-- > 0)
+      base::fail(base::ErrorCode::exhausted, "cannot create '", path, "': No space left on device");
+    return PosixFiles::create(path);
+  }
+};
+
+TEST(CheckpointWriter, ACheckpointWithoutItsPointerIsCommitted) {
+  PointerlessFiles files;
+  const std::string root = fresh("pointerless");
+  CheckpointWriter writer({.root = root, .keep = 1, .keep_best = 0}, files);
+  save_whole(writer, example(1));
+  EXPECT_FALSE(writer.wait()->error);
+  files.failures = 1;  // the second try succeeds
+  save_whole(writer, example(2));
+  auto outcome = writer.wait();
+  EXPECT_TRUE(outcome->committed);
+  EXPECT_FALSE(outcome->error);
+  EXPECT_EQ(read_pointer(root, "latest"), "step-00000002");
+  files.failures = 2;
+  Checkpoint third = example(3);
+  third.meta.set("previous", int64_t{2});
+  save_whole(writer, third);
+  outcome = writer.wait();
+  EXPECT_TRUE(outcome->committed);
+  ASSERT_TRUE(outcome->error);
+  EXPECT_EQ(outcome->error->code(), base::ErrorCode::exhausted);
+  // What the pointer names stays, and the run goes on from what continues it.
+  expect_same(load_checkpoint(find_checkpoint(root)), example(2));
+  EXPECT_EQ(newest_checkpoint(root), "step-00000003");
+  files.failures = 0;
+  save_whole(writer, example(4));
+  EXPECT_FALSE(writer.wait()->error);
+  EXPECT_EQ(list_checkpoints(root), (std::vector<std::string>{"step-00000004"}));
+}
+
+TEST(Checkpoint, LaterStepsOfAnAbandonedPastAreNotTheNewest) {
+  PosixFiles files;
+  const std::string root = fresh("newest"), run = root + "/run";
+  EXPECT_EQ(newest_checkpoint(root), "");
+  EXPECT_FALSE(has_checkpoint(run));
+  const auto add = [&](int64_t step, int64_t previous) {
+    Checkpoint c = example(step);
+    if (previous > 0) c.meta.set("previous", previous);
+    write(files, run + "/checkpoints", c);
+  };
+  add(1, 0);
+  fs::remove(run + "/checkpoints/latest");  // as after a death between the commit and the pointer
+  EXPECT_TRUE(has_checkpoint(run));
+  EXPECT_EQ(find_checkpoint(run), run + "/checkpoints/step-00000001");
+  EXPECT_EQ(newest_checkpoint(run + "/checkpoints"), "step-00000001");
+  add(4, 1);
+  add(6, 4);
+  add(2, 1);  // another run went on from step 1
+  EXPECT_EQ(newest_checkpoint(run + "/checkpoints"), "step-00000002");
+  write_pointer(files, run + "/checkpoints", "latest", "step-00000004");
+  EXPECT_EQ(newest_checkpoint(run + "/checkpoints"), "step-00000006");
+  write_pointer(files, run + "/checkpoints", "latest", "step-00000009");
+  EXPECT_EQ(newest_checkpoint(run + "/checkpoints"), "step-00000006");
+}
+
 TEST(CheckpointWriter, ReportsAFullDiskAndGoesOn) {
   const std::string root = fresh("full");
   PosixFiles good;

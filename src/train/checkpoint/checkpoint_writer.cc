@@ -268,10 +268,7 @@ CheckpointWriter::Done CheckpointWriter::run(const Job& job) {
       done.outcome.written = commit_checkpoint(files_, options_.root, job.head, job.parts);
     }
     done.outcome.committed = true;
-    const std::string name = checkpoint_name(job.head.step);
-    std::erase_if(kept_, [&](const Kept& k) { return k.name == name; });
-    kept_.push_back({name, job.score});
-    prune();
+    keep(job, !done.outcome.written.pointer_error);
   });
   if (done.outcome.error && !is_alone()) {
     done.outcome.error = done.outcome.error->with("checkpoint of step " + std::to_string(job.head.step));
@@ -280,14 +277,40 @@ CheckpointWriter::Done CheckpointWriter::run(const Job& job) {
   return done;
 }
 
+/// Lists a committed checkpoint and removes those that need not stay. Throws what failed after all else is
+/// done.
+void CheckpointWriter::keep(const Job& job, bool has_pointer) {
+  const std::string name = checkpoint_name(job.head.step);
+  std::erase_if(kept_, [&](const Kept& k) { return k.name == name; });
+  std::erase(doomed_, name);
+  kept_.push_back({name, job.score});
+  const std::optional<base::Error> failed =
+      prune(has_pointer ? std::string() : read_pointer(options_.root, "latest"));
+  if (!has_pointer) write_pointer(files_, options_.root, "latest", name);  // there may be room for it now
+  if (failed) throw base::Error(*failed);
+}
+
 void CheckpointWriter::remove(const std::string& name) {
-  // Renamed first, so that nobody finds a checkpoint that is partly removed.
-  const std::string trash = options_.root + "/.trash-" + name;
-  files_.rename(options_.root + "/" + name, trash);
+  // Renamed first, so that nobody finds a checkpoint that is partly removed. It may be renamed already, or
+  // have been removed by somebody else.
+  const std::string path = options_.root + "/" + name, trash = options_.root + "/.trash-" + name;
+  std::error_code ignored;
+  if (fs::exists(path, ignored)) files_.rename(path, trash);
   files_.remove_tree(trash);
 }
 
-void CheckpointWriter::prune() {
+/// `needed`: stays in any case. Returns the first error; what comes after it is done all the same.
+std::optional<base::Error> CheckpointWriter::prune(const std::string& needed) {
+  std::optional<base::Error> failed;
+  const auto succeeds = [&](const std::function<void()>& body) {
+    try {
+      body();
+      return true;
+    } catch (const base::Error& e) {
+      if (!failed) failed = e;
+      return false;
+    }
+  };
   std::vector<const Kept*> ranked;
   for (const Kept& k : kept_) {
     if (std::isfinite(k.score)) ranked.push_back(&k);
@@ -295,17 +318,18 @@ void CheckpointWriter::prune() {
   // Among equal scores, the older checkpoint wins, because it needed less training.
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const Kept* a, const Kept* b) { return a->score > b->score; });
-  if (!ranked.empty()) write_pointer(files_, options_.root, "best", ranked.front()->name);
-  if (options_.keep <= 0) return;
+  if (!ranked.empty()) succeeds([&] { write_pointer(files_, options_.root, "best", ranked.front()->name); });
+  if (options_.keep <= 0) return failed;
   ranked.resize(std::min(ranked.size(), static_cast<size_t>(options_.keep_best)));
-  std::vector<std::string> doomed;
   for (size_t i = 0; i + static_cast<size_t>(options_.keep) < kept_.size(); ++i) {
-    if (std::find(ranked.begin(), ranked.end(), &kept_[i]) == ranked.end()) doomed.push_back(kept_[i].name);
+    const bool is_best = std::find(ranked.begin(), ranked.end(), &kept_[i]) != ranked.end();
+    if (!is_best && kept_[i].name != needed) doomed_.push_back(kept_[i].name);
   }
-  for (const std::string& name : doomed) {
-    remove(name);
-    std::erase_if(kept_, [&](const Kept& k) { return k.name == name; });
-  }
+  std::erase_if(kept_, [&](const Kept& k) {
+    return std::find(doomed_.begin(), doomed_.end(), k.name) != doomed_.end();
+  });
+  std::erase_if(doomed_, [&](const std::string& name) { return succeeds([&] { remove(name); }); });
+  return failed;
 }
 
 }  // namespace trireme::train

@@ -27,10 +27,11 @@ struct CheckpointWriterOptions {
 /// What became of one save().
 struct CheckpointOutcome {
   int64_t step = 0;
-  WriteResult written;               ///< path and bytes, if committed
-  bool committed = false;            ///< readers find it
-  double seconds = 0;                ///< from save() until it was seen to be over
-  std::optional<base::Error> error;  ///< why it was not committed, or why old ones could not be removed
+  WriteResult written;     ///< path and bytes, if committed
+  bool committed = false;  ///< readers find it
+  double seconds = 0;      ///< from save() until it was seen to be over
+  /// Why it was not committed; of a committed one, why a pointer was not written or an old one not removed.
+  std::optional<base::Error> error;
 };
 
 /// One owner thread. At most one checkpoint is in flight: a second save() waits for the first, so that the
@@ -79,8 +80,8 @@ class CheckpointWriter {
   };
   void work();
   Done run(const Job& job);
-  void keep(const Job& job);
-  void prune();
+  void keep(const Job& job, bool has_pointer);
+  std::optional<base::Error> prune(const std::string& needed);
   void remove(const std::string& name);
   bool is_alone() const { return ranks_.size() == 1; }
   bool take_done(bool waits);
@@ -94,7 +95,8 @@ class CheckpointWriter {
   FileOps& files_;
   Ranks ranks_;
   std::vector<Kept> kept_;  // oldest first; only the leader's writing thread touches it after construction
-  Pieces staging_;          // memory of the last copy, while nothing is in flight
+  std::vector<std::string> doomed_;  // to be removed, if need be with the next commit; likewise
+  Pieces staging_;                   // memory of the last copy, while nothing is in flight
   Phase phase_ = Phase::idle;
   Checkpoint head_;          // of the save in flight
   double score_ = NAN;       // of it

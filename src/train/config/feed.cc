@@ -120,9 +120,8 @@ Feeder::Feeder(const ir::Graph& graph, const std::vector<Field>& fields, const F
     base::require(chosen[i] != nullptr, "no field of the data feeds input '", input.name,
                   "'; the fields are: ", names_of(fields), "; say feed: {", input.name, ": FIELD}");
     used.insert(chosen[i]->name);
-    const bool is_integer = !tensor::is_float(chosen[i]->dtype);
     links_.push_back({input.name, chosen[i]->name, input.type.dtype, row_dims(input, *chosen[i]), target,
-                      is_integer, rows_per_sample(input, *chosen[i])});
+                      rows_per_sample(input, *chosen[i])});
   }
 }
 
@@ -162,22 +161,21 @@ std::vector<std::string> Feeder::fields() const {
 
 int64_t Feeder::count_targets(const data::Batch& batch, int64_t ignore_index) const {
   for (const Link& link : links_) {
-    if (!link.is_target) continue;
     const Tensor& target = batch.tensor(link.field);
-    if (target.dtype() != tensor::DType::i64) continue;
+    if (!link.is_integer_target() || target.dtype() != tensor::DType::i64) continue;
     const auto values = target.data<int64_t>();
     return static_cast<int64_t>(values.size()) - std::count(values.begin(), values.end(), ignore_index);
   }
-  return batch.valid_rows;
+  return batch.valid_rows * targets_per_sample();
 }
 
 bool Feeder::has_integer_targets() const {
-  return std::any_of(links_.begin(), links_.end(), [](const Link& l) { return l.is_target && l.is_integer; });
+  return std::any_of(links_.begin(), links_.end(), [](const Link& l) { return l.is_integer_target(); });
 }
 
 int64_t Feeder::targets_per_sample() const {
   for (const Link& link : links_) {
-    if (link.is_target) return tensor::element_count(link.sample);
+    if (link.is_target) return link.rows * tensor::element_count(link.sample);
   }
   return 1;
 }

@@ -32,10 +32,10 @@ class Feeder {
   /// Fields that are needed, for LoaderOptions::fields.
   std::vector<std::string> fields() const;
 
-  /// Targets that count for the loss: integers other than `ignore_index`; of float targets, and without
-  /// targets, rows that are valid.
+  /// Targets that count for the loss: where it takes integers, those other than `ignore_index`; where it
+  /// takes floats, all of the rows that are valid, whatever type their field has; without targets those rows.
   int64_t count_targets(const data::Batch& batch, int64_t ignore_index) const;
-  /// Whether rows that only fill up a batch can be told by their targets.
+  /// Whether the loss can tell by their targets which rows only fill up a batch: it takes integers.
   bool has_integer_targets() const;
   /// Targets of one sample, whether they count or not: tokens of a text, 1 for a class.
   int64_t targets_per_sample() const;
@@ -48,8 +48,8 @@ class Feeder {
     tensor::DType dtype = tensor::DType::f32;
     tensor::Dims sample;  // extents of one row of the input
     bool is_target = false;
-    bool is_integer = false;  // the field holds i64 in batches
-    int64_t rows = 1;         // of the input, for each sample
+    int64_t rows = 1;  // of the input, for each sample
+    bool is_integer_target() const { return is_target && !tensor::is_float(dtype); }
   };
   std::vector<Link> links_;
 };

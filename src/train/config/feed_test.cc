@@ -68,6 +68,25 @@ TEST(Feeder, ReshapesAndConverts) {
   EXPECT_EQ(feeder.count_targets(image_batch(), 0), 2);
 }
 
+TEST(Feeder, AllElementsOfFloatTargetsCount) {
+  const Dim batch = Dim::symbol("batch");
+  const std::vector<Field> fields{{"x", FieldKind::tensor, DType::f32, {2}, false},
+                                  {"y", FieldKind::tensor, DType::f32, {3}, true}};
+  const ir::Graph graph = graph_of({{"x", {DType::f32, {batch, 2}}}, {"labels", {DType::f32, {batch, 3}}}});
+  const Feeder feeder(graph, fields, {}, {"labels"});
+  data::Batch data;
+  data.values.push_back({"x", Tensor::zeros(DType::f32, {4, 2}), {}});
+  data.values.push_back({"y", Tensor::zeros(DType::f32, {4, 3}), {}});
+  data.valid_rows = 4;
+  EXPECT_EQ(feeder.count_targets(data, -100), 12);
+  EXPECT_FALSE(feeder.has_integer_targets());
+  // A loss of floats ignores no value, also if the field holds integers.
+  const ir::Graph one = graph_of({{"image", {DType::f32, {batch, 6}}}, {"labels", {DType::f32, {batch}}}});
+  const Feeder converting(one, kImages, {}, {"labels"});
+  EXPECT_EQ(converting.count_targets(image_batch(), -100), 2);
+  EXPECT_FALSE(converting.has_integer_targets());
+}
+
 TEST(Feeder, SaysWhatIsMissing) {
   const Dim batch = Dim::symbol("batch");
   const ir::Graph two = graph_of({{"left", {DType::f32, {batch, 6}}}, {"right", {DType::f32, {batch, 6}}}});
@@ -158,6 +177,27 @@ TEST(Evaluator, EverySampleCountsOnceWhateverTheBatch) {
       EXPECT_NEAR(record.accuracy, correct / count, 1e-12);
     }
   }
+}
+
+/// Points of which some have a note, of different lengths.
+class NotedPoints : public Points {
+ public:
+  data::Sample read(int64_t i) const override {
+    data::Sample sample = Points::read(i);
+    if (i % 3 == 0) sample.set("note", Tensor::zeros(DType::f32, {i + 1}));
+    return sample;
+  }
+};
+
+TEST(Evaluator, SamplesMayLackFieldsThatNothingReads) {
+  base::SystemClock clock;
+  const ir::Graph graph = softmax_graph();
+  EvaluatorOptions options;
+  options.batch = 4;
+  options.target_inputs = {"labels"};
+  Evaluator plain(graph, std::make_shared<const Points>(), {}, options, clock);
+  Evaluator noted(graph, std::make_shared<const NotedPoints>(), {}, options, clock);
+  EXPECT_EQ(noted.run(graph, 1).loss, plain.run(graph, 1).loss);
 }
 
 TEST(Flop, CountsProductsOnly) {

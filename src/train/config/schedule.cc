@@ -103,6 +103,13 @@ double Schedule::decayed(double seen) const {
   return peak_;
 }
 
+bool Schedule::is_as_long_as_the_run() const {
+  if (options_.total > 0) return false;
+  const bool has_share = options_.warmup == 0 && options_.warmup_fraction > 0;
+  return has_share || options_.kind == ScheduleKind::linear || options_.kind == ScheduleKind::cosine ||
+         options_.kind == ScheduleKind::wsd;
+}
+
 std::string Schedule::describe() const {
   const char* unit = options_.unit == ScheduleUnit::tokens ? " tokens" : " samples";
   std::string text =

@@ -51,6 +51,8 @@ class Schedule {
   /// ends at `warmup` (or, from warmup_from, with the step that begins there); decay x = (seen - warmup) /
   /// (total - warmup) is clamped to [0, 1].
   double at(int64_t seen, int64_t units) const;
+  /// Whether its lengths follow from the run's, because `total` is not stated.
+  bool is_as_long_as_the_run() const;
   /// One line for the record of the run.
   std::string describe() const;
 

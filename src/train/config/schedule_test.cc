@@ -28,6 +28,19 @@ TEST(Schedule, CountsSamplesSoThatTheBatchDoesNotMatter) {
   EXPECT_NEAR(s.at(0, 100), 6e-5, 1e-18);
 }
 
+TEST(Schedule, SaysWhetherItsLengthIsTheRuns) {
+  const auto follows = [](ScheduleOptions options) {
+    options.lr = 1;
+    return Schedule(options, {.total = 1000}).is_as_long_as_the_run();
+  };
+  EXPECT_TRUE(follows({.kind = ScheduleKind::cosine}));
+  EXPECT_TRUE(follows({.kind = ScheduleKind::wsd}));
+  EXPECT_TRUE(follows({.kind = ScheduleKind::constant, .warmup_fraction = 0.1}));
+  EXPECT_FALSE(follows({.kind = ScheduleKind::cosine, .total = 500}));
+  EXPECT_FALSE(follows({.kind = ScheduleKind::constant, .warmup = 10, .warmup_fraction = 0.1}));
+  EXPECT_FALSE(follows({.kind = ScheduleKind::inverse_root, .warmup = 10}));
+}
+
 TEST(Schedule, WarmupFromARate) {
   const Schedule s({.kind = ScheduleKind::constant, .lr = 1, .warmup = 10, .warmup_from = 0.5},
                    {.total = 100});
