@@ -184,7 +184,7 @@ def bad_rows():
     assert "2 failed" in out, out
     errors = [json.loads(line) for line in job.parts()["errors/part-00001.jsonl"].decode().splitlines()]
     assert [error["row"] for error in errors] == [70, 71], errors
-    assert errors[1]["code"] == "invalid_argument" and "f32[3]" in errors[1]["error"], errors
+    assert errors[1]["code"] == "invalid_argument" and "f64[3]" in errors[1]["error"], errors
     assert [line["id"] for line in job.lines()] == [f"row-{i}" for i in range(500) if i not in (70, 71)]
     job.look("verify")
 
@@ -270,6 +270,11 @@ def spent_budget():
     assert "cannot be met" in err and "budget is spent" in err, err[-1500:]
     status = job.status()
     assert status["chunks_done"] > 0 and 2 < status["cost"] <= 12, status
+    # A job that is done costs nothing more: starting it again succeeds whatever the budget.
+    done = Job(scratch / "budget_done", cost_per_hour=3600, budget=1000)
+    done.run()
+    out, _ = done.run("--budget", "0.001")
+    assert "10 of 10" in out, out
 
 
 def wrong_words():

@@ -135,7 +135,34 @@ def google():
         server.end()
 
 
+def google_upload_that_is_given_up():
+    """A worker that stops in the middle of a chunk leaves no part of it in gs://, though its upload has begun."""
+    server = Gcs()
+    try:
+        os.environ.update(server.environment())
+        # Pieces of 10 rows: the upload is open long before the chunk ends.
+        job = Job(scratch / "given_up", rows=(4000,), slow=80, chunk_rows=2000, window_rows=40,
+                  state=str(scratch / "given_up/state"))
+        job.file.write_text(job.file.read_text().replace(str(job.output), "gs://bucket/given_up?anonymous=true"))
+        job.output = job.directory / "state"  # where `status` and `verify` look
+        for _ in range(2):
+            process = job.start("--grace", "0s")
+            job.wait_for(lambda: any((job.output / "workers").glob("*")), process)
+            time.sleep(1)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == START_AGAIN, (process.returncode, err[-1500:])
+            sizes = [len(server.get(part).splitlines()) for part in server.names("given_up/")]
+            assert all(size == 2000 for size in sizes), sizes
+        job.run()
+        assert server.names("given_up/") == [f"given_up/part-{i:05}.jsonl" for i in range(2)]
+        job.look("verify")
+    finally:
+        server.end()
+
+
 try:
-    run_cases([(case.__name__, case) for case in (killed_workers, a_server_that_does_not_answer, google)])
+    run_cases([(case.__name__, case) for case in (killed_workers, a_server_that_does_not_answer, google,
+                                                  google_upload_that_is_given_up)])
 finally:
     shutil.rmtree(scratch, ignore_errors=True)

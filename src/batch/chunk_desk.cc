@@ -74,29 +74,40 @@ void ChunkDesk::tidy(const data::Store& output) {
   });
 }
 
+/// The token of a chunk that this worker has in hand; 0: it has it not.
+uint64_t ChunkDesk::token_of(int64_t chunk) const {
+  return held_.with([&](const auto& held) {
+    const auto found = held.find(chunk);
+    return found == held.end() ? uint64_t{0} : found->second;
+  });
+}
+
 std::optional<int64_t> ChunkDesk::take() {
   const std::set<uint64_t> away = away_.copy();
   std::optional<int64_t> taken;
   const uint64_t token = ++tokens_;
   journal_.transact([&](Transaction& t) {
     taken.reset();
+    const auto take_one = [&](int64_t chunk) {
+      const uint64_t own = token_of(chunk);
+      if (own == 0) taken = chunk;
+      Record record = record_of(RecordKind::lease, env_, worker());
+      record.chunk = chunk;
+      record.token = own == 0 ? token : own;
+      t.add(std::move(record));
+    };
+    std::vector<int64_t> lost;
     for (const auto& [chunk, lease] : t.table().leases()) {
       // Its own, but not in hand: what could not be given back, since there was no room for the record.
-      const bool is_left = lease.worker == worker() &&
-                           held_.with([&, c = chunk](const auto& held) { return !held.contains(c); });
-      if (!is_left && !away.contains(lease.worker)) continue;
-      taken = chunk;
-      break;
+      const bool is_left = lease.worker == worker() && token_of(chunk) == 0;
+      if (is_left || away.contains(lease.worker)) lost.push_back(chunk);
     }
-    if (!taken) {
+    for (size_t i = 0; i < lost.size() && !taken; ++i) take_one(lost[i]);
+    while (!taken) {
       const int64_t open = t.table().next_open();
-      if (open >= 0) taken = open;
+      if (open < 0) return;
+      take_one(open);
     }
-    if (!taken) return;
-    Record record = record_of(RecordKind::lease, env_, worker());
-    record.chunk = *taken;
-    record.token = token;
-    t.add(std::move(record));
   });
   if (taken) held_.with([&](auto& held) { held[*taken] = token; });
   return taken;
@@ -104,7 +115,7 @@ std::optional<int64_t> ChunkDesk::take() {
 
 ChunkDesk::Verdict ChunkDesk::commit(int64_t chunk, const ChunkResult& result,
                                      const std::function<Effort(const ChunkTable&)>& publish) {
-  const uint64_t token = held_.with([&](auto& held) { return held.at(chunk); });
+  const uint64_t token = token_of(chunk);
   Verdict verdict = Verdict::lost;
   journal_.transact([&](Transaction& t) {
     const Lease* newest = t.table().lease_of(chunk);

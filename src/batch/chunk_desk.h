@@ -38,7 +38,9 @@ class ChunkDesk {
   uint64_t worker() const { return seat_.worker(); }
   std::string temporary() const { return directory_.temporary() + "/" + worker_name(worker()); }
 
-  /// The next chunk that nobody has, or whose owner is away; nothing: others work on all that is left.
+  /// The next chunk that nobody has, or whose owner is away; nothing: others work on all that is left. A
+  /// chunk that this worker still has in hand, though another took it over and is away or gave it back since,
+  /// is leased again without being given a second time.
   std::optional<int64_t> take();
   enum class Verdict { committed, lost };
   /// Calls `publish` with what is done so far and records the chunk as done, all with the journal's lock
@@ -58,6 +60,7 @@ class ChunkDesk {
   void refresh() { journal_.refresh(); }
 
  private:
+  uint64_t token_of(int64_t chunk) const;
   void tidy(const data::Store& output);
   void watch();
   void look_around();

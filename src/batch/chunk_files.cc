@@ -1,6 +1,7 @@
 // Writing a chunk: rows through the writer of the format, failures as lines of JSON, names at the end.
 #include "batch/chunk_files.h"
 
+#include <cmath>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -102,7 +103,8 @@ void ChunkFiles::write(const Piece& piece) {
   result_.rows += good;
 }
 
-/// A value as JSON: text, numbers and short lists of them; nothing for what is missing, larger, or no text.
+/// A value as JSON: text, numbers and short lists of them; null for a number that JSON has not; nothing for
+/// what is missing, larger, or no text.
 static std::optional<base::Json> json_of(const data::Column& column, int64_t row) {
   constexpr size_t kMostText = 4096;
   constexpr int64_t kMostNumbers = 64;
@@ -114,10 +116,11 @@ static std::optional<base::Json> json_of(const data::Column& column, int64_t row
   }
   const tensor::Tensor value = column.tensor_at(row);
   if (value.elements() > kMostNumbers) return std::nullopt;
-  const bool is_real = tensor::is_float(value.dtype());
   base::Json list = base::Json::array();
-  if (is_real) {
-    for (const double v : value.to_doubles()) list.push_back(v);
+  if (tensor::is_float(value.dtype())) {
+    for (const double v : value.to_doubles()) list.push_back(std::isfinite(v) ? base::Json(v) : base::Json());
+  } else if (value.dtype() == tensor::DType::u64) {
+    for (const uint64_t v : value.data<uint64_t>()) list.push_back(v);
   } else {
     for (const int64_t v : value.to_ints()) list.push_back(v);
   }
@@ -139,7 +142,7 @@ void ChunkFiles::write_failures(const Piece& piece) {
         kept.set(c.field.name, std::move(*value));
     }
     if (kept.size() > 0) line.set("kept", std::move(kept));
-    error_part_->writer().write(line.dump({.nan_and_infinity = true}) + "\n");
+    error_part_->writer().write(line.dump() + "\n");
   }
   result_.errors += static_cast<int64_t>(piece.failures().size());
 }

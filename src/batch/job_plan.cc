@@ -23,6 +23,17 @@ std::unique_ptr<data::RowFile> open_input(const JobOptions& options, const std::
   return data::open_row_file(data::store_of(path), path, options.row_file_options(partitions));
 }
 
+/// Whether the file has a row; cutting it stops at the first one.
+bool holds_rows(const data::RowFile& file) {
+  struct Found {};
+  try {
+    file.cut(1, [](const data::RowSpan&) { throw Found{}; });
+  } catch (const Found&) {
+    return true;
+  }
+  return false;
+}
+
 /// Calls `work(i)` for all files on a few threads. The first error of the lowest file is thrown.
 void for_each_file(size_t files, const AskStop& ask_stop, const std::function<void(size_t)>& work) {
   std::atomic<size_t> next{0}, running{0};
@@ -87,6 +98,21 @@ void check_columns(const std::vector<data::Field>& fields, const RowModel& model
   }
 }
 
+InputColumns input_columns(const JobOptions& options, const std::vector<std::string>& paths) {
+  const std::vector<data::Field> partitions = options.partitions_of(paths);
+  InputColumns columns;
+  for (size_t i = 0; i < paths.size() && !columns.has_rows; ++i) {
+    const std::unique_ptr<data::RowFile> file = open_input(options, paths[i], partitions);
+    columns.fields = file->fields();
+    try {
+      columns.has_rows = holds_rows(*file);
+    } catch (const base::Error& e) {
+      throw e.with(base::concat("input '", paths[i], "'"));
+    }
+  }
+  return columns;
+}
+
 std::string plain_directory(std::string path) {
   constexpr std::string_view kScheme = "file://";
   if (path.starts_with(kScheme)) path.erase(0, kScheme.size());
@@ -140,10 +166,12 @@ Manifest plan_job(const JobOptions& options, const RowModel& model, const std::v
   for_each_file(paths.size(), ask_stop, [&](size_t i) {
     try {
       const std::unique_ptr<data::RowFile> file = open_input(options, paths[i], m.partitions);
-      check_columns(file->fields(), model, options.input_keep);
       m.files[i].path = paths[i];
       m.files[i].content_id = file->content_id();
-      file->cut(options.chunk_rows, [&](const data::RowSpan& span) { spans[i].push_back(span); });
+      file->cut(options.chunk_rows, [&](const data::RowSpan& span) {
+        if (spans[i].empty()) check_columns(file->fields(), model, options.input_keep);
+        spans[i].push_back(span);
+      });
     } catch (const base::Error& e) {
       throw e.with(base::concat("input '", paths[i], "'"));
     }

@@ -23,11 +23,21 @@ std::string field_names(const std::vector<data::Field>& fields);
 void check_columns(const std::vector<data::Field>& fields, const RowModel& model,
                    const std::vector<std::string>& keep);
 
+/// The columns of a job's input.
+struct InputColumns {
+  std::vector<data::Field> fields;
+  bool has_rows = false;  ///< of a file that has; an empty file of lines names no columns
+};
+
+/// Those of the first of these files that has rows; without one, those of the last file. Reads no more of a
+/// file than its first rows and its index.
+InputColumns input_columns(const JobOptions& options, const std::vector<std::string>& paths);
+
 /// What is asked while a long input is cut: throws to stop.
 using AskStop = std::function<void()>;
 
 /// Opens every file, looks at its columns and cuts it: formats without an index are read whole, several files
-/// at a time. Throws invalid_argument for a file that lacks a column.
+/// at a time. Throws invalid_argument for a file with rows that lacks a column.
 Manifest plan_job(const JobOptions& options, const RowModel& model, const std::vector<std::string>& paths,
                   const AskStop& ask_stop);
 

@@ -2,6 +2,7 @@
 #include "batch/piece.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -18,6 +19,16 @@ data::Rows columns_of(const data::Rows& rows, const std::vector<std::string>& na
     out.columns.push_back(*column);
   }
   return out;
+}
+
+/// A number of the row that is NaN or infinite; nothing: all of them are finite.
+std::optional<double> non_finite_in(const data::Column& column, int64_t row) {
+  const bool has_reals = column.field.kind == data::FieldKind::tensor && tensor::is_float(column.field.dtype);
+  if (!has_reals || column.is_missing_at(row)) return std::nullopt;
+  for (const double value : column.tensor_at(row).to_doubles()) {
+    if (!std::isfinite(value)) return value;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -95,10 +106,32 @@ void Piece::answer(PieceAnswer&& answer, bool may_ask_again) {
 void Piece::finish() {
   question_.reset();
   read_.reset();
-  std::sort(failures_.begin(), failures_.end(),
-            [](const Failure& a, const Failure& b) { return a.row < b.row; });
+  sort_failures();
   bytes_ = bytes_of(kept_);
   for (const data::Rows& rows : answers_) bytes_ += bytes_of(rows);
+}
+
+void Piece::sort_failures() {
+  std::sort(failures_.begin(), failures_.end(),
+            [](const Failure& a, const Failure& b) { return a.row < b.row; });
+}
+
+void Piece::refuse_non_finite(const std::vector<data::Field>& outputs) {
+  base::check(question_ == nullptr, "a piece has rows without an answer");
+  for (int64_t row = 0; row < rows_; ++row) {
+    std::optional<Place>& place = places_[static_cast<size_t>(row)];
+    if (!place) continue;
+    const std::vector<data::Column>& columns = answers_[place->answer].columns;
+    for (size_t c = 0; c < columns.size() && place; ++c) {
+      const std::optional<double> value = non_finite_in(columns[c], place->row);
+      if (!value) continue;
+      const std::string why = base::concat("the output '", outputs.at(c).name, "' holds ", *value,
+                                           ", and JSON has no such number; other formats have");
+      failures_.push_back({.row = row, .error = base::Error(base::ErrorCode::unsupported, why)});
+      place.reset();
+    }
+  }
+  sort_failures();
 }
 
 data::Rows Piece::result(const std::vector<data::Field>& outputs) const {

@@ -37,6 +37,9 @@ class Piece {
   /// `may_ask_again`.
   void answer(PieceAnswer&& answer, bool may_ask_again);
 
+  /// Of a piece without a question: rows whose outputs hold NaN or infinity fail, as they must where the
+  /// format of the output has no such numbers. `outputs`: the model's, as they are named there.
+  void refuse_non_finite(const std::vector<data::Field>& outputs);
   /// Of a piece without a question: the rows that succeeded, kept columns first, outputs under `names`.
   data::Rows result(const std::vector<data::Field>& outputs) const;
   struct Failure {
@@ -56,6 +59,7 @@ class Piece {
   };
   void ask(std::vector<int64_t> rows);
   void finish();
+  void sort_failures();
 
   int64_t rows_, first_row_;
   std::shared_ptr<const data::Rows> read_, question_;

@@ -45,6 +45,10 @@ class RowModel {
   /// thread, maybe before submit returns; it must be quick and not call the model. Errors of single rows are
   /// in the answer; a model that can answer nothing any more throws.
   virtual void submit(std::shared_ptr<const data::Rows> piece, PieceSink sink) = 0;
+  /// Nobody waits for answers any more: submit() does not wait from now on, and rows that are not being
+  /// computed yet are answered with an error. What the instances compute at this moment still ends. Any
+  /// thread.
+  virtual void give_up() {}
   virtual ModelUse use() const = 0;
   /// Everything that the outputs depend on beside the rows: the file's content id, version, precision,
   /// weights, options of the front end and of sampling. Compared with that of an earlier start of the job.

@@ -18,10 +18,22 @@
 namespace trireme::batch {
 namespace {
 
-/// The worker was told to stop while the job was set up.
+/// The worker ends before its job, which goes on when it is started again: it was told to stop while the job
+/// was set up, or has no room.
 struct Stopped {
   std::string reason;
 };
+
+/// Calls `write`, for which a full disk is a reason to be started again.
+template <class Write>
+auto unless_full(const Write& write) {
+  try {
+    return write();
+  } catch (const base::Error& e) {
+    if (e.code() != base::ErrorCode::exhausted) throw;
+    throw Stopped{e.message()};
+  }
+}
 
 /// A model's fields under the names that the options give them.
 std::vector<data::Field> named_outputs(const JobOptions& options, const RowModel& model) {
@@ -102,7 +114,7 @@ void lock_setup(PosixFile& file, const WorkerHooks& hooks, base::Env env) {
 Manifest set_up(const JobOptions& options, const RowModel& model, const std::vector<std::string>& paths,
                 const WorkerHooks& hooks, base::Env env) {
   const JobDirectory directory = directory_of(options, 0);
-  PosixFile lock(directory.setup_lock(), O_RDWR | O_CREAT);
+  PosixFile lock = unless_full([&] { return PosixFile(directory.setup_lock(), O_RDWR | O_CREAT); });
   lock_setup(lock, hooks, env);
   if (base::file_exists(directory.manifest())) return read_manifest(directory.manifest());
   check_empty(*data::store_of(options.output_directory), directory);
@@ -111,7 +123,7 @@ Manifest set_up(const JobOptions& options, const RowModel& model, const std::vec
     if (std::string reason = hooks.stop_reason(); !reason.empty()) throw Stopped{std::move(reason)};
   });
   remove_file(directory.journal());  // of an earlier start that ended before there was a manifest
-  write_manifest(directory.manifest(), made);
+  unless_full([&] { write_manifest(directory.manifest(), made); });
   env.log.info("batch", "planned",
                {{"files", made.files.size()},
                 {"chunks", made.chunks.size()},
@@ -131,8 +143,9 @@ WorkerEnd work(const JobOptions& options, const Manifest& manifest, RowModel& mo
     try {
       desk.emplace(directory, manifest.job, *form.store, options.lease.ns, env);
     } catch (const base::Error& e) {
-      if (e.code() != base::ErrorCode::unavailable) throw;
-      return {.all_done = false, .reason = e.message()};  // who holds the journal, or the store, comes back
+      // Who holds the journal, or the store, comes back, and a disk has room again.
+      if (e.code() != base::ErrorCode::unavailable && e.code() != base::ErrorCode::exhausted) throw;
+      throw Stopped{e.message()};
     }
     form.temporary = desk->temporary();
     Worker worker({.options = options,
@@ -145,8 +158,10 @@ WorkerEnd work(const JobOptions& options, const Manifest& manifest, RowModel& mo
                   std::move(hooks));
     end = worker.run();
   }
-  if (!options.trace.empty()) base::write_file_atomic(options.trace, trace.json());
-  if (end.all_done) base::write_file_atomic(directory.report(), report_of(options, manifest, directory));
+  unless_full([&] {
+    if (!options.trace.empty()) base::write_file_atomic(options.trace, trace.json());
+    if (end.all_done) base::write_file_atomic(directory.report(), report_of(options, manifest, directory));
+  });
   return end;
 }
 
@@ -168,26 +183,23 @@ OutputForm output_form(const JobOptions& options, const JobDirectory& directory,
 WorkerEnd run_job(const JobOptions& options, const OpenModel& open_model, WorkerHooks hooks, base::Env env) {
   options.check();
   const JobDirectory directory = directory_of(options, 0);
-  make_directories(directory.state);
-  make_directories(directory.workers());
-  if (data::store_of(directory.at(""))->is_local()) make_directories(directory.temporary());
-  const bool is_there = base::file_exists(directory.manifest());
-  // What can be refused at once is refused before a model is opened.
-  if (is_there) check_same_options(read_manifest(directory.manifest()), options);
-  const std::vector<std::string> paths = input_paths(options);
-  base::require(!paths.empty(), "the input has no files");
-  std::vector<data::Field> fields;
-  {
-    const auto first = data::open_row_file(data::store_of(paths[0]), paths[0],
-                                           options.row_file_options(options.partitions_of(paths)));
-    fields = first->fields();
-  }
-  const std::unique_ptr<RowModel> model = open_model(options.model, fields);
-  if (!is_there) {
-    check_columns(fields, *model, options.input_keep);
-    check_output(options, *model, fields);
-  }
   try {
+    unless_full([&] {
+      make_directories(directory.state);
+      make_directories(directory.workers());
+      if (data::store_of(directory.at(""))->is_local()) make_directories(directory.temporary());
+    });
+    const bool is_there = base::file_exists(directory.manifest());
+    // What can be refused at once is refused before a model is opened.
+    if (is_there) check_same_options(read_manifest(directory.manifest()), options);
+    const std::vector<std::string> paths = input_paths(options);
+    base::require(!paths.empty(), "the input has no files");
+    const InputColumns columns = input_columns(options, paths);
+    const std::unique_ptr<RowModel> model = open_model(options.model, columns.fields);
+    if (!is_there && columns.has_rows) {
+      check_columns(columns.fields, *model, options.input_keep);
+      check_output(options, *model, columns.fields);
+    }
     const Manifest manifest = set_up(options, *model, paths, hooks, env);
     check_same_options(manifest, options);
     check_same_model(manifest, model->identity());

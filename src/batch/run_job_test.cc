@@ -161,6 +161,95 @@ TEST(RunJob, TooManyFailedRowsEndTheJobAndMoreMayBeAllowed) {
   EXPECT_EQ(output_of(options.output_directory).size(), 7U);
 }
 
+TEST(RunJob, FailedRowsOfOtherWorkersCount) {
+  const std::string directory = fresh("max_errors_of_all");
+  JobOptions options = small_job(directory);
+  write_input(directory + "/in1.jsonl", 60, 60);  // rows 13 and 113 fail, in the first and the last chunk
+  options.max_errors = 1;
+  const auto errors = [&] { return status_of(options, base::SystemClock()).past.errors; };
+  WorkerHooks hooks;
+  std::atomic<bool> has_sealed{false};
+  hooks.at = [&](std::string_view at) {
+    if (at != "sealed" || has_sealed.exchange(true)) return;
+    // While this worker is about to commit the first chunk, another commits the last one.
+    WorkerHooks others;
+    others.stop_reason = [&] { return std::string(errors() > 0 ? "enough" : ""); };
+    EXPECT_FALSE(run(options, {.fails = true}, std::move(others)).all_done);
+  };
+  const std::string error = error_of([&] { run(options, {.fails = true}, std::move(hooks)); });
+  EXPECT_NE(error.find("2 rows failed, more than max_errors = 1; one of them: "), std::string::npos) << error;
+  EXPECT_NE(error.find("row 13: 13 brings bad luck"), std::string::npos) << error;
+  EXPECT_EQ(errors(), 1);
+  options.max_errors = 2;
+  EXPECT_TRUE(run(options, {.fails = true}).all_done);
+}
+
+TEST(RunJob, NumbersThatJsonHasNotFailInOutputsAndAreNullInKeptColumns) {
+  const std::string directory = fresh("not_finite");
+  JobOptions options = small_job(directory);
+  std::string text = "id,x\n";
+  for (int x = 0; x < 30; ++x) text += base::concat(x == 3 || x == 13 ? "NaN" : "0.5", ",", x, "\n");
+  base::write_file_atomic(directory + "/in.csv", text);
+  options.input_files = {directory + "/in.csv"};
+  const ArithmeticModel::Options model{.fails = true, .divides = true};
+  EXPECT_TRUE(run(options, model).all_done);
+  auto output = output_of(options.output_directory);
+  const std::vector<base::Json> rows = rows_of(output);
+  ASSERT_EQ(rows.size(), 28U);
+  EXPECT_EQ(rows[3].dump(), R"({"id":null,"y":10,"said":"row 3","inverse":-0.0625})");
+  const std::vector<base::Json> errors = lines_of(output["errors/part-00000.jsonl"]);
+  ASSERT_EQ(errors.size(), 2U);
+  EXPECT_EQ(errors[0].at("row").as_int(), 13);
+  EXPECT_TRUE(errors[0].at("kept").at("id").is_null());
+  EXPECT_EQ(errors[1].at("row").as_int(), 19);
+  EXPECT_EQ(errors[1].at("code").as_string(), "unsupported");
+  EXPECT_NE(errors[1].at("error").as_string().find("'inverse' holds inf"), std::string::npos);
+  EXPECT_TRUE(verify_job(options).is_whole());
+  // CSV has words for them.
+  options.output_format = "csv";
+  options.output_directory = directory + "/csv";
+  EXPECT_TRUE(run(options, model).all_done);
+  output = output_of(options.output_directory);
+  EXPECT_NE(output["part-00000.csv"].find("\nNaN,10,row 3,-0.0625\n"), std::string::npos);
+  EXPECT_NE(output["part-00000.csv"].find("\n0.5,58,row 19,Inf\n"), std::string::npos);
+  EXPECT_EQ(lines_of(output["errors/part-00000.jsonl"]).size(), 1U);
+}
+
+TEST(RunJob, FilesWithoutRowsArePassedOver) {
+  const std::string directory = fresh("empty_files");
+  JobOptions options = small_job(directory);
+  for (const char* name : {"/in0.jsonl", "/in2.jsonl"}) base::write_file_atomic(directory + name, "");
+  EXPECT_TRUE(run(options).all_done);
+  EXPECT_EQ(rows_of(output_of(options.output_directory)).size(), 45U);
+  EXPECT_TRUE(run(options).all_done);
+  options.input_files = {directory + "/in*.csv"};
+  base::write_file_atomic(directory + "/in0.csv", "");
+  options.output_directory = directory + "/nothing";
+  EXPECT_TRUE(run(options).all_done);
+  EXPECT_TRUE(output_of(options.output_directory).empty());
+  base::write_file_atomic(directory + "/in1.csv", "id,x\n");
+  base::write_file_atomic(directory + "/in2.csv", "id,x\n0.5,7\n");
+  options.output_directory = directory + "/cells";
+  EXPECT_TRUE(run(options).all_done);
+  EXPECT_EQ(rows_of(output_of(options.output_directory)).at(0).dump(), R"({"id":0.5,"y":22,"said":"row 7"})");
+  base::write_file_atomic(directory + "/in3.csv", "id\n0.5\n");
+  options.output_directory = directory + "/lacks";
+  EXPECT_NE(error_of([&] { run(options); }).find("there is no column 'x'"), std::string::npos);
+}
+
+TEST(RunJob, InputThatChangesWhileTheJobRunsEndsIt) {
+  const std::string directory = fresh("changes");
+  const JobOptions options = small_job(directory);
+  WorkerHooks hooks;
+  std::atomic<bool> has_changed{false};
+  hooks.at = [&](std::string_view at) {
+    // A row behind all that are read: no chunk's bytes change.
+    if (at == "taken" && !has_changed.exchange(true)) write_input(directory + "/in1.jsonl", 60, 46);
+  };
+  const std::string error = error_of([&] { run(options, {}, std::move(hooks)); });
+  EXPECT_NE(error.find("in1.jsonl', rows from 0: the file has changed"), std::string::npos) << error;
+}
+
 TEST(RunJob, AModelThatCanAnswerNothingEndsTheWorker) {
   const JobOptions options = small_job(fresh("model_dies"));
   EXPECT_EQ(error_of([&] { run(options, {.dies_after = 9}); }), "model: the device is gone");
@@ -309,6 +398,21 @@ TEST(RunJob, AWorkerThatIsToldToStopGivesBack) {
   EXPECT_EQ(output_of(options.output_directory), whole);
 }
 
+TEST(RunJob, AWorkerWhoseGraceIsOverDoesNotWaitForItsModel) {
+  const JobOptions options = small_job(fresh("late"));
+  const int status = in_process([&] {
+    ::alarm(30);  // kills a worker that waits
+    WorkerHooks hooks;
+    std::atomic<int> reads{0};
+    hooks.at = [&](std::string_view at) { reads += at == "read"; };
+    hooks.stop_reason = [&] { return std::string(reads > 6 ? "SIGTERM" : ""); };
+    // Nobody answers, and the seventh piece waits for room.
+    const WorkerEnd end = run(options, {.threads = 0, .piece_rows = 1}, std::move(hooks));
+    ::_exit(end.all_done || end.reason != "SIGTERM" ? 1 : 0);
+  });
+  EXPECT_EQ(status, 0);
+}
+
 TEST(RunJob, WithTimeLeftAStoppedWorkerFinishesItsChunk) {
   const std::string directory = fresh("grace");
   JobOptions options = small_job(directory);
@@ -346,6 +450,27 @@ TEST(RunJob, AFullDiskIsWaitedForAndLeavesNothingHalf) {
     EXPECT_EQ(whole.at(name), text) << name;
   EXPECT_TRUE(run(options).all_done);
   EXPECT_EQ(output_of(options.output_directory), whole);
+}
+
+TEST(RunJob, ADiskThatIsFullFromTheStartIsAReasonToStartAgain) {
+  const JobOptions options = small_job(fresh("full_start"));
+  const auto without_room = [&] {
+    return in_process([&] {
+      std::signal(SIGXFSZ, SIG_IGN);
+      const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+      ::setrlimit(RLIMIT_FSIZE, &none);
+      const WorkerEnd end = run(options);
+      ::_exit(end.all_done ? 1 : end.reason.find("File too large") == std::string::npos ? 2 : 0);
+    });
+  };
+  EXPECT_EQ(WEXITSTATUS(without_room()), 0) << "no room for the manifest";
+  in_process([&] {  // plans the job, and no more
+    WorkerHooks hooks;
+    hooks.at = [](std::string_view) { ::_exit(9); };
+    run(options, {}, std::move(hooks));
+  });
+  EXPECT_EQ(WEXITSTATUS(without_room()), 0) << "no room for the worker's file";
+  EXPECT_TRUE(run(options).all_done);
 }
 
 TEST(RunJob, OtherOptionsModelsAndInputsAreRefused) {

@@ -27,6 +27,7 @@ class ArithmeticModel : public RowModel {
     bool fails = false;  ///< rows with x % 100 == 13
     std::string version = "1";
     int64_t dies_after = -1;  ///< pieces; then it throws
+    bool divides = false;     ///< a third output: 1 / (x % 100 - 19), of which one is infinite
   };
   explicit ArithmeticModel(Options options) : options_(std::move(options)) {
     for (int t = 0; t < options_.threads; ++t)
@@ -43,7 +44,10 @@ class ArithmeticModel : public RowModel {
 
   std::vector<std::string> columns() const override { return {"x"}; }
   std::vector<data::Field> outputs() const override {
-    return {{.name = "y", .dtype = tensor::DType::i64}, {.name = "said", .kind = data::FieldKind::text}};
+    std::vector<data::Field> fields{{.name = "y", .dtype = tensor::DType::i64},
+                                    {.name = "said", .kind = data::FieldKind::text}};
+    if (options_.divides) fields.push_back({.name = "inverse", .dtype = tensor::DType::f64});
+    return fields;
   }
   int64_t piece_rows() const override { return options_.piece_rows; }
   void submit(std::shared_ptr<const data::Rows> piece, PieceSink sink) override {
@@ -52,8 +56,17 @@ class ArithmeticModel : public RowModel {
       base::fail(base::ErrorCode::internal, "the device is gone");
     }
     constexpr size_t kMost = 6;
-    changed_.wait(lock, [&] { return waiting_.size() < kMost; });
+    changed_.wait(lock, [&] { return is_given_up_ || waiting_.size() < kMost; });
+    if (is_given_up_) {
+      lock.unlock();
+      return sink(answer(*piece));
+    }
     waiting_.push_back({std::move(piece), std::move(sink)});
+    changed_.notify_all();
+  }
+  void give_up() override {
+    const std::lock_guard lock(mutex_);
+    is_given_up_ = true;
     changed_.notify_all();
   }
   ModelUse use() const override {
@@ -109,6 +122,13 @@ class ArithmeticModel : public RowModel {
         {.field = outputs()[0],
          .numbers = tensor::Tensor::from<int64_t>({piece.count}, std::span<const int64_t>(y))});
     out.outputs.columns.push_back(std::move(said));
+    if (options_.divides) {
+      std::vector<double> inverse;
+      for (const int64_t value : x) inverse.push_back(1 / static_cast<double>(value % 100 - 19));
+      out.outputs.columns.push_back(
+          {.field = outputs()[2],
+           .numbers = tensor::Tensor::from<double>({piece.count}, std::span<const double>(inverse))});
+    }
     return out;
   }
   bool fails_for_now(int64_t x) {
@@ -122,7 +142,7 @@ class ArithmeticModel : public RowModel {
   std::vector<Asked> waiting_;
   std::map<int64_t, int> failed_;
   int64_t taken_ = 0;
-  bool ends_ = false;
+  bool ends_ = false, is_given_up_ = false;
   std::atomic<int64_t> busy_ns_{0}, rows_{0};
   std::vector<std::thread> threads_;
 };

@@ -43,6 +43,17 @@ std::vector<std::string> columns_to_read(const RowModel& model, const std::vecto
   return columns;
 }
 
+/// Throws FinalError where more rows have failed than the job allows. `failed`: one of them, and why.
+void check_errors(const WorkerParts& parts, int64_t errors, const std::string& failed) {
+  const int64_t most = parts.options.max_errors;
+  if (most < 0 || errors <= most) return;
+  throw FinalError(base::Error(
+      base::ErrorCode::exhausted,
+      base::concat(errors, " rows failed, more than max_errors = ", most, "; one of them: ", failed,
+                   "; those of finished chunks are in '", parts.form.directory.errors(),
+                   "'; run again with a larger max_errors to go on")));
+}
+
 bool is_passing(const base::Error& error) {
   return error.code() == base::ErrorCode::exhausted || error.code() == base::ErrorCode::unavailable;
 }
@@ -53,6 +64,7 @@ bool is_passing(const base::Error& error) {
 struct Worker::Pass {
   PieceLine& line;
   std::unique_ptr<ChunkFiles> files;  ///< of the chunk that is written
+  std::string failed = {};            ///< the last row that failed, and why
   int64_t waiting_ns = 0, write_ns = 0;
   int64_t write_begin_ns = 0;
   bool has_ended = false;
@@ -63,9 +75,11 @@ Worker::Worker(const WorkerParts& parts, WorkerHooks hooks)
 
 std::shared_ptr<const data::RowFile> Worker::input(uint32_t file) {
   if (file != open_file_) {
-    const std::string& path = parts_.manifest.files.at(file).path;
-    open_input_ = data::open_row_file(data::store_of(path), path,
+    const InputFile& planned = parts_.manifest.files.at(file);
+    open_input_ = data::open_row_file(data::store_of(planned.path), planned.path,
                                       parts_.options.row_file_options(parts_.manifest.partitions));
+    base::require(open_input_->content_id() == planned.content_id,
+                  "the file has changed since the job was planned");
     open_file_ = file;
   }
   return open_input_;
@@ -157,21 +171,18 @@ void Worker::write_piece(Pass& pass, const LineItem& item) {
     pass.files = std::make_unique<ChunkFiles>(parts_.form, item.work->chunk, item.work->path);
     pass.write_begin_ns = begin;
   }
+  if (!data::holds_non_finite(parts_.form.writer.format)) item.piece->refuse_non_finite(parts_.form.outputs);
   pass.files->write(*item.piece);
   rows_written_ += item.piece->rows();
   pass.write_ns += clock.now_ns() - begin;
   hooks_.at("written");
-  if (parts_.options.max_errors < 0 || item.piece->failures().empty()) return;
+  if (item.piece->failures().empty()) return;
+  const Piece::Failure& last = item.piece->failures().back();
+  pass.failed = base::concat("'", item.work->path, "', row ", item.piece->first_row() + last.row, ": ",
+                             last.error.message());
   int64_t errors = pass.files->errors();
   parts_.desk.look([&](const ChunkTable& table) { errors += table.errors(); });
-  if (errors <= parts_.options.max_errors) return;
-  const Piece::Failure& last = item.piece->failures().back();
-  throw FinalError(base::Error(
-      base::ErrorCode::exhausted,
-      base::concat(errors, " rows failed, more than max_errors = ", parts_.options.max_errors,
-                   "; one of them: '", item.work->path, "', row ", item.piece->first_row() + last.row, ": ",
-                   last.error.message(), "; those of finished chunks are in '",
-                   parts_.form.directory.errors(), "'; run again with a larger max_errors to go on")));
+  check_errors(parts_, errors, pass.failed);
 }
 
 void Worker::commit(Pass& pass, ChunkWork& work) {
@@ -185,7 +196,9 @@ void Worker::commit(Pass& pass, ChunkWork& work) {
   hooks_.at("sealed");
   const ModelUse use = parts_.model.use();
   const int64_t retried = pass.line.retried();
-  const ChunkDesk::Verdict verdict = parts_.desk.commit(work.chunk, result, [&](const ChunkTable&) {
+  const ChunkDesk::Verdict verdict = parts_.desk.commit(work.chunk, result, [&](const ChunkTable& table) {
+    // Others may have committed rows that failed since this worker looked.
+    if (result.errors > 0) check_errors(parts_, table.errors() + result.errors, pass.failed);
     pass.files->publish();
     hooks_.at("published");
     const int64_t now = clock.now_ns();
@@ -256,6 +269,7 @@ void Worker::pass() {
     error = std::current_exception();
   }
   line.end();
+  if (is_late()) parts_.model.give_up();  // the reader may be waiting for it
   reader.join();
   if (error) std::rethrow_exception(error);
 }

@@ -80,4 +80,12 @@ PieceAnswer AnswerRows::take() {
   return std::move(answer_);
 }
 
+base::Error given_up_error() { return {base::ErrorCode::unavailable, "the answer was given up"}; }
+
+PieceAnswer given_up_answer(std::vector<data::Field> fields, int64_t rows) {
+  AnswerRows answers(std::move(fields), rows);
+  for (int64_t row = 0; row < rows; ++row) answers.fail(row, given_up_error());
+  return answers.take();
+}
+
 }  // namespace trireme::batch

@@ -34,4 +34,9 @@ class AnswerRows {
   std::vector<std::vector<bool>> is_set_;  // by column and row
 };
 
+/// The error of rows for which nobody waits any more.
+base::Error given_up_error();
+/// The answer to a piece with `rows` rows of which none is computed because nobody waits for them.
+PieceAnswer given_up_answer(std::vector<data::Field> fields, int64_t rows);
+
 }  // namespace trireme::batch

@@ -14,6 +14,7 @@ std::string number_text(const tensor::Tensor& value, const std::string& column) 
   if (value.dtype() == tensor::DType::boolean) return value.data<bool>()[0] ? "true" : "false";
   const bool is_float = value.dtype() == tensor::DType::f32 || value.dtype() == tensor::DType::f64 ||
                         value.dtype() == tensor::DType::f16 || value.dtype() == tensor::DType::bf16;
+  if (value.dtype() == tensor::DType::u64) return std::to_string(value.data<uint64_t>()[0]);
   if (!is_float) return std::to_string(value.to_ints()[0]);
   return base::Json(value.to_doubles()[0]).dump({.nan_and_infinity = true});
 }

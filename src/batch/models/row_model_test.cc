@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <random>
+#include <thread>
 
 #include "base/files/file.h"
 #include "batch/models/column_values.h"
@@ -168,6 +169,38 @@ TEST(RowModel, RowsHaveTheAnswersTheyHaveAloneInPiecesOfAnySize) {
     EXPECT_EQ(rows_model->use().rows, rows);
     EXPECT_GT(rows_model->use().busy_ns, 0);
   }
+}
+
+/// Submits more than the model can have under way, and gives it up at the first answer.
+void expect_given_up(RowModel& model, const Rows& rows, int64_t pieces) {
+  const auto piece = std::make_shared<const Rows>(rows);
+  std::atomic<int64_t> answered{0}, failed{0};
+  std::thread asks([&] {
+    for (int64_t i = 0; i < pieces; ++i) {
+      model.submit(piece, [&](PieceAnswer&& answer) {
+        EXPECT_EQ(answer.outputs.count, rows.count);
+        for (const auto& error : answer.errors) {
+          if (!error) continue;
+          EXPECT_EQ(error->code(), base::ErrorCode::unavailable) << error->message();
+          ++failed;
+        }
+        ++answered;
+      });
+    }
+  });
+  while (answered == 0) std::this_thread::yield();
+  model.give_up();
+  asks.join();
+  while (answered < pieces) std::this_thread::yield();
+  EXPECT_GT(failed, 0);
+  EXPECT_EQ(model.use().rows + failed, pieces * rows.count);
+}
+
+TEST(RowModel, WhatIsGivenUpIsAnsweredWithoutBeingComputed) {
+  ModelOptions options;
+  options.window_rows = 16;
+  std::mt19937 random(1);
+  expect_given_up(*open(rows_apart(), options), number_rows(random, 8), 4000);
 }
 
 TEST(RowModel, RowsThatWouldMixRunAlone) {
@@ -460,6 +493,12 @@ TEST(TextRowModel, AnswersAreThoseOfPromptsAlone) {
     EXPECT_LT(all.outputs.columns[4].tensor_at(row).data<double>()[0], 0);
   }
   EXPECT_EQ(together.use().rows, 38);
+}
+
+TEST(TextRowModel, WhatIsGivenUpIsAnsweredWithoutBeingComputed) {
+  const auto prepared = std::make_shared<const engine::DecodeModel>(tests::tiny_llama().graph);
+  TextRowModel model(text_parts(prepared), the_clock());
+  expect_given_up(model, text_rows({"Hello", "you", "and", "me"}), 2000);
 }
 
 TEST(ScoreFront, AScoreIsTheSumOfItsTokens) {

@@ -55,7 +55,7 @@ TensorRowModel::~TensorRowModel() {
 }
 
 void TensorRowModel::submit(std::shared_ptr<const data::Rows> piece, PieceSink sink) {
-  gate_.enter(piece->count);
+  if (!gate_.enter(piece->count)) return sink(given_up_answer(front_->outputs(), piece->count));
   Task task{std::move(piece), std::move(sink)};
   tasks_.push(std::move(task));
 }
@@ -79,6 +79,7 @@ void TensorRowModel::prepare(Task task) {
   };
   std::optional<base::Error> failure;
   try {
+    if (gate_.is_given_up()) throw given_up_error();
     front_->prepare(*work->piece, {.part =
                                        [&](RowPart&& part) {
                                          give(part.row, part.rows);
@@ -101,6 +102,7 @@ void TensorRowModel::run(const std::shared_ptr<Work>& work, RowPart part) {
   RowPart kept{.row = part.row, .rows = part.rows};
   if (part.rows > 1 || front_->keeps_inputs()) kept.inputs = part.inputs;
   request.inputs = std::move(part.inputs);
+  request.cancelled = [this] { return gate_.is_given_up(); };
   request.sink = sched::Sink([this, work, kept = std::move(kept)](sched::Outcome&& outcome) {
     answer(work, kept, std::move(outcome));
   });
@@ -125,7 +127,7 @@ std::vector<Tensor> TensorRowModel::row_of(const std::vector<Tensor>& outputs, i
 /// On an instance's thread. Rows that failed together run once more one by one: the others are not to blame.
 void TensorRowModel::answer(const std::shared_ptr<Work>& work, const RowPart& kept,
                             sched::Outcome&& outcome) {
-  if (outcome.error && kept.rows > 1) {
+  if (outcome.error && kept.rows > 1 && !gate_.is_given_up()) {
     for (int64_t i = 0; i < kept.rows; ++i) {
       RowPart one{.row = kept.row + i};
       for (const Tensor& t : kept.inputs) one.inputs.push_back(t.rows(i, i + 1));

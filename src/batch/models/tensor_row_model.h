@@ -38,6 +38,7 @@ class TensorRowModel final : public RowModel {
   std::vector<data::Field> outputs() const override { return front_->outputs(); }
   int64_t piece_rows() const override { return piece_rows_; }
   void submit(std::shared_ptr<const data::Rows> piece, PieceSink sink) override;
+  void give_up() override { gate_.give_up(); }
   ModelUse use() const override;
   base::Json identity() const override { return identity_; }
 

@@ -51,7 +51,7 @@ class TextRowModel::Answer final : public sched::TextListener {
   }
   void on_end(FinishReason reason) override {
     if (reason == FinishReason::cancelled || reason == FinishReason::expired)
-      return on_error({base::ErrorCode::unavailable, "the answer was given up"});
+      return on_error(given_up_error());
     text_.finish();
     finish(reason);
   }
@@ -62,7 +62,7 @@ class TextRowModel::Answer final : public sched::TextListener {
     }
     model_.settle(*work_);
   }
-  bool is_gone() const override { return false; }
+  bool is_gone() const override { return model_.gate_.is_given_up(); }
 
  private:
   void finish(FinishReason reason) {
@@ -123,11 +123,12 @@ std::vector<int64_t> TextRowModel::prompt_of(const data::Rows& piece, int64_t ro
 }
 
 void TextRowModel::submit(std::shared_ptr<const data::Rows> piece, PieceSink sink) {
-  gate_.enter(piece->count);
+  if (!gate_.enter(piece->count)) return sink(given_up_answer(outputs(), piece->count));
   const auto work = std::make_shared<Work>(piece->count, std::move(sink), outputs());
   for (int64_t row = 0; row < piece->count; ++row) {
     std::shared_ptr<Answer> answer;
     try {
+      if (gate_.is_given_up()) throw given_up_error();
       sched::TextRequest request{.generate = parts_.generate};
       request.generate.prompt = prompt_of(*piece, row);
       answer =

@@ -41,6 +41,7 @@ class TextRowModel final : public RowModel {
   std::vector<data::Field> outputs() const override;
   int64_t piece_rows() const override;
   void submit(std::shared_ptr<const data::Rows> piece, PieceSink sink) override;
+  void give_up() override { gate_.give_up(); }
   ModelUse use() const override;
   base::Json identity() const override { return parts_.identity; }
 

@@ -68,9 +68,11 @@ void remove_dead(const std::string& directory, const std::string& temporary) {
     const std::optional<PosixFile> file = open_file(directory + "/" + name);
     if (file && !file->is_locked()) remove_file(file->path());
   }
-  // Seats first, so that what is left of the names belongs to the living.
+  // Temporary directories are listed first: a worker makes its own after its seat, so whoever owns one of
+  // those that are listed has its seat by now, or is dead.
+  const std::vector<uint64_t> owners = workers_in(temporary);
   const std::vector<uint64_t> living = workers_in(directory);
-  for (const uint64_t worker : workers_in(temporary)) {
+  for (const uint64_t worker : owners) {
     if (std::find(living.begin(), living.end(), worker) != living.end()) continue;
     std::error_code error;  // what cannot be removed now goes with the next start
     std::filesystem::remove_all(temporary + "/" + worker_name(worker), error);

@@ -5,9 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "base/files/file.h"
 #include "batch/state/test_directory.h"
@@ -65,6 +68,27 @@ TEST(WorkerWatch, TheDeadAreAwayAtOnce) {
   EXPECT_EQ(workers_in(directory), std::vector<uint64_t>{own.worker()});
   EXPECT_EQ(workers_in(temporary), std::vector<uint64_t>{own.worker()});
   EXPECT_FALSE(base::file_exists(directory + "/0123456789abcdef.new"));
+}
+
+TEST(WorkerWatch, WhoSitsDownWhileAnotherTidiesKeepsItsFiles) {
+  const std::string directory = fresh("sits_down"), temporary = directory + "/tmp";
+  std::filesystem::create_directories(temporary);
+  std::atomic<bool> ends{false};
+  std::thread tidier([&] {
+    while (!ends) remove_dead(directory, temporary);
+  });
+  int lost = 0;
+  for (int worker = 0; worker < 2000; ++worker) {
+    const WorkerSeat seat(directory);
+    const std::string own = temporary + "/" + worker_name(seat.worker());
+    std::filesystem::create_directory(own);
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lost += !std::filesystem::exists(own);
+    std::filesystem::remove_all(own);
+  }
+  ends = true;
+  tidier.join();
+  EXPECT_EQ(lost, 0);
 }
 
 TEST(WorkerSeat, GoesWithItsWorker) {

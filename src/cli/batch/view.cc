@@ -92,7 +92,8 @@ void BatchView::write_line(const batch::Progress& p) {
 /// Stopping costs money too, so the budget keeps back what these take: the time until the next check, the
 /// pieces that every worker is still computing, and leaving.
 bool BatchView::is_spent(const batch::JobStatus& status) const {
-  if (options_.budget == 0) return false;
+  const bool is_done = status.past.chunks_done == status.past.chunks;  // and costs nothing more
+  if (options_.budget == 0 || is_done) return false;
   const double kept_s = static_cast<double>(kGoalNs + options_.grace.ns + kLeaveNs) / 1e9;
   const auto workers = static_cast<double>(std::max<size_t>(1, status.working.size()));
   return status.cost + workers * kept_s / 3600 * options_.cost_per_hour >= options_.budget;

@@ -89,20 +89,56 @@ void check_cell_count(size_t cells, size_t columns) {
   require(cells == columns, "CSV row has ", cells, " cells, the first row ", columns);
 }
 
-CsvFields::CsvFields(const std::vector<std::string>& names) : is_known_(names.size()) {
+namespace {
+
+bool is_number(DType dtype, std::string_view cell) {
+  int64_t integer = 0;
+  uint64_t past = 0;
+  float narrow = 0;
+  double real = 0;
+  switch (dtype) {
+    case DType::i64: return parse_whole(cell, integer);
+    case DType::u64: return parse_whole(cell, past);
+    case DType::f32: return parse_whole(cell, narrow);
+    default: return parse_whole(cell, real);
+  }
+}
+
+/// A whole number of any size.
+bool is_whole(std::string_view cell) {
+  if (cell.starts_with('-')) cell.remove_prefix(1);
+  return !cell.empty() && cell.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+}  // namespace
+
+CsvFields::CsvFields(const std::vector<std::string>& names, TextNumbers numbers)
+    : numbers_(numbers), is_known_(names.size()), has_negative_(names.size()) {
   for (const std::string& name : names) fields_.push_back({name, FieldKind::tensor, DType::i64});
 }
 
 void CsvFields::learn(const std::vector<std::string>& cells) {
   check_cell_count(cells.size(), fields_.size());
   for (size_t c = 0; c < cells.size(); ++c) {
-    Field& field = fields_[c];
-    int64_t integer = 0;
-    float real = 0;
-    if (field.kind == FieldKind::text || cells[c].empty()) continue;
+    if (fields_[c].kind == FieldKind::text || cells[c].empty()) continue;
     is_known_[c] = true;
-    if (field.dtype == DType::i64 && !parse_whole(cells[c], integer)) field.dtype = DType::f32;
-    if (field.dtype == DType::f32 && !parse_whole(cells[c], real)) field = {field.name, FieldKind::text};
+    if (!is_number(fields_[c].dtype, cells[c])) widen(c, cells[c]);
+    if (cells[c][0] == '-') has_negative_[c] = true;
+  }
+}
+
+/// Gives a column the next type that holds a cell which its type does not hold.
+void CsvFields::widen(size_t column, const std::string& cell) {
+  Field& field = fields_[column];
+  const bool is_exact = numbers_ == TextNumbers::exact;
+  const DType real = is_exact ? DType::f64 : DType::f32;
+  const bool may_be_past = is_exact && field.dtype == DType::i64 && !has_negative_[column];
+  if (may_be_past && is_number(DType::u64, cell)) {
+    field.dtype = DType::u64;
+  } else if (!(is_exact && is_whole(cell)) && is_number(real, cell)) {
+    field.dtype = real;
+  } else {
+    field = {field.name, FieldKind::text};
   }
 }
 
@@ -114,18 +150,10 @@ std::vector<Field> CsvFields::fields() const {
   return fields;
 }
 
-int64_t csv_integer(const Field& field, std::string_view cell) {
-  int64_t value = 0;
-  require(parse_whole(cell, value), "CSV cell is not an integer as in the rows before: '", field.name, "', '",
-          cell.substr(0, 80), "'");
-  return value;
-}
-
-float csv_real(const Field& field, std::string_view cell) {
-  float value = 0;
-  require(parse_whole(cell, value), "CSV cell is not a number as in the rows before: '", field.name, "', '",
-          cell.substr(0, 80), "'");
-  return value;
+void refuse_cell(const Field& field, std::string_view cell) {
+  const bool is_integer = tensor::is_integer(field.dtype);
+  base::fail_invalid("CSV cell is not ", is_integer ? "an integer" : "a number", " as in the rows before: '",
+                     field.name, "', '", cell.substr(0, 80), "'");
 }
 
 }  // namespace trireme::data

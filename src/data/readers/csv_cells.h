@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/dataset/dataset.h"
+#include "data/readers/text_numbers.h"
 
 namespace trireme::data {
 
@@ -42,24 +43,35 @@ bool parse_whole(std::string_view text, T& value) {
 }
 
 /// What the columns of a CSV file hold, learned from rows: integers, else numbers, else text. Empty cells say
-/// nothing, a column of them alone is text.
+/// nothing, a column of them alone is text. With exact numbers, whole ones that neither i64 nor u64 holds all
+/// of are text.
 class CsvFields {
  public:
-  explicit CsvFields(const std::vector<std::string>& names);
+  CsvFields(const std::vector<std::string>& names, TextNumbers numbers);
   /// Throws invalid_argument for a row of another number of cells.
   void learn(const std::vector<std::string>& cells);
   std::vector<Field> fields() const;
 
  private:
+  void widen(size_t column, const std::string& cell);
+
+  TextNumbers numbers_;
   std::vector<Field> fields_;
-  std::vector<bool> is_known_;
+  std::vector<bool> is_known_, has_negative_;
 };
 
 /// Throws invalid_argument where a row has another number of cells than columns.
 void check_cell_count(size_t cells, size_t columns);
 
-/// Throw invalid_argument for a cell that is not of the field's type.
-int64_t csv_integer(const Field& field, std::string_view cell);
-float csv_real(const Field& field, std::string_view cell);
+/// Throws invalid_argument: the cell is not of the field's type.
+[[noreturn]] void refuse_cell(const Field& field, std::string_view cell);
+
+/// A cell of a field whose element type is T. Throws invalid_argument for a cell of another type.
+template <class T>
+T csv_number(const Field& field, std::string_view cell) {
+  T value{};
+  if (!parse_whole(cell, value)) refuse_cell(field, cell);
+  return value;
+}
 
 }  // namespace trireme::data

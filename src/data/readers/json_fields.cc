@@ -2,6 +2,9 @@
 #include "data/readers/json_fields.h"
 
 #include <algorithm>
+#include <optional>
+#include <type_traits>
+#include <vector>
 
 #include "base/error.h"
 
@@ -37,39 +40,78 @@ bool collect(const Json& value, size_t depth, Dims& dims, std::vector<const Json
                      [&](const Json& item) { return collect(item, depth + 1, dims, out); });
 }
 
-/// The array as a tensor of `dtype`, or an undefined one if it is not a full array of numbers. f64 stands for
-/// the type of the numbers found, i64 or f32.
-Tensor array_tensor(const Json& value, DType dtype) {
+/// An array of numbers, or one number, which has no extents.
+struct Numbers {
   Dims dims;
-  std::vector<const Json*> numbers;
-  if (!collect(value, 0, dims, numbers)) return {};
-  if (tensor::element_count(dims) != static_cast<int64_t>(numbers.size())) return {};
-  const bool all_integers =
-      std::all_of(numbers.begin(), numbers.end(), [](const Json* n) { return is_i64(*n); });
-  const bool integers = dtype == DType::f64 ? all_integers : dtype == DType::i64;
-  if (integers && !all_integers) return {};
-  Tensor t = Tensor::empty(integers ? DType::i64 : DType::f32, dims);
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    if (integers) {
-      t.mutable_data<int64_t>()[i] = numbers[i]->as_int();
-    } else {
-      t.mutable_data<float>()[i] = static_cast<float>(numbers[i]->as_double());
-    }
+  std::vector<const Json*> values;
+};
+
+/// Nothing where the value is not a full array of numbers.
+std::optional<Numbers> numbers_of(const Json& value) {
+  Numbers found;
+  if (!collect(value, 0, found.dims, found.values)) return std::nullopt;
+  if (tensor::element_count(found.dims) != static_cast<int64_t>(found.values.size())) return std::nullopt;
+  return found;
+}
+
+DType number_type(const Json& value, TextNumbers numbers) {
+  if (is_i64(value)) return DType::i64;
+  if (numbers == TextNumbers::narrow) return DType::f32;
+  return value.is_integer() ? DType::u64 : DType::f64;
+}
+
+/// The type that holds numbers of both.
+DType wider(DType a, DType b) {
+  if (a == b) return a;
+  for (const DType real : {DType::f64, DType::f32}) {
+    if (a == real || b == real) return real;
   }
+  return DType::u64;
+}
+
+bool fits_number(const Json& value, DType dtype) {
+  if (dtype == DType::i64) return is_i64(value);
+  if (dtype == DType::u64) return value.is_integer() && value.as_double() >= 0;
+  return dtype == DType::f32 || dtype == DType::f64;
+}
+
+template <class T>
+T number_as(const Json& value) {
+  if constexpr (std::is_same_v<T, int64_t>) {
+    return value.as_int();
+  } else if constexpr (std::is_same_v<T, uint64_t>) {
+    return value.as_uint();
+  } else {
+    return static_cast<T>(value.as_double());
+  }
+}
+
+/// An undefined tensor where a number is not of the type.
+Tensor tensor_of(const Numbers& numbers, DType dtype) {
+  const auto fits_type = [&](const Json* number) { return fits_number(*number, dtype); };
+  if (!std::all_of(numbers.values.begin(), numbers.values.end(), fits_type)) return {};
+  Tensor t = Tensor::empty(dtype, numbers.dims);
+  const auto fill = [&]<class T>(T) {
+    std::transform(numbers.values.begin(), numbers.values.end(), t.mutable_data<T>().begin(),
+                   [](const Json* number) { return number_as<T>(*number); });
+  };
+  if (dtype == DType::i64) fill(int64_t{});
+  if (dtype == DType::u64) fill(uint64_t{});
+  if (dtype == DType::f32) fill(float{});
+  if (dtype == DType::f64) fill(double{});
   return t;
 }
 
 }  // namespace
 
-Field json_field(const std::string& name, const Json& value) {
+Field json_field(const std::string& name, const Json& value, TextNumbers numbers) {
   Field field{name};
-  if (value.is_number()) {
-    field.dtype = is_i64(value) ? DType::i64 : DType::f32;
-  } else if (value.is_bool()) {
+  if (value.is_bool()) {
     field.dtype = DType::boolean;
-  } else if (const Tensor t = value.is_array() ? array_tensor(value, DType::f64) : Tensor{}; t.defined()) {
-    field.dtype = t.dtype();
-    field.shape = tensor::Shape::of(t.dims());
+  } else if (const std::optional<Numbers> found = numbers_of(value)) {
+    field.dtype = DType::i64;
+    for (const Json* number : found->values) field.dtype = wider(field.dtype, number_type(*number, numbers));
+    field.shape = tensor::Shape::of(found->dims);
   } else {
     field.kind = FieldKind::text;
   }
@@ -87,7 +129,7 @@ void widen(Field& into, const Field& other) {
       into = {into.name, FieldKind::text};
       return;
     }
-    into.dtype = DType::f32;
+    into.dtype = wider(into.dtype, other.dtype);
   }
   if (into.shape.rank() != other.shape.rank()) {
     into = {into.name, FieldKind::text};
@@ -100,11 +142,11 @@ void widen(Field& into, const Field& other) {
 
 Tensor json_tensor(const Field& field, const Json& value) {
   Tensor t;
-  if (field.dtype == DType::boolean && value.is_bool()) t = Tensor::scalar(value.as_bool());
-  if (field.dtype == DType::i64 && is_i64(value)) t = Tensor::scalar(value.as_int());
-  if (field.dtype == DType::f32 && value.is_number())
-    t = Tensor::scalar(static_cast<float>(value.as_double()));
-  if (value.is_array()) t = array_tensor(value, field.dtype);
+  if (field.dtype == DType::boolean) {
+    if (value.is_bool()) t = Tensor::scalar(value.as_bool());
+  } else if (const std::optional<Numbers> numbers = numbers_of(value)) {
+    t = tensor_of(*numbers, field.dtype);
+  }
   require(t.defined(), "member is not ", tensor::name_of(field.dtype), " as in the rows before: '",
           field.name, "'");
   return t;

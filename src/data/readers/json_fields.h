@@ -5,14 +5,17 @@
 
 #include "base/text/json.h"
 #include "data/dataset/dataset.h"
+#include "data/readers/text_numbers.h"
 
 namespace trireme::data {
 
-/// What one JSON value says about its field: numbers are i64 or f32, rectangular arrays of numbers tensors,
-/// strings and all else text.
-Field json_field(const std::string& name, const base::Json& value);
+/// What one JSON value says about its field: numbers have the types of `numbers`, rectangular arrays of
+/// numbers are tensors, strings and all else text.
+Field json_field(const std::string& name, const base::Json& value, TextNumbers numbers);
 
-/// Widens `into` until it holds what `other` says too: i64 to f32, extents to unknown, anything to text.
+/// Widens `into` until it holds what `other` says too: whole numbers to f32 or f64 where the other is such,
+/// i64 to u64, extents to unknown, anything to text. In a field of u64 a negative number is an error of its
+/// row.
 void widen(Field& into, const Field& other);
 
 /// The value in the field's element type. Throws invalid_argument if it is none.

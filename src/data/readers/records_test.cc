@@ -263,6 +263,16 @@ TEST(Readers, ManyFieldsCostWhatTheirBytesAreWorth) {
   EXPECT_LT(tests::growth_over_eight(2'000, read_shards), tests::kMostLinearGrowth);
 }
 
+TEST(Jsonl, AByteOrderMarkIsPassedOver) {
+  const TestDirectory dir;
+  const DatasetPtr set =
+      open_dataset({.path = {dir.write("a.jsonl", "\xef\xbb\xbf{\"n\": 1}\n{\"n\": 2}\n")}});
+  ASSERT_EQ(set->size(), 2);
+  EXPECT_EQ(set->read(0).tensor("n").to_ints(), std::vector<int64_t>{1});
+  EXPECT_EQ(set->read(1).tensor("n").to_ints(), std::vector<int64_t>{2});
+  EXPECT_EQ(open_dataset({.path = {dir.write("b.jsonl", "\xef\xbb\xbf")}})->size(), 0);
+}
+
 TEST(Jsonl, ReadsTheRealFiles) {
   const auto path = tests::shared_data("traces/mt_bench_question.jsonl");
   if (!path) GTEST_SKIP() << tests::kNoSharedData;

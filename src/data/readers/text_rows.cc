@@ -23,6 +23,9 @@ struct Row {
   uint64_t offset, size;
 };
 
+/// Where the text begins: behind its byte order mark.
+size_t text_begin(std::string_view text) { return text.starts_with("\xef\xbb\xbf") ? 3 : 0; }
+
 std::string_view trim_end(std::string_view line) {
   while (!line.empty() && (line.back() == '\r' || line.back() == ' ' || line.back() == '\t'))
     line.remove_suffix(1);
@@ -38,7 +41,7 @@ class Jsonl : public Dataset {
  public:
   explicit Jsonl(SourceFile source) : source_(std::move(source)) {
     const std::string_view text = source_.bytes;
-    for (size_t at = 0; at < text.size();) {
+    for (size_t at = text_begin(text); at < text.size();) {
       const size_t end = std::min(text.find('\n', at), text.size());
       const std::string_view line = trim_end(text.substr(at, end - at));
       if (!line.empty()) rows_.push_back({at, line.size()});
@@ -81,7 +84,7 @@ class Jsonl : public Dataset {
       }
       for (const base::JsonMember& member : row.as_object()) {
         if (member.value.is_null()) continue;
-        const Field field = json_field(member.key, member.value);
+        const Field field = json_field(member.key, member.value, TextNumbers::narrow);
         const auto [place, is_new] = index_.add(info_.fields, field);
         if (!is_new) widen(info_.fields[place], field);
       }
@@ -129,7 +132,7 @@ class Csv : public Dataset {
   void index_rows() {
     const std::string_view text = source_.bytes;
     CsvRowScan scan(options_.delimiter);
-    size_t start = text.starts_with("\xef\xbb\xbf") ? 3 : 0;  // byte order mark
+    size_t start = text_begin(text);
     while (start < text.size()) {
       const size_t end = std::min(scan.find_end(text.substr(start)), text.size() - start);
       std::string_view row = text.substr(start, end);
@@ -143,12 +146,12 @@ class Csv : public Dataset {
   std::string_view text_of(Row row) const { return source_.bytes.substr(row.offset, row.size); }
 
   static Tensor number_of(const Field& field, const std::string& cell) {
-    if (field.dtype == DType::i64) return Tensor::scalar(csv_integer(field, cell));
-    return Tensor::scalar(csv_real(field, cell));
+    if (field.dtype == DType::i64) return Tensor::scalar(csv_number<int64_t>(field, cell));
+    return Tensor::scalar(csv_number<float>(field, cell));
   }
 
   void learn(const std::vector<std::string>& names) {
-    CsvFields fields(names);
+    CsvFields fields(names, TextNumbers::narrow);
     for (int64_t i = 0; i < std::min(size(), kLearnedRows); ++i) {
       try {
         fields.learn(csv_cells(text_of(rows_[static_cast<size_t>(i)]), options_.delimiter));

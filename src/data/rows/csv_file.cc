@@ -26,9 +26,11 @@ class CsvDecoder : public RowDecoder {
       } else if (cells_[c].empty()) {
         column.add_missing();
       } else if (fields_[c].dtype == DType::i64) {
-        column.add_number(csv_integer(fields_[c], cells_[c]));
+        column.add_number(csv_number<int64_t>(fields_[c], cells_[c]));
+      } else if (fields_[c].dtype == DType::u64) {
+        column.add_number(csv_number<uint64_t>(fields_[c], cells_[c]));
       } else {
-        column.add_number(csv_real(fields_[c], cells_[c]));
+        column.add_number(csv_number<double>(fields_[c], cells_[c]));
       }
     }
   }
@@ -46,7 +48,7 @@ class CsvFile : public FramedFile {
     first_byte_ = text_begin();
     std::unique_ptr<RowWalk> walk = walk_from(first_byte_);
     RowFrame frame;
-    base::require(walk->next(frame, true), "CSV file is empty");
+    if (!walk->next(frame, true)) return;  // neither columns nor rows
     if (frame.damage) throw *frame.damage;
     std::vector<std::string> names = csv_cells(frame.content, delimiter());
     if (this->source().options.csv_header) {
@@ -70,7 +72,7 @@ class CsvFile : public FramedFile {
 
   /// Learns the columns. A row that does not fit is reported when it is read, not here.
   void learn(const std::vector<std::string>& names, RowWalk& walk) {
-    CsvFields fields(names);
+    CsvFields fields(names, TextNumbers::exact);
     RowFrame frame;
     for (int64_t row = 0; row < kLearnedRows && walk.next(frame, true); ++row) {
       if (frame.damage) continue;

@@ -32,8 +32,8 @@ void add_value(const Json& value, ColumnBuilder& column) {
     column.add(json_text(value));
   } else if (is_scalar && field.dtype == DType::i64 && is_i64(value)) {
     column.add_number(value.as_int());
-  } else if (is_scalar && field.dtype == DType::f32 && value.is_number()) {
-    column.add_number(static_cast<float>(value.as_double()));
+  } else if (is_scalar && field.dtype == DType::f64 && value.is_number()) {
+    column.add_number(value.as_double());
   } else if (is_scalar && field.dtype == DType::boolean && value.is_bool()) {
     column.add_number(value.as_bool());
   } else {
@@ -116,7 +116,7 @@ class JsonlFile : public FramedFile {
   void learn_line(const Json& row) {
     for (const base::JsonMember& member : row.as_object()) {
       if (member.value.is_null()) continue;
-      const Field field = json_field(member.key, member.value);
+      const Field field = json_field(member.key, member.value, TextNumbers::exact);
       const auto [place, is_new] = index_.add(fields_, field);
       if (!is_new) widen(fields_[place], field);
     }

@@ -72,15 +72,32 @@ class LineOutput {
   std::string text_;
 };
 
+/// What stands in the place of NaN and infinity.
+enum class NonFinite {
+  null,  ///< JSON has no such numbers
+  name,  ///< in the spelling that most readers of CSV take for a number
+};
+
+template <class T>
+void append_real(std::string& out, T value, NonFinite as) {
+  if (std::isfinite(value)) {
+    base::append_json(out, value);
+  } else if (as == NonFinite::null) {
+    out += "null";
+  } else {
+    out += std::isnan(value) ? "NaN" : value > 0 ? "Inf" : "-Inf";
+  }
+}
+
 /// Appends a number in the form of JSON and CSV.
 template <class T>
-void append_number(std::string& out, T value) {
+void append_number(std::string& out, T value, NonFinite as) {
   if constexpr (std::is_same_v<T, bool>) {
     out += value ? "true" : "false";
   } else if constexpr (std::is_same_v<T, double> || std::is_same_v<T, float>) {
-    base::append_json(out, value);
+    append_real(out, value, as);
   } else if constexpr (std::is_same_v<T, tensor::Half> || std::is_same_v<T, tensor::BFloat16>) {
-    base::append_json(out, static_cast<float>(value));
+    append_real(out, static_cast<float>(value), as);
   } else if constexpr (std::is_same_v<T, uint64_t>) {
     base::append_json(out, value);
   } else {
@@ -90,18 +107,18 @@ void append_number(std::string& out, T value) {
 
 /// Appends the elements of one row, from `at` on, as nested lists.
 template <class T>
-void append_elements(std::string& out, const T*& at, std::span<const int64_t> dims) {
-  if (dims.empty()) return append_number(out, *at++);
+void append_elements(std::string& out, const T*& at, std::span<const int64_t> dims, NonFinite as) {
+  if (dims.empty()) return append_number(out, *at++, as);
   out += '[';
   for (int64_t i = 0; i < dims[0]; ++i) {
     if (i > 0) out += ',';
-    append_elements(out, at, dims.subspan(1));
+    append_elements(out, at, dims.subspan(1), as);
   }
   out += ']';
 }
 
 /// Appends the elements of one row from where they are stored, without creating a tensor.
-void append_row(std::string& out, const Column& column, int64_t row) {
+void append_row(std::string& out, const Column& column, int64_t row, NonFinite as) {
   const bool is_even = column.numbers.defined();
   const Tensor& tensor = is_even ? column.numbers : column.ragged[static_cast<size_t>(row)];
   const std::span<const int64_t> dims = std::span(tensor.dims()).subspan(is_even ? 1 : 0);
@@ -109,7 +126,7 @@ void append_row(std::string& out, const Column& column, int64_t row) {
     using T = decltype(zero);
     const T* at = tensor.data<T>().data();
     if (is_even && tensor.dims()[0] > 0) at += row * (tensor.elements() / tensor.dims()[0]);
-    append_elements(out, at, dims);
+    append_elements(out, at, dims, as);
   });
 }
 
@@ -148,7 +165,7 @@ class JsonlWriter : public RowWriter {
     } else if (is_json) {
       text += column.strings[static_cast<size_t>(row)];
     } else if (column.field.kind == FieldKind::tensor) {
-      append_row(text, column, row);
+      append_row(text, column, row, NonFinite::null);
     } else if (column.field.kind == FieldKind::bytes) {
       base::append_json(text, base::encode_base64(column.strings[static_cast<size_t>(row)]));
     } else {
@@ -193,7 +210,7 @@ class CsvWriter : public RowWriter {
       if (fields_.size() == 1) out_.text() += "\"\"";
     } else if (column.field.kind == FieldKind::tensor) {
       cell_.clear();
-      append_row(cell_, column, row);
+      append_row(cell_, column, row, NonFinite::name);
       append_text(cell_);
     } else if (column.field.kind == FieldKind::bytes) {
       out_.text() += base::encode_base64(column.strings[static_cast<size_t>(row)]);

@@ -17,8 +17,10 @@ using namespace trial;  // NOLINT: this file's own vocabulary
 const Field kText = {"text", FieldKind::text};
 const Field kInteger = {"n", FieldKind::tensor, DType::i64};
 const Field kReal = {"x", FieldKind::tensor, DType::f32};
+const Field kWideReal = {"x", FieldKind::tensor, DType::f64};  // as text is read
 const Field kFlag = {"flag", FieldKind::tensor, DType::boolean};
 const Field kVector = {"v", FieldKind::tensor, DType::f32, {3}};
+const Field kWideVector = {"v", FieldKind::tensor, DType::f64, {3}};
 const Field kIds = {"ids", FieldKind::tensor, DType::i64, {tensor::Dim::unknown()}};
 const Field kMatrix = {"m", FieldKind::tensor, DType::f64, {2, 3}};
 const Field kImage = {
@@ -35,9 +37,10 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const char* packing : {"", "gzip"}) {
-    all.push_back(
-        {{.format = "jsonl", .compression = packing}, {kText, kInteger, kReal, kFlag, kVector, kIds}, 7});
-    all.push_back({{.format = "csv", .compression = packing}, {kText, kInteger, kReal}, 0});
+    all.push_back({{.format = "jsonl", .compression = packing},
+                   {kText, kInteger, kWideReal, kFlag, kWideVector, kIds},
+                   7});
+    all.push_back({{.format = "csv", .compression = packing}, {kText, kInteger, kWideReal}, 0});
   }
   all.push_back({{.format = "npy"}, {{"array", FieldKind::tensor, DType::f32, {3}}}, 0});
   all.push_back({{.format = "npy"}, {{"array", FieldKind::tensor, DType::boolean}}, 0});
@@ -241,10 +244,42 @@ TEST(RowFormats, WhatAFormatCannotHoldIsRefused) {
   EXPECT_THROW(make_row_writer(*file, {kReal, kReal}, {.format = "csv"}), base::Error);
   Rows rows;
   rows.count = 1;
-  rows.columns = {{.field = kReal, .numbers = Tensor::from<float>({1}, {INFINITY})}};
-  EXPECT_THROW(make_row_writer(*file, {kReal}, {.format = "jsonl"})->write(rows), base::Error);
+  rows.columns = {{.field = kReal, .numbers = Tensor::from<float>({1}, {1})}};
   rows.columns[0].is_missing = {true};
   EXPECT_THROW(make_row_writer(*file, {kReal}, {.format = "npy"})->write(rows), base::Error);
+}
+
+TEST(RowFormats, NumbersThatAreNotFiniteAreNullInJsonAndNamedInCsv) {
+  const TestDirectory dir;
+  Dice dice(9);
+  Rows rows;
+  rows.count = 4;
+  rows.columns = {
+      {.field = kReal, .numbers = Tensor::from<float>({4}, {NAN, INFINITY, -INFINITY, 1.5f})},
+      {.field = kHalf,
+       .numbers = Tensor::from<tensor::Half>(
+           {4, 2}, {tensor::Half(1.f), tensor::Half(NAN), tensor::Half(2.f), tensor::Half(3.f),
+                    tensor::Half(4.f), tensor::Half(-INFINITY), tensor::Half(5.f), tensor::Half(6.f)})}};
+  const auto written = [&](const std::string& format) {
+    EXPECT_EQ(holds_non_finite(format), format != "jsonl");
+    const std::string path = dir.path() + "/x." + format;
+    write_rows(path, rows, {kReal, kHalf}, {.format = format}, dice, 4);
+    return base::read_file(path);
+  };
+  EXPECT_EQ(written("jsonl"), R"({"x":null,"h":[1.0,null]}
+{"x":null,"h":[2.0,3.0]}
+{"x":null,"h":[4.0,null]}
+{"x":1.5,"h":[5.0,6.0]}
+)");
+  EXPECT_EQ(written("csv"), R"(x,h
+NaN,"[1.0,NaN]"
+Inf,"[2.0,3.0]"
+-Inf,"[4.0,-Inf]"
+1.5,"[5.0,6.0]"
+)");
+  EXPECT_EQ(read_lines(*open_rows(dir.path() + "/x.csv"), 9, dice, 9),
+            (std::vector<std::string>{"x=f64[] nan; h='[1.0,NaN]'; ", "x=f64[] inf; h='[2.0,3.0]'; ",
+                                      "x=f64[] -inf; h='[4.0,-Inf]'; ", "x=f64[] 1.5; h='[5.0,6.0]'; "}));
 }
 
 TEST(RowFormats, WideningBf16IsExact) {
@@ -261,7 +296,8 @@ TEST(RowFormats, WideningBf16IsExact) {
     const std::string path = dir.path() + "/x." + format;
     write_rows(path, rows, fields, {.format = format}, dice, 1);
     const auto file = open_rows(path);
-    EXPECT_EQ(read_lines(*file, 10, dice, 10), (std::vector<std::string>{"b=f32[2] 1.5 -3; "})) << format;
+    const std::string type = std::string(format) == "jsonl" ? "f64" : "f32";
+    EXPECT_EQ(read_lines(*file, 10, dice, 10), std::vector<std::string>{"b=" + type + "[2] 1.5 -3; "});
   }
 }
 

@@ -29,6 +29,8 @@ void check_options(const RowWriterOptions& options) {
 
 }  // namespace
 
+bool holds_non_finite(std::string_view format) { return format != "jsonl" && format != "openai"; }
+
 std::string file_ending(const RowWriterOptions& options) {
   const bool is_packed = is_lines(options.format) && options.compression == "gzip";
   return "." + (options.format == "openai" ? "jsonl" : options.format) + (is_packed ? ".gz" : "");

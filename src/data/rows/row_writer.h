@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,8 +17,7 @@ class RowWriter {
  public:
   virtual ~RowWriter() = default;
   /// Columns as the writer was made with, in that order; rows without errors. Throws invalid_argument for
-  /// what the format cannot hold (JSON and CSV: not-a-number and infinity; an array: a missing value): then
-  /// the file is given up.
+  /// what the format cannot hold (an array: a missing value): then the file is given up.
   virtual void write(const Rows& rows) = 0;
   /// Ends the file's content; the store's file is committed by whoever opened it.
   virtual void finish() = 0;
@@ -34,6 +34,9 @@ struct RowWriterOptions {
   /// A column of the input that is carried through and whose exact type is wanted: any rows of it.
   const Rows* carried = nullptr;
 };
+
+/// Whether files of a format hold NaN and infinity as such: those of JSON have null in their places.
+bool holds_non_finite(std::string_view format);
 
 /// The ending of a format's names, with its dot: ".parquet", ".jsonl.gz".
 std::string file_ending(const RowWriterOptions& options);

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "base/error.h"
 #include "base/guarded.h"
@@ -203,13 +204,29 @@ class ObjectFile : public StoreFile {
   int64_t size_;
 };
 
+using StreamPtr = std::shared_ptr<arrow::io::OutputStream>;
+
+/// Keeps a stream as it is until the process ends: one that completes its upload when it is closed or
+/// destroyed.
+void leave_open(StreamPtr stream) {
+  static auto* const left = new base::Guarded<std::vector<StreamPtr>>;
+  left->with([&](std::vector<StreamPtr>& streams) { streams.push_back(std::move(stream)); });
+}
+
 /// An upload in parts, which becomes visible only when it is complete.
 class ObjectWriter : public StoreWriter {
  public:
-  ObjectWriter(std::shared_ptr<arrow::io::OutputStream> stream, std::string url)
-      : stream_(std::move(stream)), url_(std::move(url)) {}
+  ObjectWriter(StreamPtr stream, std::string url)
+      : stream_(std::move(stream)), url_(std::move(url)), can_abort_(parse_object_url(url_).scheme == "s3") {}
   ~ObjectWriter() override {
-    if (stream_) (void)stream_->Abort();
+    if (!stream_) return;
+    if (can_abort_) {
+      (void)stream_->Abort();
+    } else {
+      // Arrow's streams of gs:// know no Abort: any end completes the upload with the bytes so far. Left
+      // alone, an upload is forgotten by the store after a week; here it costs a buffer of 256 KiB.
+      leave_open(std::move(stream_));
+    }
   }
   ObjectWriter(const ObjectWriter&) = delete;
   ObjectWriter& operator=(const ObjectWriter&) = delete;
@@ -227,8 +244,9 @@ class ObjectWriter : public StoreWriter {
   }
 
  private:
-  std::shared_ptr<arrow::io::OutputStream> stream_;
+  StreamPtr stream_;
   std::string url_;
+  bool can_abort_;
   int64_t written_bytes_ = 0;
 };
 
@@ -241,7 +259,7 @@ class ObjectStore : public Store {
     return std::make_shared<ObjectFile>(take(system_->OpenInputFile(key_of(path)), path), path);
   }
   std::unique_ptr<StoreWriter> create(const std::string& path) const override {
-    return std::make_unique<ObjectWriter>(take(system_->OpenOutputStream(key_of(path), nullptr), path), path);
+    return make_object_writer(take(system_->OpenOutputStream(key_of(path), nullptr), path), path);
   }
   std::vector<StoreEntry> list(const std::string& directory) const override {
     const ObjectUrl url = parse_object_url(directory);
@@ -290,6 +308,10 @@ class ObjectStore : public Store {
 };
 
 }  // namespace
+
+std::unique_ptr<StoreWriter> make_object_writer(StreamPtr stream, const std::string& url) {
+  return std::make_unique<ObjectWriter>(std::move(stream), url);
+}
 
 std::shared_ptr<const Store> object_store_of(const ObjectUrl& url) {
   // A client holds connections and looks up credentials, so all users of the same options share one.

@@ -6,6 +6,10 @@
 
 #include "data/store/store.h"
 
+namespace arrow::io {
+class OutputStream;
+}  // namespace arrow::io
+
 namespace trireme::data {
 
 /// A URL of an object store in its parts: "s3://bucket/key?region=eu-west-1".
@@ -25,5 +29,10 @@ ObjectUrl parse_object_url(const std::string& url);
 /// One store for URLs of the same scheme and options, as long as one of them is used. Throws unsupported in
 /// builds without Arrow, invalid_argument for options that are not understood.
 std::shared_ptr<const Store> object_store_of(const ObjectUrl& url);
+
+/// An upload to `url` through a stream of the URL's store. What is not committed never appears. Only builds
+/// with Arrow have it.
+std::unique_ptr<StoreWriter> make_object_writer(std::shared_ptr<arrow::io::OutputStream> stream,
+                                                const std::string& url);
 
 }  // namespace trireme::data
