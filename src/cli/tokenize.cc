@@ -92,7 +92,7 @@ int render(const TokenizeOptions& o) {
     return path.empty() ? Json() : base::parse_json(text_of(path));
   };
   const Json tools = json_of(o.tools);
-  const auto chat = data::ChatTemplate::of_directory(o.tokenizer, tools.size() > 0);
+  const auto chat = data::ChatTemplate::of_directory(o.tokenizer);
   if (!chat) base::fail(base::ErrorCode::not_found, "'", o.tokenizer, "' has no chat template");
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   data::ChatOptions options{.add_generation_prompt = o.generation_prompt,

@@ -2,6 +2,7 @@
 #include "data/grammar/grammar.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -85,50 +86,51 @@ std::vector<GrammarBuilder::Range> sorted(std::vector<GrammarBuilder::Range> ran
   return others;
 }
 
+/// Marks with 1 the rules that may be empty. Each row counts its symbols not known to be empty. At zero, its
+/// rule may be empty, and all rows that use the rule are updated. Linear in the grammar.
+std::vector<int8_t> empty_rules(const Grammar& grammar) {
+  struct Place {
+    uint32_t rule;
+    size_t row;  // number among all rows
+  };
+  const auto& rules = grammar.rules;
+  std::vector<int8_t> is_empty(rules.size(), 0);
+  std::vector<std::vector<Place>> users(rules.size());
+  std::vector<size_t> needed;  // by row: its symbols not known to be empty
+  std::vector<uint32_t> empty;
+  const auto mark = [&](uint32_t rule) {
+    if (std::exchange(is_empty[rule], int8_t{1}) == 0) empty.push_back(rule);
+  };
+  for (uint32_t rule = 0; rule < rules.size(); ++rule) {
+    for (const Row& row : rules[rule].rows) {
+      for (const auto& s : row) {
+        if (s.is_rule) users[s.index].push_back({rule, needed.size()});
+      }
+      needed.push_back(row.size());
+      if (row.empty()) mark(rule);
+    }
+  }
+  while (!empty.empty()) {
+    const uint32_t rule = empty.back();
+    empty.pop_back();
+    for (const Place& at : users[rule]) {
+      if (--needed[at.row] == 0) mark(at.rule);
+    }
+  }
+  return is_empty;
+}
+
 /// Finds rules that begin with themselves: expanding them would never end.
 class LeftRecursion {
  public:
   explicit LeftRecursion(const Grammar& grammar)
-      : g_(grammar), empty_(g_.rules.size(), 0), seen_(g_.rules.size(), 0) {
-    find_empty();
-  }
+      : g_(grammar), empty_(empty_rules(grammar)), seen_(g_.rules.size(), 0) {}
 
   void check() {
     for (uint32_t rule = 0; rule < g_.rules.size(); ++rule) walk(rule);
   }
 
  private:
-  /// Finds the rules that may be empty. Each row counts its symbols not known to be empty. At zero, its rule
-  /// may be empty, and all rows that use the rule are updated. Linear in the grammar.
-  void find_empty() {
-    struct Place {
-      uint32_t rule;
-      size_t row;  // number among all rows
-    };
-    std::vector<std::vector<Place>> users(g_.rules.size());
-    std::vector<size_t> needed;  // by row: its symbols not known to be empty
-    std::vector<uint32_t> empty;
-    const auto mark = [&](uint32_t rule) {
-      if (std::exchange(empty_[rule], int8_t{1}) == 0) empty.push_back(rule);
-    };
-    for (uint32_t rule = 0; rule < g_.rules.size(); ++rule) {
-      for (const Row& row : g_.rules[rule].rows) {
-        for (const auto& s : row) {
-          if (s.is_rule) users[s.index].push_back({rule, needed.size()});
-        }
-        needed.push_back(row.size());
-        if (row.empty()) mark(rule);
-      }
-    }
-    while (!empty.empty()) {
-      const uint32_t rule = empty.back();
-      empty.pop_back();
-      for (const Place& at : users[rule]) {
-        if (--needed[at.row] == 0) mark(at.rule);
-      }
-    }
-  }
-
   /// The rules with which `rule` may begin.
   std::vector<uint32_t> beginnings(uint32_t rule) const {
     std::vector<uint32_t> out;
@@ -273,6 +275,7 @@ Row GrammarBuilder::any_of(std::vector<Row> rows) {
 
 Row GrammarBuilder::repeated(const Row& row, int64_t least, int64_t most) {
   base::require(least >= 0 && (most < 0 || most >= least), "grammar: from ", least, " to ", most, " times");
+  if (row.empty()) return {};
   Row one = row;
   if (row.size() > 1) {
     const uint32_t group = add_rule("group");
@@ -288,6 +291,7 @@ Row GrammarBuilder::repeated(const Row& row, int64_t least, int64_t most) {
   if (most < 0) {
     const uint32_t more = add_rule("repetition");
     set_rows(more, {joined({one, rule(more)}), {}});
+    if (one[0].is_rule) repetitions_.push_back(more);
     out.push_back({true, more});
     return out;
   }
@@ -318,8 +322,48 @@ Row GrammarBuilder::append(const Grammar& part) {
   return rule(rules + part.root);
 }
 
+void GrammarBuilder::repeat_no_empty() {
+  if (repetitions_.empty()) return;
+  const std::vector<int8_t> empty = empty_rules(grammar_);
+  const auto may_be_empty = [&](Grammar::Symbol s) {
+    return s.is_rule && s.index < empty.size() && empty[s.index] != 0;
+  };
+  std::unordered_map<uint32_t, uint32_t> without;  // by rule: the rule of its texts that are not empty
+  std::vector<uint32_t> open;
+  const auto without_empty = [&](Grammar::Symbol s) -> Grammar::Symbol {
+    if (!may_be_empty(s)) return s;
+    const auto known = without.find(s.index);
+    if (known != without.end()) return {true, known->second};
+    open.push_back(s.index);
+    const uint32_t made = add_rule(grammar_.rules[s.index].name);
+    without.emplace(s.index, made);
+    return {true, made};
+  };
+  for (const uint32_t more : repetitions_) {
+    const Grammar::Symbol one = without_empty(grammar_.rules[more].rows[0][0]);
+    grammar_.rules[more].rows[0][0] = one;
+  }
+  while (!open.empty()) {
+    const uint32_t rule = open.back();
+    open.pop_back();
+    const std::vector<Row> given = grammar_.rules[rule].rows;
+    std::vector<Row> rows;
+    for (const Row& row : given) {
+      // A symbol is the first that is not empty, and all before it are.
+      for (size_t i = 0; i < row.size(); ++i) {
+        count(row.size() - i + 1);
+        rows.emplace_back(row.begin() + static_cast<std::ptrdiff_t>(i), row.end());
+        rows.back()[0] = without_empty(row[i]);
+        if (!may_be_empty(row[i])) break;
+      }
+    }
+    grammar_.rules[without.at(rule)].rows = std::move(rows);
+  }
+}
+
 Grammar GrammarBuilder::build(uint32_t root) {
   grammar_.root = root;
+  repeat_no_empty();
   LeftRecursion(grammar_).check();
   return std::move(grammar_);
 }

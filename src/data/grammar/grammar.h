@@ -67,8 +67,12 @@ class GrammarBuilder {
  private:
   uint32_t set_of(const ByteSet& set);
   void count(size_t symbols);
+  /// A repetition of what may be empty would begin with itself: it repeats what is not empty, which gives the
+  /// same texts.
+  void repeat_no_empty();
 
   Grammar grammar_;
+  std::vector<uint32_t> repetitions_;  // rules of two rows: a rule and the repetition again, or nothing
   size_t symbols_ = 0;
 };
 
@@ -81,8 +85,8 @@ Grammar grammar_of_regex(std::string_view regex);
 /// EBNF as llama.cpp writes it (GBNF): `root ::= "a" [b-z]* (item | other){1,3}`, a rule a line.
 Grammar grammar_of_ebnf(std::string_view text);
 /// JSON texts that a schema allows, members in the order of `properties`. Throws unsupported, by name, for
-/// keywords that would be ignored otherwise. `lenient`: bounds and patterns that we do not do are left out,
-/// so that more is allowed than the schema says.
+/// keywords that would be ignored otherwise. `lenient`: keywords and patterns that we do not do are left out
+/// where they only restrict values further, so that more is allowed than the schema says.
 Grammar grammar_of_schema(const base::Json& schema, bool lenient = false);
 
 /// JSON objects of any members.

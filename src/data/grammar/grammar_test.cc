@@ -352,7 +352,84 @@ TEST(Grammar, LenientSchemasKeepTypes) {
   EXPECT_TRUE(takes(lenient, R"({"n":1,"s":"any"})"));
   EXPECT_FALSE(takes(lenient, R"({"n":"1","s":"any"})"));
   EXPECT_FALSE(takes(lenient, R"({"n":1})"));
-  EXPECT_THROW(grammar_of_schema(base::parse_json(R"({"not":{}})"), true), base::Error);
+}
+
+/// What only restricts values further is ignored, known or not; what values are made of is not.
+TEST(Grammar, LenientSchemasIgnoreWhatRestricts) {
+  const Json schema = base::parse_json(R"({"type":"object","properties":{
+      "pet":{"oneOf":[{"$ref":"#/$defs/cat"}],"discriminator":{"propertyName":"kind"},"x-order":2}},
+      "required":["pet"],"if":{},"then":{"required":["other"]},"not":{},"patternProperties":{"^x":{}},
+      "$defs":{"cat":{"type":"object","properties":{"kind":{"const":"cat"}},"required":["kind"]}}})");
+  EXPECT_THROW(grammar_of_schema(schema), base::Error);
+  const Grammar lenient = grammar_of_schema(schema, true);
+  EXPECT_TRUE(takes(lenient, R"({"pet":{"kind":"cat"}})"));
+  EXPECT_FALSE(takes(lenient, R"({"pet":{"kind":"dog"}})"));
+  const char* misplaced = R"({"anyOf":[{"type":"string"}],"properties":{"a":{}}})";
+  EXPECT_THROW(grammar_of_schema(base::parse_json(misplaced), true), base::Error);
+}
+
+TEST(Grammar, ReferencesArePointersIntoTheSchema) {
+  const auto of = [](const std::string& path) {
+    Json schema = base::parse_json(R"({"$defs":{"a/b~c d":{"const":1},"list":[{"const":2},{"const":3}],
+        "named":{"$anchor":"named","const":4}}})");
+    schema.set("$ref", path);
+    return grammar_of_schema(schema);
+  };
+  EXPECT_TRUE(takes(of("#/$defs/a~1b~0c%20d"), "1"));
+  EXPECT_TRUE(takes(of("#/%24defs/list/1"), "3"));
+  EXPECT_FALSE(takes(of("#/$defs/list/1"), "2"));
+  for (const char* nowhere :
+       {"#/$defs/list/2", "#/$defs/list/x", "#/$defs/list/", "#/$defs/a", "other#/$defs"})
+    EXPECT_EQ(code_of([&] { of(nowhere); }), base::ErrorCode::invalid_argument) << nowhere;
+  EXPECT_EQ(code_of([&] { of("#named"); }), base::ErrorCode::unsupported);
+}
+
+/// Repetitions of what may be empty have the texts of those of what is not.
+TEST(Grammar, RepetitionsOfWhatMayBeEmpty) {
+  std::mt19937 rng(19);
+  constexpr std::pair<const char*, const char*> kSame[] = {{"(a?)*", "a*"},
+                                                           {"(a*)*", "a*"},
+                                                           {"(a|)*", "a*"},
+                                                           {"(a?)+b", "a*b"},
+                                                           {"(a*b?)*", "[ab]*"},
+                                                           {"(a*b?)+0", "[ab]*0"},
+                                                           {"((a?)*b?)*", "[ab]*"},
+                                                           {"((a*)*)*1", "a*1"},
+                                                           {"((a*|b)*0?)*", "[ab0]*"},
+                                                           {"(-*(a?b?)*)*", "[ab-]*"},
+                                                           {"(a?){2,}", "a*"},
+                                                           {"(-?(ab)?)*", "(-|ab)*"}};
+  for (const auto& [pattern, plain] : kSame) {
+    const std::regex oracle(plain);
+    GrammarAutomaton automaton(grammar_of_regex(pattern));
+    for (int i = 0; i < 300; ++i) {
+      std::string text;
+      for (size_t n = rng() % 7; n > 0; --n) text.push_back("ab01-"[rng() % (i % 2 == 0 ? 2 : 5)]);
+      EXPECT_EQ(automaton.is_complete(automaton.step(automaton.start(), text)),
+                std::regex_match(text, oracle))
+          << pattern << " on " << text;
+    }
+  }
+  const Grammar rules = grammar_of_ebnf("root ::= item* \".\"\nitem ::= \"a\"? space\nspace ::= \" \"*\n");
+  for (const char* good : {".", "a.", "  a aa ."}) EXPECT_TRUE(takes(rules, good)) << good;
+  for (const char* bad : {"", "a", "b.", ". "}) EXPECT_FALSE(takes(rules, bad)) << bad;
+  EXPECT_TRUE(takes(grammar_of_ebnf("root ::= (\"\")* \"a\"\n"), "a"));
+  EXPECT_EQ(code_of([] { grammar_of_ebnf("root ::= (root? \"a\"?)*\n"); }), base::ErrorCode::unsupported);
+}
+
+TEST(Grammar, UnknownEscapesAreNoLetters) {
+  for (const char* pattern : {"\\z", "\\0", "a\\h", "[\\e]", "\\Q.\\E", "\\cA"})
+    EXPECT_EQ(code_of([&] { grammar_of_regex(pattern); }), base::ErrorCode::unsupported) << pattern;
+  EXPECT_TRUE(takes(grammar_of_regex("\\.\\-\\/\\_[\\]\\^]"), ".-/_^"));
+}
+
+/// Numbers of end tokens come from configurations, which may name ones that the tokenizer does not have.
+TEST(Grammar, EndTokensAreTheTokenizers) {
+  const ByteStrings words = vocabulary(3);
+  const int64_t size = words.vocabulary_size();
+  const TokenTrie trie(words, {-1, words.end(), size, size + (int64_t{1} << 32)});
+  EXPECT_EQ(trie.end(), std::vector<int64_t>{words.end()});
+  EXPECT_EQ(code_of([&] { TokenTrie(words, {-1, size}); }), base::ErrorCode::unsupported);
 }
 
 /// What a pattern matches stands in a JSON string, where quotes, backslashes and controls are escaped.

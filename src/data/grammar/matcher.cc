@@ -25,6 +25,10 @@ uint64_t mixed(uint64_t state, uint64_t value) {
 
 TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::vector<int64_t> end)
     : nodes_(1), end_(std::move(end)), size_(tokenizer.vocabulary_size()) {
+  // A model's configuration may name tokens that the tokenizer does not have.
+  std::erase_if(end_, [&](int64_t id) { return id < 0 || id >= size_; });
+  if (end_.empty())
+    base::fail_unsupported("an answer of fixed form needs a token of the tokenizer that ends it");
   bytes_.resize(static_cast<size_t>(size_));
   std::vector<int32_t> order;
   for (int64_t id = 0; id < size_; ++id) {

@@ -20,7 +20,8 @@ class TokenTrie {
  public:
   /// Letters, digits and most signs of ASCII: what stands inside of a JSON string for itself.
   static bool is_plain(uint8_t byte) { return byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\'; }
-  /// Special tokens, and those without bytes, are in no answer; `end` are tokens that end one.
+  /// Special tokens, and those without bytes, are in no answer; `end` are tokens that end one, of which those
+  /// that the tokenizer does not have are left out. Throws unsupported where none is left.
   TokenTrie(const Tokenizer& tokenizer, std::vector<int64_t> end);
 
   struct Node {

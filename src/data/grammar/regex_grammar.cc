@@ -163,6 +163,8 @@ class RegexReader {
     if ((c >= '1' && c <= '9') || c == 'k') refuse("a reference back");
     if (c == 'b' || c == 'B' || c == 'A' || c == 'Z') refuse("an anchor inside");
     if (c == 'p' || c == 'P') refuse("a property of Unicode");
+    const bool has_meaning = c == '0' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (has_meaning) refuse(base::concat("the escape \\", std::string_view(&c, 1)));
     const char32_t code = character();
     return {{code, code}};
   }

@@ -1,5 +1,6 @@
 // Translates JSON schemas to grammars of compact or spaced JSON texts.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <set>
@@ -24,14 +25,49 @@ const std::set<std::string_view>& notes() {
   return kNotes;
 }
 
-/// Keywords that restrict values which already have the right type.
-const std::set<std::string_view>& bounds() {
-  static const std::set<std::string_view> kBounds = {
-      "minimum",       "maximum",         "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
-      "format",        "uniqueItems",     "minProperties",    "maxProperties",    "pattern",
-      "propertyNames", "contentEncoding", "contentMediaType", "nullable",         "contains",
-      "minContains",   "maxContains",     "dependentRequired"};
-  return kBounds;
+/// Keywords that say what a value is made of. All others, known or not, only restrict values further, and so
+/// does `pattern`.
+const std::set<std::string_view>& structure() {
+  static const std::set<std::string_view> kStructure = {
+      "$ref",     "anyOf",     "oneOf",       "allOf",    "const",    "enum",
+      "type",     "required",  "properties",  "items",    "minItems", "additionalProperties",
+      "maxItems", "minLength", "prefixItems", "maxLength"};
+  return kStructure;
+}
+
+/// Without the % escapes of URIs.
+std::string unescaped(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    uint8_t code = 0;
+    const char* digits = text.data() + i + 1;
+    const bool is_escape = text[i] == '%' && i + 2 < text.size() &&
+                           std::from_chars(digits, digits + 2, code, 16).ptr == digits + 2;
+    out.push_back(is_escape ? static_cast<char>(code) : text[i]);
+    i += is_escape ? 2 : 0;
+  }
+  return out;
+}
+
+/// The key of a part of a JSON pointer (RFC 6901): ~1 is a slash, ~0 a tilde.
+std::string pointer_key(std::string_view part) {
+  std::string key;
+  for (size_t i = 0; i < part.size(); ++i) {
+    const char next = part[i] == '~' && i + 1 < part.size() ? part[i + 1] : '\0';
+    const bool is_escape = next == '0' || next == '1';
+    key.push_back(!is_escape ? part[i] : next == '0' ? '~' : '/');
+    i += is_escape ? 1 : 0;
+  }
+  return key;
+}
+
+/// The part of a schema under a key of a reference, null if there is none.
+const Json* part_of_schema(const Json& of, const std::string& key) {
+  if (!of.is_array()) return of.find(key);
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), index);
+  const bool is_index = error == std::errc() && end == key.data() + key.size();
+  return is_index && index < of.size() ? &of.at(index) : nullptr;
 }
 
 class SchemaReader {
@@ -96,7 +132,7 @@ class SchemaReader {
   /// Refuses every keyword that is not in `known`, the list of those that the caller has read.
   void expect(const Json& schema, std::initializer_list<std::string_view> known) const {
     for (const auto& [key, value] : schema.as_object()) {
-      if (is_lenient_ && bounds().contains(key)) continue;
+      if (is_lenient_ && !structure().contains(key)) continue;
       if (notes().contains(key) || std::find(known.begin(), known.end(), key) != known.end()) continue;
       base::fail_unsupported("JSON schema: the keyword '", key, "'", known.size() > 1 ? "" : " here");
     }
@@ -333,16 +369,19 @@ class SchemaReader {
     return b_.rule(first);
   }
 
-  /// "#", "#/$defs/name" and other paths inside the schema. Each becomes one rule, so that schemas may refer
-  /// to themselves.
+  /// "#", "#/$defs/name" and other paths inside the schema, but no anchors. Each becomes one rule, so that
+  /// schemas may refer to themselves.
   Row referred(const std::string& path) {
     if (const auto known = referred_.find(path); known != referred_.end()) return b_.rule(known->second);
     const Json* at = &root_;
     base::require(path.starts_with('#'), "JSON schema: the reference '", path, "' leads out of the schema");
-    for (size_t begin = path.find('/'); begin != std::string::npos;) {
-      const size_t end = path.find('/', begin + 1);
-      const std::string name = path.substr(begin + 1, end == std::string::npos ? end : end - begin - 1);
-      at = at->find(name);
+    if (path.size() > 1 && path[1] != '/')
+      base::fail_unsupported("JSON schema: the reference '", path, "' to an anchor");
+    const std::string pointer = unescaped(path);
+    for (size_t begin = pointer.find('/'); begin != std::string::npos;) {
+      const size_t end = pointer.find('/', begin + 1);
+      const size_t size = end == std::string::npos ? end : end - begin - 1;
+      at = part_of_schema(*at, pointer_key(pointer.substr(begin + 1, size)));
       if (at == nullptr) base::fail_invalid("JSON schema: the reference '", path, "' leads nowhere");
       begin = end;
     }

@@ -82,42 +82,61 @@ void add_special(Json& special, const Json& config) {
   }
 }
 
-/// The text of `chat_template`: one template, or a list of named ones.
-std::optional<std::string> template_of(const Json& config, bool for_tools) {
+struct Sources {
+  std::optional<std::string> usual, with_tools;
+};
+
+/// The texts of `chat_template`: one template, or a list of named ones.
+Sources sources_of(const Json& config) {
+  Sources sources;
   const Json* found = config.find("chat_template");
-  if (found == nullptr || found->is_null()) return std::nullopt;
-  if (found->is_string()) return found->as_string();
-  std::optional<std::string> chosen;
+  if (found == nullptr || found->is_null()) return sources;
+  if (found->is_string()) return {.usual = found->as_string()};
   for (const Json& named : found->as_array()) {
     const std::string name = named.get_or("name", "default");
-    if ((name == "default" && !chosen) || (name == "tool_use" && for_tools))
-      chosen = named.at("template").as_string();
+    if (name == "default" && !sources.usual) sources.usual = named.at("template").as_string();
+    if (name == "tool_use") sources.with_tools = named.at("template").as_string();
   }
-  return chosen;
+  return sources;
+}
+
+ChatTemplate template_of(const Sources& sources, Json special) {
+  if (sources.with_tools) return {*sources.usual, *sources.with_tools, std::move(special)};
+  return ChatTemplate(*sources.usual, std::move(special));
 }
 
 }  // namespace
 
 struct ChatTemplate::Parsed {
+  Parsed(std::string_view from, const Json& tokens) : source(jinja::parse_template(from)), text(from) {
+    for (const auto& [name, value] : tokens.as_object()) special.set(name, Value(value));
+  }
+  explicit Parsed(const base::Error& reason) : error(reason) {}
+
   jinja::Template source;
   jinja::Dict special;
   std::string text;
+  std::optional<base::Error> error;  ///< why it cannot be rendered
 };
 
 ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
-ChatTemplate::ChatTemplate(std::string_view source, Json special) {
-  auto parsed = std::make_unique<Parsed>();
-  parsed->source = jinja::parse_template(source);
-  parsed->text = source;
-  for (const auto& [name, value] : special.as_object()) parsed->special.set(name, Value(value));
-  parsed_ = std::move(parsed);
+ChatTemplate::ChatTemplate(std::string_view source, Json special)
+    : parsed_(std::make_unique<const Parsed>(source, special)) {}
+
+ChatTemplate::ChatTemplate(std::string_view source, std::string_view with_tools, Json special)
+    : ChatTemplate(source, special) {
+  try {
+    with_tools_ = std::make_unique<const Parsed>(with_tools, special);
+  } catch (const base::Error& e) {
+    with_tools_ = std::make_unique<const Parsed>(e.with("chat template 'tool_use'"));
+  }
 }
 
 bool ChatTemplate::mentions(std::string_view text) const {
-  return parsed_->text.find(text) != std::string::npos;
+  return (with_tools_ != nullptr ? with_tools_ : parsed_)->text.find(text) != std::string::npos;
 }
 
 Json special_tokens_of(const std::string& directory) {
@@ -135,20 +154,22 @@ std::string ChatTemplate::end_token() const {
   return token != nullptr && token->is_text() ? *token->text() : std::string();
 }
 
-std::optional<ChatTemplate> ChatTemplate::of_directory(const std::string& directory, bool for_tools) {
+std::optional<ChatTemplate> ChatTemplate::of_directory(const std::string& directory) {
   const fs::path root(directory);
   if (root.extension() == ".gguf") return of_gguf(tensor::GgufFile::open(directory).metadata());
   const auto text_of = [&](const char* name) { return base::read_file((root / name).string()); };
   const auto has = [&](const char* name) { return base::file_exists((root / name).string()); };
-  std::optional<std::string> text;
-  if (has("tokenizer_config.json"))
-    text = template_of(base::parse_json(text_of("tokenizer_config.json")), for_tools);
-  if (has("chat_template.json"))
-    text = template_of(base::parse_json(text_of("chat_template.json")), for_tools);
-  if (has("chat_template.jinja")) text = text_of("chat_template.jinja");
-  if (!text) return std::nullopt;
+  constexpr const char* kForTools = "additional_chat_templates/tool_use.jinja";
+  Sources sources;
+  if (has("tokenizer_config.json")) sources = sources_of(base::parse_json(text_of("tokenizer_config.json")));
+  if (has("chat_template.json")) sources = sources_of(base::parse_json(text_of("chat_template.json")));
+  if (has("chat_template.jinja")) {
+    sources = {.usual = text_of("chat_template.jinja")};
+    if (has(kForTools)) sources.with_tools = text_of(kForTools);
+  }
+  if (!sources.usual) return std::nullopt;
   try {
-    return ChatTemplate(*text, special_tokens_of(directory));
+    return template_of(sources, special_tokens_of(directory));
   } catch (const base::Error& e) {
     throw e.with("chat template of '" + directory + "'");
   }
@@ -166,10 +187,15 @@ std::optional<ChatTemplate> ChatTemplate::of_gguf(const tensor::GgufMetadata& me
     if (id >= 0 && id < static_cast<int64_t>(tokens.size()))
       special.set(base::concat(short_name, "_token"), tokens[static_cast<size_t>(id)]);
   }
-  return ChatTemplate(metadata.text("tokenizer.chat_template"), std::move(special));
+  constexpr const char* kForTools = "tokenizer.chat_template.tool_use";
+  Sources sources{.usual = std::string(metadata.text("tokenizer.chat_template"))};
+  if (metadata.has(kForTools)) sources.with_tools = metadata.text(kForTools);
+  return template_of(sources, std::move(special));
 }
 
 std::string ChatTemplate::render(const Json& given, const Json& tools, const ChatOptions& options) const {
+  const Parsed& chosen = with_tools_ != nullptr && tools.size() > 0 ? *with_tools_ : *parsed_;
+  if (chosen.error) throw base::Error(*chosen.error);
   Json messages = Json::array();
   for (const Json& message : given.as_array()) {
     base::require(message.is_object(), "a message is ", message.type_name(), ", not an object");
@@ -182,8 +208,8 @@ std::string ChatTemplate::render(const Json& given, const Json& tools, const Cha
     continued = mark_last(messages);
   }
   const size_t size =
-      messages.dump().size() + tools.dump().size() + options.variables.dump().size() + parsed_->text.size();
-  jinja::Dict globals = parsed_->special;
+      messages.dump().size() + tools.dump().size() + options.variables.dump().size() + chosen.text.size();
+  jinja::Dict globals = chosen.special;
   globals.set("messages", Value(messages));
   globals.set("tools", Value(tools));
   globals.set("documents", Value());
@@ -192,7 +218,7 @@ std::string ChatTemplate::render(const Json& given, const Json& tools, const Cha
   const jinja::Budget budget(kFixedSteps + kStepsPerByte * size, kFixedBytes + kBytesPerByte * size);
   try {
     const std::string text =
-        jinja::Interpreter(parsed_->source, std::move(globals), budget, options.now_s).render();
+        jinja::Interpreter(chosen.source, std::move(globals), budget, options.now_s).render();
     return options.continue_final_message ? cut_at_mark(text, continued) : text;
   } catch (const base::Error& e) {
     throw e.with("chat template");

@@ -4,8 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/files/scratch.h"
+#include "tensor/gguf/gguf_file.h"
+#include "tensor/gguf/gguf_writer.h"
 #include "tests/test_data.h"
 
 namespace trireme::data {
@@ -60,6 +65,74 @@ TEST(ChatTemplate, ReadsTheTemplateOfADirectory) {
   EXPECT_TRUE(
       chat->render(turns({"Hi"})).ends_with("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"));
   EXPECT_FALSE(ChatTemplate::of_directory((*root / "..").string()).has_value());
+}
+
+/// The named templates of a directory: one for conversations with tools, and one for others.
+TEST(ChatTemplate, ToolsHaveATemplateOfTheirOwn) {
+  const auto root = base::make_scratch("trireme-template");
+  const auto put = [&](const char* name, const std::string& text) {
+    base::write_file_atomic(*root + "/" + name, text);
+  };
+  const auto named = [](const char* for_tools) {
+    const Json usual = Json::object({{"name", "default"}, {"template", "plain"}});
+    const Json tools = Json::object({{"name", "tool_use"}, {"template", for_tools}});
+    return Json::object({{"chat_template", Json::array({tools, usual})}, {"eos_token", "</s>"}}).dump();
+  };
+  const Json tools = Json::array({Json::object({{"name", "f"}})});
+  put("tokenizer_config.json", named("{{ tools[0].name }} and [TOOL_CALLS]{{ eos_token }}"));
+  const auto chat = ChatTemplate::of_directory(*root);
+  ASSERT_TRUE(chat.has_value());
+  EXPECT_EQ(chat->render(turns({"Hi"})), "plain");
+  EXPECT_EQ(chat->render(turns({"Hi"}), Json::array()), "plain");
+  EXPECT_EQ(chat->render(turns({"Hi"}), tools), "f and [TOOL_CALLS]</s>");
+  EXPECT_TRUE(chat->mentions("[TOOL_CALLS]"));
+
+  // What is wrong with the one for tools concerns only conversations with tools.
+  put("tokenizer_config.json", named("{% include 'x' %}"));
+  const auto broken = ChatTemplate::of_directory(*root);
+  EXPECT_EQ(broken->render(turns({"Hi"})), "plain");
+  EXPECT_THROW(broken->render(turns({"Hi"}), tools), base::Error);
+
+  put("chat_template.jinja", "alone");
+  EXPECT_EQ(ChatTemplate::of_directory(*root)->render(turns({"Hi"}), tools), "alone");
+  std::filesystem::create_directory(*root + "/additional_chat_templates");
+  put("additional_chat_templates/tool_use.jinja", "more");
+  EXPECT_EQ(ChatTemplate::of_directory(*root)->render(turns({"Hi"}), tools), "more");
+
+  tensor::GgufWriter writer;
+  writer.set_texts("tokenizer.ggml.tokens", std::vector<std::string>{"a"});
+  writer.set_text("tokenizer.chat_template", "plain");
+  writer.set_text("tokenizer.chat_template.tool_use", "tools");
+  const auto bytes = std::make_shared<const std::string>(writer.header());
+  const auto of_file = ChatTemplate::of_gguf(tensor::GgufFile::parse(*bytes, bytes).metadata());
+  EXPECT_EQ(of_file->render(turns({"Hi"})) + of_file->render(turns({"Hi"}), tools), "plaintools");
+}
+
+/// Expected texts are those of Jinja2 3.1 with trim_blocks and lstrip_blocks, and of Python 3.11.
+TEST(ChatTemplate, TextsAreThoseOfJinja) {
+  EXPECT_EQ(render("{{ \"it's foo_bar (x-y) <z\" | title }}"), "It's Foo_bar (X-Y) <Z");
+  EXPECT_EQ(render("{{ \"it's foo_bar\".title() }}"), "It'S Foo_Bar");
+  EXPECT_EQ(render("a{% raw %}\n x{{y}}\n{% endraw %}\nb"), "a\n x{{y}}\nb");
+  EXPECT_EQ(render("{{ '\\033[1m\\7\\1234\\08' }}"), std::string("\x1b[1m\x07S4\0"
+                                                                 "8",
+                                                                 9));
+  EXPECT_EQ(render("{{ 'a  b'.rsplit() }}{{ '  1  2   3  '.rsplit(none, 1) }}{{ '  '.rsplit() }}"),
+            "['a', 'b']['  1  2', '3'][]");
+  EXPECT_EQ(render("{{ '  1  2   3  '.split(none, 1) }}{{ ' a '.rsplit(none, 0) }}"),
+            "['1', '2   3  '][' a']");
+}
+
+/// Integers beyond 63 bits are shown as they were given.
+TEST(ChatTemplate, LargeIntegersAreShown) {
+  const Json large = base::parse_json(R"({"n":18446744073709551615,"m":9223372036854775808})");
+  const auto shown = [&](std::string_view source) {
+    return ChatTemplate(source).render(turns({"Hi"}), {}, {.variables = large});
+  };
+  EXPECT_EQ(shown("{{ n }} {{ [m] | tojson }} {{ m | string }}"),
+            "18446744073709551615 [9223372036854775808] 9223372036854775808");
+  EXPECT_EQ(shown("{{ n is integer }}{{ n > 1 }}{{ n == m }}{{ n == n }}{{ n == true }}{{ 'x' if n }}"),
+            "TrueTrueFalseTrueFalsex");
+  EXPECT_THROW(shown("{{ n + 1 }}"), base::Error);
 }
 
 TEST(ChatTemplate, RefusalsSayWhereAndWhy) {

@@ -296,7 +296,6 @@ Value text_filter(Budget& budget, const Value& in, const CallArguments&) {
 }
 
 std::string capitalized(std::string_view text) { return capital_text(text, false); }
-std::string titled(std::string_view text) { return capital_text(text, true); }
 
 const std::unordered_map<std::string_view, Filter>& filters() {
   static const std::unordered_map<std::string_view, Filter> kFilters = {
@@ -327,7 +326,7 @@ const std::unordered_map<std::string_view, Filter>& filters() {
       {"upper", text_filter<upper_text>},
       {"lower", text_filter<lower_text>},
       {"capitalize", text_filter<capitalized>},
-      {"title", text_filter<titled>},
+      {"title", text_filter<title_text>},
       {"length", [](Budget&, const Value& in, const CallArguments&) -> Value { return length_of(in); }},
       {"count", [](Budget&, const Value& in, const CallArguments&) -> Value { return length_of(in); }},
       {"list", [](Budget& b, const Value& in, const CallArguments&) -> Value { return elements_of(in, b); }},

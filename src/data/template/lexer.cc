@@ -124,7 +124,7 @@ class Lexer {
     if (!tag_end("raw")) return false;
     const char sign = in_[pos - 3];
     advance(pos);
-    behind_tag(sign == '-', sign != '+');
+    behind_tag(sign == '-', false);  // the line end belongs to the text
     for (size_t tag = in_.find("{%", at_); tag != std::string::npos; tag = in_.find("{%", tag + 2)) {
       pos = tag + 2;
       const char left = pos < in_.size() ? in_[pos] : '\0';
@@ -235,6 +235,13 @@ class Lexer {
       return;
     }
     if (c == '\n') return;
+    const auto is_octal = [&](size_t i) { return i < in_.size() && in_[i] >= '0' && in_[i] <= '7'; };
+    if (is_octal(at)) {
+      char32_t code = static_cast<char32_t>(c - '0');
+      for (int i = 1; i < 3 && is_octal(at + 1); ++i)
+        code = code << 3 | static_cast<char32_t>(in_[++at] - '0');
+      return base::append_utf8(value, code);
+    }
     const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (digits == 0) {
       value.push_back('\\');

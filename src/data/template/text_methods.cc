@@ -44,6 +44,13 @@ std::string mapped(std::string_view text, Append append) {
   return out;
 }
 
+/// Where the last character of a text begins.
+size_t last_character(std::string_view text) {
+  size_t begin = text.size() - 1;
+  while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+  return begin;
+}
+
 /// What a part costs beside its bytes: a value, in a list that grows, and a text of its own.
 constexpr uint64_t kPartBytes = 3 * sizeof(Value) + 64;
 
@@ -60,7 +67,7 @@ Value::List split_at_space(std::string_view text, int64_t most, Budget& budget) 
     if (rest.empty()) return parts;
     at = text.size() - rest.size();
     if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
-      add_part(parts, stripped(rest, nullptr, false, true), budget);
+      add_part(parts, rest, budget);
       return parts;
     }
     size_t end = at;
@@ -70,6 +77,30 @@ Value::List split_at_space(std::string_view text, int64_t most, Budget& budget) 
     add_part(parts, text.substr(at, end - at), budget);
     at = end;
   }
+}
+
+/// The same from the right.
+Value::List split_at_last_space(std::string_view text, int64_t most, Budget& budget) {
+  Value::List parts;
+  for (;;) {
+    text = stripped(text, nullptr, false, true);
+    if (text.empty()) break;
+    if (most >= 0 && static_cast<int64_t>(parts.size()) == most) {
+      add_part(parts, text, budget);
+      break;
+    }
+    size_t begin = text.size();
+    while (begin > 0) {
+      const size_t at = last_character(text.substr(0, begin));
+      size_t next = at;
+      if (is_space(base::next_code_point(text, next))) break;
+      begin = at;
+    }
+    add_part(parts, text.substr(begin), budget);
+    text = text.substr(0, begin);
+  }
+  std::reverse(parts.begin(), parts.end());
+  return parts;
 }
 
 /// The last place of `part`, npos if it is not there. Knuth, Morris & Pratt 1977, from the end: linear.
@@ -125,8 +156,7 @@ std::string_view stripped(std::string_view text, const std::string* set, bool le
     text.remove_prefix(next);
   }
   while (right && !text.empty()) {
-    size_t begin = text.size() - 1;
-    while (begin > 0 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+    const size_t begin = last_character(text);
     if (!goes(text.substr(begin))) break;
     text.remove_suffix(text.size() - begin);
   }
@@ -141,6 +171,14 @@ std::string capital_text(std::string_view text, bool every_word) {
   return mapped(text, [&](std::string& out, char32_t code) {
     is_start ? append_upper(out, code) : append_lower(out, code);
     is_start = every_word && !is_letter(code);
+  });
+}
+
+std::string title_text(std::string_view text) {
+  bool is_start = true;
+  return mapped(text, [&](std::string& out, char32_t code) {
+    is_start ? append_upper(out, code) : append_lower(out, code);
+    is_start = is_space(code) || code == '-' || code == '(' || code == '{' || code == '[' || code == '<';
   });
 }
 
@@ -172,8 +210,9 @@ std::string replaced_text(std::string_view text, std::string_view from, std::str
 
 Value::List split_text(std::string_view text, const SplitRules& rules, Budget& budget) {
   const auto& [separator, most, from_right] = rules;
-  if (separator == nullptr && !from_right) return split_at_space(text, most, budget);
-  const std::string mark = separator == nullptr ? " " : *separator;
+  if (separator == nullptr)
+    return from_right ? split_at_last_space(text, most, budget) : split_at_space(text, most, budget);
+  const std::string& mark = *separator;
   base::require(!mark.empty(), "template: split by an empty separator");
   Value::List parts;
   while (most < 0 || static_cast<int64_t>(parts.size()) < most) {

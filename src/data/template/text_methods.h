@@ -15,6 +15,8 @@ std::string upper_text(std::string_view text);
 std::string lower_text(std::string_view text);
 /// The first letter of the text large and all others small; `every_word`: of each word.
 std::string capital_text(std::string_view text, bool every_word);
+/// Jinja's filter `title`, whose words begin only behind white space, '-' and opening brackets.
+std::string title_text(std::string_view text);
 /// At most `most` times, from the left; below 0: everywhere.
 std::string replaced_text(std::string_view text, std::string_view from, std::string_view to, int64_t most,
                           Budget& budget);

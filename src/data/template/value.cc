@@ -127,6 +127,8 @@ Value::Value(Callable callable) : data_(std::make_shared<const Callable>(std::mo
 Value::Value(const base::Json& json) : Value() {
   if (json.is_bool()) {
     *this = json.as_bool();
+  } else if (const auto* large = std::get_if<uint64_t>(&json.value())) {
+    data_ = *large;
   } else if (json.is_integer()) {
     *this = json.as_int();
   } else if (json.is_number()) {
@@ -169,6 +171,7 @@ bool Value::truth() const {
   if (const auto* b = std::get_if<bool>(&data_)) return *b;
   if (const auto* i = std::get_if<int64_t>(&data_)) return *i != 0;
   if (const auto* d = std::get_if<double>(&data_)) return *d != 0;
+  if (std::holds_alternative<uint64_t>(data_)) return true;
   if (text() != nullptr) return !text()->empty();
   if (list() != nullptr) return !list()->empty();
   if (dict() != nullptr) return dict()->size() > 0;
@@ -177,6 +180,7 @@ bool Value::truth() const {
 
 int64_t Value::as_integer() const {
   if (const auto* b = std::get_if<bool>(&data_)) return *b ? 1 : 0;
+  base::require(!std::holds_alternative<uint64_t>(data_), "template: a number out of range");
   const auto* i = std::get_if<int64_t>(&data_);
   if (i == nullptr) wrong_type("an integer", *this);
   return *i;
@@ -184,6 +188,7 @@ int64_t Value::as_integer() const {
 
 double Value::as_number() const {
   if (const auto* d = std::get_if<double>(&data_)) return *d;
+  if (const auto* large = std::get_if<uint64_t>(&data_)) return static_cast<double>(*large);
   if (!is_number()) wrong_type("a number", *this);
   return static_cast<double>(as_integer());
 }
@@ -204,6 +209,11 @@ int64_t length_of(const Value& value) {
   if (value.is_undefined()) return 0;
   const std::string& s = value.as_text();
   return std::count_if(s.begin(), s.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+}
+
+std::string integer_text(const Value& value) {
+  const auto* large = std::get_if<uint64_t>(&value.data_);
+  return large != nullptr ? std::to_string(*large) : std::to_string(value.as_integer());
 }
 
 std::string float_text(double value) {
@@ -250,7 +260,7 @@ void append_repr(std::string& out, const Value& value, Budget& budget) {
   } else if (value.is_bool()) {
     out += value.truth() ? "True" : "False";
   } else if (value.is_integer()) {
-    out += std::to_string(value.as_integer());
+    out += integer_text(value);
   } else if (value.is_float()) {
     out += float_text(value.as_number());
   } else if (value.is_list()) {
@@ -271,8 +281,8 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   budget.step();
   const auto same = [&](const Value& x, const Value& y) { return equal(x, y, budget); };
   if (a.is_number() && b.is_number()) {
-    const bool is_exact = !a.is_float() && !b.is_float();
-    return is_exact ? a.as_integer() == b.as_integer() : a.as_number() == b.as_number();
+    if (a.is_float() || b.is_float()) return a.as_number() == b.as_number();
+    return integer_text(a) == integer_text(b);
   }
   if (a.is_text() && b.is_text()) {
     budget.read(std::min(a.text()->size(), b.text()->size()));
@@ -329,7 +339,7 @@ void append_json(std::string& out, const Value& value, const JsonStyle& style, B
   } else if (value.is_bool()) {
     out += value.truth() ? "true" : "false";
   } else if (value.is_integer()) {
-    out += std::to_string(value.as_integer());
+    out += integer_text(value);
   } else if (value.is_float()) {
     const double number = value.as_number();
     out += std::isnan(number)   ? "NaN"

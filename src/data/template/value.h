@@ -74,7 +74,9 @@ class Value {
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<std::nullptr_t>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
-  bool is_integer() const { return std::holds_alternative<int64_t>(data_); }
+  bool is_integer() const {
+    return std::holds_alternative<int64_t>(data_) || std::holds_alternative<uint64_t>(data_);
+  }
   bool is_float() const { return std::holds_alternative<double>(data_); }
   /// As Python counts: booleans are numbers.
   bool is_number() const { return is_bool() || is_integer() || is_float(); }
@@ -113,7 +115,10 @@ class Value {
     return held == nullptr ? nullptr : *held;
   }
 
-  std::variant<std::nullptr_t, Undefined, bool, int64_t, double, std::shared_ptr<const std::string>,
+  friend std::string integer_text(const Value& value);
+
+  // A uint64_t is stored only above the range of int64_t: such numbers are shown, not computed with.
+  std::variant<std::nullptr_t, Undefined, bool, int64_t, uint64_t, double, std::shared_ptr<const std::string>,
                std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<const Callable>,
                Namespace*, LoopState*>
       data_;
@@ -157,6 +162,7 @@ bool equal(const Value& a, const Value& b, Budget& budget);
 bool less(const Value& a, const Value& b, Budget& budget);
 /// `item in whole`.
 bool contains(const Value& whole, const Value& item, Budget& budget);
+std::string integer_text(const Value& value);
 /// Python's repr of a float: the shortest digits that read back.
 std::string float_text(double value);
 /// A UTF-8 text in characters, for indices.

@@ -1,58 +1,16 @@
 // Tokenizers from the metadata of GGUF files (tokenizer.ggml.*).
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 #include "data/tokenizer/json_parts.h"
 #include "data/tokenizer/sentence_piece_model.h"
 #include "tensor/gguf/gguf_file.h"
+#include "tensor/gguf/gguf_words.h"
 
 namespace trireme::data {
 namespace {
 
 using tensor::GgufMetadata;
-
-constexpr std::string_view kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
-    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
-    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kDeepseek3 =
-    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
-    R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kSentences = R"( ?[^(\s|.,!?…。，、।۔،)]+)";
-
-/// The word patterns of a `tokenizer.ggml.pre`, applied in sequence: each splits what the one before left.
-struct Words {
-  std::vector<std::string_view> names, patterns;
-  bool ignores_merges = false;
-};
-
-const std::vector<Words>& known_words() {
-  static const std::vector<Words> kKnown = {
-      {{"gpt-2", "mpt", "olmo", "phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "jina-v2-code"},
-       {kGpt2Words}},
-      {{"llama3", "llama-v3", "llama-bpe", "falcon3"}, {kLlama3Words}, true},
-      {{"dbrx", "smaug-bpe", "chatglm-bpe", "glm4"}, {kLlama3Words}},
-      {{"qwen2", "stablelm2", "deepseek-r1-qwen", "megrez"}, {kQwen2Words}},
-      {{"starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"},
-       {R"(\p{N})", kGpt2Words}},
-      {{"falcon"}, {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Words, "[0-9][0-9][0-9]"}},
-      {{"default", ""}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Words, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
-      {{"gpt-4o", "llama4"}, {kO200kWords}},
-      {{"tekken"}, {kTekken}, true},
-      {{"deepseek-v3"}, {R"(\p{N}{1,3})", "[一-龥぀-ゟ゠-ヿ]+", kDeepseek3}},
-      {{"bloom", "poro-chat", "gpt3-finnish"}, {kSentences}},
-      {{"viking"}, {kSentences, R"(\p{N})"}},
-  };
-  return kKnown;
-}
-
-const Words& words_of(std::string_view name) {
-  for (const Words& words : known_words()) {
-    if (std::find(words.names.begin(), words.names.end(), name) != words.names.end()) return words;
-  }
-  base::fail_unsupported("GGUF: words by tokenizer.ggml.pre = '", name, "'");
-}
 
 /// The types of tokens; all normal if the file states none.
 std::vector<SentencePieceKind> kinds_of(const GgufMetadata& m, size_t count) {
@@ -88,6 +46,14 @@ void add_special(TokenizerParts& parts, const std::vector<SentencePieceKind>& ki
   }
 }
 
+/// Special tokens of Phi-3 swallow the white space behind them. GGUF does not state it, and readers know it
+/// by the model's name (llama.cpp, src/llama-vocab.cpp).
+bool is_phi3(const GgufMetadata& m) {
+  std::string name(m.text("general.name", ""));
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
+}
+
 std::unique_ptr<Tokenizer> sentence_piece_of(const GgufMetadata& m, bool is_unigram) {
   SentencePieceModel model;
   const std::vector<std::string> tokens = tokens_of(m);
@@ -95,8 +61,11 @@ std::unique_ptr<Tokenizer> sentence_piece_of(const GgufMetadata& m, bool is_unig
   base::require(scores.size() == tokens.size(), "GGUF: ", scores.size(), " scores for ", tokens.size(),
                 " tokens");
   const std::vector<SentencePieceKind> kinds = kinds_of(m, tokens.size());
-  for (size_t i = 0; i < tokens.size(); ++i)
-    model.pieces.push_back({tokens[i], static_cast<float>(scores[i]), kinds[i]});
+  const bool strips = is_phi3(m);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const bool is_exempt = tokens[i] == "<unk>" || tokens[i] == "<s>" || tokens[i] == "<|endoftext|>";
+    model.pieces.push_back({tokens[i], static_cast<float>(scores[i]), kinds[i], strips && !is_exempt});
+  }
   model.type = is_unigram ? SentencePieceModel::Type::unigram : SentencePieceModel::Type::bpe;
   model.byte_fallback = std::find(kinds.begin(), kinds.end(), SentencePieceKind::byte) != kinds.end();
   model.rules.adds_dummy_prefix = m.flag("tokenizer.ggml.add_space_prefix", true);
@@ -116,7 +85,7 @@ std::unique_ptr<Tokenizer> byte_pairs_of(const GgufMetadata& m) {
   TokenizerParts parts;
   parts.tokens = tokens_of(m);
   add_special(parts, kinds_of(m, parts.tokens.size()));
-  const Words& words = words_of(m.text("tokenizer.ggml.pre", "default"));
+  const tensor::GgufWords& words = tensor::gguf_words(m.text("tokenizer.ggml.pre", "default"));
   for (const std::string_view pattern : words.patterns) {
     const auto scanner = pattern_of(pattern);
     parts.pre_tokenizer.push_back(scanner

@@ -91,7 +91,8 @@ std::vector<int64_t> PieceTokenizer::encode(std::string_view given, bool special
 void PieceTokenizer::encode_section(std::string_view section, bool is_first,
                                     std::vector<int64_t>& ids) const {
   if (section.empty()) return;
-  const std::string text = normalize(parts_.normalizer, section);
+  const bool is_later = !is_first && !parts_.later_normalizer.empty();
+  const std::string text = normalize(is_later ? parts_.later_normalizer : parts_.normalizer, section);
   size_t begin = 0;
   for (auto found = normalized_.find(text, 0); found; found = normalized_.find(text, begin)) {
     encode_normalized(std::string_view(text).substr(begin, found->begin - begin), is_first && begin == 0,

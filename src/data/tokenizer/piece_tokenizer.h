@@ -39,6 +39,7 @@ struct TokenizerParts {
   std::vector<std::string> tokens;    ///< by id, as they are spelled; "" for none
   std::vector<SpecialToken> special;  ///< their ids may lie behind the model's
   std::vector<NormalizerStep> normalizer;
+  std::vector<NormalizerStep> later_normalizer;  ///< behind a special token; empty: as `normalizer`
   std::vector<PieceStep> pre_tokenizer;
   bool is_byte_level = false;  ///< the model sees bytes in GPT-2's alphabet
   std::unique_ptr<PieceModel> model;

@@ -10,6 +10,8 @@
 #include "base/files/file.h"
 #include "base/text/json.h"
 #include "base/utf8.h"
+#include "tensor/gguf/gguf_file.h"
+#include "tensor/gguf/gguf_writer.h"
 #include "tests/test_data.h"
 
 namespace trireme::data {
@@ -90,6 +92,52 @@ TEST(PieceTokenizer, EqualsLlamaCppVectors) {
     expect_vectors(file, file);
   }
   expect_vectors((*root / "qwen2.5").string(), (*root / "qwen2.5/ggml-vocab-qwen2.gguf").string());
+}
+
+/// Special tokens of Phi-3 swallow the white space behind them, which GGUF files do not state.
+TEST(PieceTokenizer, SpecialTokensOfPhi3SwallowSpace) {
+  const std::string mark(kSpaceMark);
+  const auto ids_in = [&](const char* model, std::string_view text) {
+    tensor::GgufWriter w;
+    w.set_text("general.name", model);
+    w.set_text("tokenizer.ggml.model", "llama");
+    w.set_texts("tokenizer.ggml.tokens",
+                std::vector<std::string>{"<unk>", "<s>", "</s>", mark, "a", mark + "a", "<|end|>"});
+    w.set_numbers("tokenizer.ggml.scores", std::vector<float>{-9, -9, -9, -3, -2, -1, -9});
+    w.set_integers("tokenizer.ggml.token_type", std::vector<int32_t>{2, 3, 4, 1, 1, 1, 3});
+    const auto bytes = std::make_shared<const std::string>(w.header());
+    return tokenizer_from_gguf(tensor::GgufFile::parse(*bytes, bytes).metadata())->encode(text, false);
+  };
+  for (const char* model : {"Phi-3-mini", "phi3.5"}) {
+    EXPECT_EQ(ids_in(model, "a<|end|> \n a"), (std::vector<int64_t>{5, 6, 5})) << model;
+    EXPECT_EQ(ids_in(model, "a</s> \n a"), (std::vector<int64_t>{5, 2, 5})) << model;
+    EXPECT_EQ(ids_in(model, "<s> a"), (std::vector<int64_t>{1, 3, 5})) << model;
+  }
+  EXPECT_EQ(ids_in("phi-4", "a<|end|> a"), (std::vector<int64_t>{5, 6, 3, 5}));
+  const auto root = tests::shared_data("tokenizers");
+  if (!root) GTEST_SKIP() << tests::kNoSharedData;
+  const auto file = open_tokenizer((*root / "ggml-vocab/ggml-vocab-phi-3.gguf").string());
+  const auto directory = open_tokenizer((*root / "phi-3-mini").string());
+  const char* talk = "<s><|user|>\nHello </s>\n there<|end|>\n<|assistant|>\n";
+  EXPECT_EQ(file->encode(talk, false), directory->encode(talk, false));
+}
+
+/// tokenizer_config.json says where SentencePiece's dummy space stands.
+TEST(PieceTokenizer, TheDummySpaceFollowsTheConfiguration) {
+  const auto root = tests::shared_data("tokenizers/open_llama/tokenizer.model");
+  if (!root) GTEST_SKIP() << tests::kNoSharedData;
+  const std::string model = base::read_file(root->string());
+  const auto ids_in = [&](const char* config, std::string_view text) {
+    return tokenizer_from_sentence_piece(model, config)->encode(text, false);
+  };
+  const auto any = tokenizer_from_sentence_piece(model, "");
+  const int64_t end = *any->find("</s>"), letter = *any->find("a"),
+                word = *any->find(std::string(kSpaceMark) + "a");
+  EXPECT_EQ(ids_in("{}", "a</s>a"), (std::vector<int64_t>{word, end, word}));
+  EXPECT_EQ(ids_in(R"({"legacy":true})", "</s>a"), (std::vector<int64_t>{end, word}));
+  EXPECT_EQ(ids_in(R"({"legacy":false})", "a</s>a"), (std::vector<int64_t>{word, end, letter}));
+  EXPECT_EQ(ids_in(R"({"legacy":false})", "</s>a"), (std::vector<int64_t>{end, letter}));
+  EXPECT_EQ(ids_in(R"({"add_prefix_space":false})", "a</s>a"), (std::vector<int64_t>{letter, end, letter}));
 }
 
 TEST(PieceTokenizer, RefusesWhatItDoesNotDo) {

@@ -27,13 +27,12 @@ std::string_view view_of(pbf_reader& field) {
 pbf_reader reader_of(std::string_view bytes) { return pbf_reader(bytes.data(), bytes.size()); }
 
 void read_piece(pbf_reader piece, SentencePieceModel& model) {
-  model.pieces.emplace_back();
-  auto& [text, score, kind] = model.pieces.back();
+  SentencePieceModel::Piece& read = model.pieces.emplace_back();
   while (piece.next()) {
     switch (piece.tag()) {
-      case 1: text = view_of(piece); break;
-      case 2: score = piece.get_float(); break;
-      case 3: kind = static_cast<SentencePieceKind>(piece.get_enum()); break;
+      case 1: read.text = view_of(piece); break;
+      case 2: read.score = piece.get_float(); break;
+      case 3: read.kind = static_cast<SentencePieceKind>(piece.get_enum()); break;
       default: piece.skip();
     }
   }
@@ -85,7 +84,8 @@ SentencePieceModel parse(std::string_view bytes) {
   return model;
 }
 
-/// Reads which tokens surround a text from a configuration; without one, the model's own numbers apply.
+/// Reads from a configuration which tokens surround a text and where the dummy space stands; without one, the
+/// model's own numbers and rules apply.
 void read_config(std::string_view text, SentencePieceModel& model) {
   model.adds_bos = model.bos >= 0 && model.type == SentencePieceModel::Type::bpe;
   if (text.empty()) return;
@@ -98,6 +98,8 @@ void read_config(std::string_view text, SentencePieceModel& model) {
   const bool is_t5 = is("T5") || is("MT5");
   model.adds_bos = json.get_or("add_bos_token", !is_t5) && model.bos >= 0;
   model.adds_eos = json.get_or("add_eos_token", is_t5) && model.eos >= 0;
+  model.prefixes_once = !json.get_or("legacy", true);
+  if (!json.get_or("add_prefix_space", true)) model.rules.adds_dummy_prefix = false;
   if (const Json* added = part_of(json, "added_tokens_decoder")) {
     for (const auto& [id, token] : added->as_object())
       model.added.push_back(special_of(token, std::atoll(id.c_str())));
@@ -156,19 +158,23 @@ std::unique_ptr<Tokenizer> tokenizer_of(SentencePieceModel model) {
   std::vector<std::string> kept;
   int32_t unknown = Vocabulary::kNone;
   const bool is_bpe = model.type == SentencePieceModel::Type::bpe;
-  for (const auto& [text, score, kind] : model.pieces) {
+  for (const auto& [text, score, kind, strips_right] : model.pieces) {
     const auto id = static_cast<int64_t>(parts.tokens.size());
     base::require(std::isfinite(score), "the score of piece ", id, " is no number");
     parts.tokens.push_back(text);
     if (text.empty()) continue;
     if (kind == SentencePieceKind::unknown) unknown = static_cast<int32_t>(id);
     if (kind == SentencePieceKind::control || kind == SentencePieceKind::unknown)
-      parts.special.push_back({.content = text, .id = id});
+      parts.special.push_back({.content = text, .id = id, .rstrip = strips_right});
     if (kind != SentencePieceKind::user_defined) continue;
     kept.push_back(text);
     if (is_bpe)
-      parts.special.push_back(
-          {.content = text, .id = id, .is_special = false, .is_normalized = true, .written = text});
+      parts.special.push_back({.content = text,
+                               .id = id,
+                               .rstrip = strips_right,
+                               .is_special = false,
+                               .is_normalized = !strips_right,
+                               .written = text});
   }
   for (SpecialToken& token : model.added) {
     std::erase_if(parts.special, [&](const SpecialToken& t) { return t.id == token.id; });
@@ -178,6 +184,11 @@ std::unique_ptr<Tokenizer> tokenizer_of(SentencePieceModel model) {
   if (model.adds_bos) parts.before = {model.bos};
   if (model.adds_eos) parts.behind = {model.eos};
   parts.normalizer.push_back(sentence_piece(PrecompiledMap(model.charsmap), model.rules, kept));
+  if (model.prefixes_once) {
+    SentencePieceRules later = model.rules;
+    later.adds_dummy_prefix = false;
+    parts.later_normalizer.push_back(sentence_piece(PrecompiledMap(model.charsmap), later, kept));
+  }
   parts.decoder.has_bytes = model.byte_fallback;
   parts.decoder.replaced.emplace_back(kSpaceMark, " ");
   // Texts begin with the space that was added before them; if spaces are removed, no text begins with one.

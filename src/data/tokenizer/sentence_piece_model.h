@@ -20,6 +20,7 @@ struct SentencePieceModel {
     std::string text;
     float score = 0;
     SentencePieceKind kind = SentencePieceKind::normal;
+    bool strips_right = false;  ///< as a special token it swallows white space behind it
   };
   enum class Type : int32_t { unigram = 1, bpe, word, character };
 
@@ -28,6 +29,7 @@ struct SentencePieceModel {
   bool byte_fallback = false;
   std::string charsmap;
   SentencePieceRules rules;
+  bool prefixes_once = false;  ///< the dummy space stands before the text, not also behind special tokens
   int64_t bos = 1, eos = 2;
   bool adds_bos = false, adds_eos = false;
   std::vector<SpecialToken> added;

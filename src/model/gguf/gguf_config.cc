@@ -235,7 +235,9 @@ class Reader {
 
   void read_windows() {
     DecoderConfig& c = d_.config;
-    const int64_t window = positive("attention.sliding_window", 0);
+    // Files of Phi-4 state a window of 0: none.
+    const int64_t window =
+        number("attention.sliding_window", 0) == 0 ? 0 : positive("attention.sliding_window");
     if (has_key("attention.sliding_window_pattern") &&
         file_.metadata().need(key("attention.sliding_window_pattern")).is_array)
       base::fail_unsupported("metadata '", key("attention.sliding_window_pattern"), "' by layer");

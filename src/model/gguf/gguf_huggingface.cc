@@ -95,7 +95,7 @@ class Converter {
     write_sizes();
     write_rotary();
     write_tensors();
-    write_tokenizer(directory_, json_, source_.metadata);
+    write_tokenizer(directory_, json_, c().vocabulary, source_.metadata);
     source_.owner = reader_;
     return std::move(source_);
   }

@@ -2,7 +2,6 @@
 #include "model/gguf/gguf_model.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/files/file.h"
 #include "model/gguf/gguf_config.h"
@@ -141,6 +140,35 @@ class GgufParams : public ParamSource {
   const std::vector<JoinedTensor>& joined_;
 };
 
+/// The tokens that end an answer. Files often name one of them only, and the others are known by their texts,
+/// as in llama.cpp.
+std::vector<int64_t> end_tokens_of(const GgufFile& file, int64_t vocabulary) {
+  constexpr std::string_view kEnds[] = {"<|eot_id|>",      "<|im_end|>", "<|end|>",    "<end_of_turn>",
+                                        "<|eom_id|>",      "<|return|>", "<|call|>",   "<|endoftext|>",
+                                        "<|end_of_text|>", "<EOT>",      "\u2581<EOT>"};
+  std::vector<int64_t> ends;
+  const auto add = [&](int64_t id) {
+    const bool is_new = std::find(ends.begin(), ends.end(), id) == ends.end();
+    if (id >= 0 && id < vocabulary && is_new) ends.push_back(id);
+  };
+  for (const char* name : {"eos", "eot", "eom"}) {
+    const std::string key = base::concat("tokenizer.ggml.", name, "_token_id");
+    if (file.metadata().has(key)) add(file.metadata().integer(key));
+  }
+  if (!file.metadata().has("tokenizer.ggml.tokens")) return ends;
+  const std::vector<std::string_view> tokens = file.metadata().texts("tokenizer.ggml.tokens");
+  const auto id_of = [&](std::string_view text) -> int64_t {
+    const auto at = std::find(tokens.begin(), tokens.end(), text);
+    return at == tokens.end() ? -1 : at - tokens.begin();
+  };
+  // In gpt-oss <|end|> stands between the parts of an answer.
+  const bool has_parts = id_of("<|return|>") >= 0 && id_of("<|call|>") >= 0;
+  for (const std::string_view text : kEnds) {
+    if (!has_parts || text != "<|end|>") add(id_of(text));
+  }
+  return ends;
+}
+
 /// What hf::end_tokens reads: the tokens that end an answer; and what readers of adapters read.
 base::Json config_of(const GgufFile& file, const GgufDecoder& d) {
   const zoo::DecoderConfig& c = d.config;
@@ -152,9 +180,7 @@ base::Json config_of(const GgufFile& file, const GgufDecoder& d) {
                                             {"width", c.width},
                                             {"inner", c.inner}}));
   base::Json ends = base::Json::array();
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
-    if (file.metadata().has(key)) ends.push_back(file.metadata().integer(key));
-  }
+  for (const int64_t id : end_tokens_of(file, c.vocabulary)) ends.push_back(id);
   config.set("eos_token_id", std::move(ends));
   return config;
 }

@@ -125,6 +125,23 @@ TEST_F(GgufModelTest, WeightsLieInTheFile) {
   }
 }
 
+TEST_F(GgufModelTest, AnswersEndAtAllTokensThatEndTurns) {
+  const auto ends = [&](const std::vector<std::pair<size_t, std::string>>& named, uint32_t eot) {
+    std::vector<std::string> tokens;
+    for (size_t i = 0; i < kWords; ++i) tokens.push_back("t" + std::to_string(i));
+    for (const auto& [id, text] : named) tokens[id] = text;
+    GgufWriter w = llama_metadata();
+    w.set_texts("tokenizer.ggml.tokens", tokens);
+    w.set_integer("tokenizer.ggml.eot_token_id", eot);
+    return load_gguf(write_file(w, path("x.gguf"), "f32")).config.at("eos_token_id").dump();
+  };
+  EXPECT_EQ(ends({}, 7), "[2,7]");
+  EXPECT_EQ(ends({{2, "<|im_end|>"}, {5, "<end_of_turn>"}, {6, "<|end|>"}}, 7), "[2,7,6,5]");
+  // Where an answer has several parts, <|end|> stands between them.
+  EXPECT_EQ(ends({{2, "<|return|>"}, {5, "<|call|>"}, {6, "<|end|>"}}, 2), "[2,5]");
+  EXPECT_EQ(ends({}, kWords), "[2]");  // no such token
+}
+
 TEST_F(GgufModelTest, RefusesWhatItDoesNotHaveByName) {
   const auto refused = [&](const std::function<void(GgufWriter&)>& change) {
     GgufWriter w = llama_metadata();
@@ -133,6 +150,7 @@ TEST_F(GgufModelTest, RefusesWhatItDoesNotHaveByName) {
     return message_of([&] { load_gguf(file); });
   };
   EXPECT_EQ(refused([](GgufWriter&) {}), "no error");
+  EXPECT_EQ(refused([](GgufWriter& w) { w.set_integer("llama.attention.sliding_window", 0); }), "no error");
   const auto has = [](const std::string& message, const std::string& part) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
@@ -207,6 +225,39 @@ TEST_F(GgufModelTest, QuantizesWithSmallErrors) {
               write_quantized(gguf_source(GgufFile::open(file)), "i32", path("n"), pool);
             }).find("written as i32"),
             std::string::npos);
+}
+
+/// A file written from one with wider gaps between tensors has the usual ones, and says so.
+TEST_F(GgufModelTest, AlignmentIsTheWritersOwn) {
+  GgufWriter w = llama_metadata();
+  w.set_integer("general.alignment", 64);
+  GgufWriter probe = w;
+  for (const Planned& t : llama_tensors()) probe.add(t.name, t.dims, tensor::gguf_type("f32"));
+  // The tensors begin at a multiple of 64 bytes, as the key says.
+  if (probe.header().size() % 64 != 0) w.set_text("general.name", "small" + std::string(32, '-'));
+  const std::string file = write_file(w, path("x.gguf"), "f32");
+  base::ThreadPool pool(1);
+  write_quantized(gguf_source(GgufFile::open(file)), "q8_0", path("y.gguf"), pool);
+  const GgufFile written = GgufFile::open(path("y.gguf"));
+  EXPECT_FALSE(written.metadata().has("general.alignment"));
+  EXPECT_EQ(written.tensors().size(), llama_tensors().size());
+}
+
+/// Without a head of its own a model has its embedding there.
+TEST_F(GgufModelTest, TheHeadKeepsSixBits) {
+  base::ThreadPool pool(1);
+  const auto types = [&](const std::vector<std::string>& names, const std::string& format) {
+    GgufSource source;
+    for (const std::string& name : names)
+      source.tensors.push_back({name, {4, 256}, "f32", [] { return std::vector<float>(1024, 0.5f); }, {}});
+    std::string list;
+    for (const QuantizedTensor& t : write_quantized(source, format, path("x.gguf"), pool).tensors)
+      list += t.to + " ";
+    return list;
+  };
+  EXPECT_EQ(types({"token_embd.weight", "blk.0.attn_q.weight"}, "q4_0"), "q6_k q4_0 ");
+  EXPECT_EQ(types({"token_embd.weight", "output.weight"}, "q4_0"), "q4_0 q6_k ");
+  EXPECT_EQ(types({"token_embd.weight"}, "q8_0"), "q8_0 ");
 }
 
 TEST_F(GgufModelTest, RowsThatAreNoBlocksGetAnotherFormat) {

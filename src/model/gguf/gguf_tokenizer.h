@@ -8,10 +8,11 @@
 
 namespace trireme::model::gguf {
 
-/// Writes tokenizer.ggml.* from tokenizer.json (BPE over bytes: tokens, kinds, merges, the published
-/// pattern's name), the numbers of special tokens from config.json, and the chat template of
-/// tokenizer_config.json. Without tokenizer.json only the numbers. Throws unsupported for another kind of
-/// tokenizer.
-void write_tokenizer(const std::string& directory, const base::Json& config, tensor::GgufWriter& to);
+/// Writes tokenizer.ggml.* from tokenizer.json (BPE over bytes: a token for each of the embedding's `rows`,
+/// kinds, merges, the name of its words), the numbers of special tokens from tokenizer_config.json, else from
+/// config.json, and the chat templates of the directory. Without a tokenizer only the last two. Throws
+/// unsupported for another kind of tokenizer, and for words that have no name in GGUF.
+void write_tokenizer(const std::string& directory, const base::Json& config, int64_t rows,
+                     tensor::GgufWriter& to);
 
 }  // namespace trireme::model::gguf

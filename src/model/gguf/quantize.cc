@@ -118,14 +118,19 @@ struct Choice {
   std::string why;
 };
 
-Choice choose(const SourceTensor& t, const GgufType& wanted) {
+/// Whether products of logits read this tensor: without a head of its own a model has its embedding there.
+bool holds_head(const GgufSource& source, const std::string& name) {
+  if (name == "output.weight") return true;
+  const auto is_own = [](const SourceTensor& t) { return t.name == "output.weight"; };
+  return name == "token_embd.weight" && std::none_of(source.tensors.begin(), source.tensors.end(), is_own);
+}
+
+Choice choose(const SourceTensor& t, const GgufType& wanted, bool is_head) {
   if (is_kept(t)) return {&tensor::gguf_type("f32"), wanted.name == "f32" ? "" : "few weights"};
   const int64_t width = t.dims.back();
   const bool is_small = wanted.bytes * 8 < 6 * wanted.elements;  // fewer than 6 bits per weight
   const GgufType& six = tensor::gguf_type("q6_k");
-  const bool is_head = t.name == "output.weight" || t.name == "token_embd.weight";
-  if (t.name == "output.weight" && is_head && is_small && width % six.elements == 0)
-    return {&six, "the head"};
+  if (is_head && is_small && width % six.elements == 0) return {&six, "the head"};
   if (width % wanted.elements == 0) return {&wanted, ""};
   const GgufType& eight = tensor::gguf_type("q8_0");
   if (width % eight.elements == 0 && wanted.elements > eight.elements)
@@ -154,7 +159,9 @@ void check_finite(const SourceTensor& t, const std::vector<float>& values) {
 GgufSource gguf_source(const tensor::GgufFile& file) {
   GgufSource source;
   source.owner = file.owner();
-  for (const auto& [key, value] : file.metadata().entries()) source.metadata.set(key, value);
+  for (const auto& [key, value] : file.metadata().entries()) {
+    if (key != "general.alignment") source.metadata.set(key, value);  // the writer has its own
+  }
   for (const tensor::GgufTensor& t : file.tensors()) {
     if (!is_plain(t.type->name) && tensor::find_block_format_by_gguf(static_cast<int>(t.type->id)) == nullptr)
       base::fail_unsupported("tensor '", t.name, "' of type ", t.type->name);
@@ -207,7 +214,7 @@ QuantizeReport write_quantized(const GgufSource& source, const std::string& form
   QuantizeReport report;
   std::vector<const GgufType*> types;
   for (const SourceTensor& t : source.tensors) {
-    const Choice choice = choose(t, wanted);
+    const Choice choice = choose(t, wanted, holds_head(source, t.name));
     types.push_back(choice.type);
     writer.add(t.name, t.dims, *choice.type);
     QuantizedTensor row{t.name, t.stored_as, std::string(choice.type->name), t.dims};

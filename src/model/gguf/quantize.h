@@ -60,11 +60,11 @@ struct QuantizeReport {
 using Importance = std::map<std::string, std::vector<float>>;
 
 /// Writes `path` with every matrix in `format` ("q4_k", "q8_0", "bf16", "f32"). Vectors, routers and tables
-/// of positions stay in f32; the head, as llama.cpp has it, in q6_k where k-quants or 4 bits are asked for
-/// and its rows allow. Rows that are no whole blocks of the format get q8_0, else f16. Blocks that are in the
-/// format already are copied. Memory: one tensor as f32 and in its new form. `importance`: by which formats
-/// that search for their scales (q2_k to q6_k, iq4_nl) weigh errors. Throws invalid_argument for an unknown
-/// format.
+/// of positions stay in f32; the head (with tied weights the embedding), as llama.cpp has it, gets q6_k where
+/// fewer than 6 bits are asked for and its rows allow. Rows that are no whole blocks of the format get q8_0,
+/// else f16. Blocks that are in the format already are copied. Memory: one tensor as f32 and in its new form.
+/// `importance`: by which formats that search for their scales (q2_k to q6_k, iq4_nl) weigh errors. Throws
+/// invalid_argument for an unknown format.
 QuantizeReport write_quantized(const GgufSource& source, const std::string& format, const std::string& path,
                                base::ThreadPool& pool, const Importance& importance = {});
 
