@@ -1,4 +1,5 @@
 # Files and batches of the OpenAI API by the official client: answers, errors, faults, a killed server, company.
+import gzip
 import io
 import json
 import signal
@@ -261,7 +262,59 @@ def case_tenants_see_their_own():
     refused(404, bob.batches.create, **ask)
     assert bob.files.list().data == [] and bob.batches.list().data == []
     assert [b.id for b in ann.batches.list()] == [batch.id]
+    # The word may be a secret, and is not kept.
+    kept = root / "kept"
+    assert not [p for p in kept.rglob("*.json") if '"tenant":"ann"' in p.read_text()], kept
     server.stop()
+    # What a server kept that did so is still hers, and nobody else's.
+    records = [p for p in kept.rglob("*.json") if '"tenant"' in p.read_text()]
+    assert len(records) >= 3, records
+    for path in records:
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps({**record, "tenant": "ann"}, separators=(",", ":")))
+    server = start(root, "--tenant-by", "header:x-who")
+    ann, bob = (client_of(server, default_headers={"x-who": who}) for who in ("ann", "bob"))
+    assert [b.id for b in ann.batches.list()] == [batch.id] and ann.files.content(file.id).text
+    assert bob.files.list().data == [] and bob.batches.list().data == []
+    refused(404, bob.files.content, file.id)
+    wait(ann, ann.batches.create(**ask), "completed")
+    server.stop()
+
+
+def case_models_of_a_key():
+    """Whatever hides a model's name from a look at the file, the lines ask none that the key may not use."""
+    root = temporary()
+    make_model(root / "models/talk")
+    make_model(root / "models/secret")
+    (root / "keys.yaml").write_text(json.dumps({"keys": [{"tenant": "ann", "key": "sk-of-ann", "models": ["talk"]}]}))
+    server = start(root, "--api-keys", root / "keys.yaml")
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="sk-of-ann", max_retries=0)
+
+    def create(content):
+        file = client.files.create(file=("asks.jsonl", io.BytesIO(content)), purpose="batch")
+        return client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+
+    secret = json.dumps(chat_line(0, model="secret")).encode() + b"\n"
+    assert "secret" in refused(404, create, secret)
+    assert "secret" in refused(404, create, b"\xef\xbb\xbf" + secret)
+    assert "packed" in refused(400, create, gzip.compress(secret))
+    hidden = {**chat_line(1, model="secret"), "more": [0] * 1_000_001}  # more values than a request may have
+    batch = wait(client, create(b"".join(json.dumps(line).encode() + b"\n" for line in (chat_line(0), hidden))),
+                 "completed")
+    assert list(lines_of(client, batch.output_file_id)) == ["ask-0"]
+    assert "does not exist" in client.files.content(batch.error_file_id).text
+    server.stop()
+
+
+def case_waiting_batches_end_at_once():
+    client = client_of(Host.get())
+    ahead = begin(client, [chat_line(i, max_tokens=200, ignore_eos=True) for i in range(600)])
+    wait(client, ahead, "in_progress")
+    behind = begin(client, [chat_line(0)])
+    assert client.batches.cancel(behind.id).status == "cancelled"
+    assert client.batches.retrieve(ahead.id).status == "in_progress"
+    client.batches.cancel(ahead.id)
+    wait(client, ahead, "cancelled")
 
 
 def case_clients_go_first():

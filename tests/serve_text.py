@@ -148,6 +148,10 @@ def case_streams():
         assert [c["choices"][0]["finish_reason"] for c in chunks[:-1]][-1] == "length"
         assert all(c["usage"] is None for c in chunks[:-1])
         assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == 30
+        body["stream_options"]["continuous_usage_stats"] = True
+        found = [json.loads(e)["usage"] for e in events(server, "/v1/completions", body)[:-1]]
+        assert {u["prompt_tokens"] for u in found} == {whole["usage"]["prompt_tokens"]}, found
+        body["stream_options"].pop("continuous_usage_stats")
         # Several answers to several prompts in one stream: each by its index as it is alone.
         body.update(prompt=["Once upon", "The king"], n=2, temperature=0.9, seed=5)
         texts = {}
@@ -190,6 +194,9 @@ def case_options():
         p = logged["logprobs"]
         assert len(p["tokens"]) == len(p["token_logprobs"]) == len(p["text_offset"]) == 6
         assert all(v <= 0 for v in p["token_logprobs"]) and "".join(p["tokens"]) == logged["text"], p
+        held = complete(server, prompt="Tell me", max_tokens=6, logprobs=1, stop=[logged["text"][1:] + "?"])
+        held = held["choices"][0]  # all but its first character waited for the end
+        assert held["text"] == logged["text"] and held["logprobs"]["text_offset"] == p["text_offset"], held
         check_echo(server, plain)
         again = complete(server, prompt="Tell me " * 40, max_tokens=2)
         again = complete(server, prompt="Tell me " * 40, max_tokens=2)
@@ -298,8 +305,9 @@ def case_tools():
                               "tool_choice")):
             error = error_of(server, "/v1/chat/completions", messages=[{"role": "user", "content": "x"}], **wrong)[1]
             assert error["param"] == param, error
-        said[0]["tool_calls"][0]["function"]["arguments"] = "{"
-        assert error_of(server, "/v1/chat/completions", messages=said)[1]["param"] == "messages"
+        for text in ("", "{"):  # of a call without any, and of one that was cut off
+            said[0]["tool_calls"][0]["function"]["arguments"] = text
+            assert talk(server, [{"role": "user", "content": "Hello"}, *said])["choices"], text
 
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"},
@@ -318,7 +326,7 @@ class Forms:
     def serve(cls, *options):
         if cls.path is None:
             cls.path = temporary()
-            make_model(cls.path / "talk", end=423)
+            make_model(cls.path / "talk", end=420)  # <|end|>
         return Server(cls.path, "--threads", "1", *options)
 
 
@@ -355,9 +363,9 @@ def case_forms():
         for members in ({"guided_json": SCHEMA}, {"guided_json": json.dumps(SCHEMA)},
                         {"structured_outputs": {"json": SCHEMA}}):
             assert formed(server, **members) == text, members
-        check_schema(formed(server, response_format=schema_format, temperature=0, logit_bias={"423": 5}))
+        check_schema(formed(server, response_format=schema_format, temperature=0, logit_bias={"420": 5}))
         assert isinstance(json.loads(formed(server, response_format={"type": "json_object"}, temperature=1,
-                                            logit_bias={"423": 8})), dict)
+                                            logit_bias={"420": 8})), dict)
         for seed in range(4):
             word = formed(server, guided_choice=["red", "green", "blue"], seed=seed)
             assert word in ("red", "green", "blue"), word
@@ -391,7 +399,7 @@ def case_forms_among_others():
         if i % 3 == 0:
             ask["guided_json"] = SCHEMA
         if i % 3 == 1:
-            ask |= {"logit_bias": {"423": -100, str(40 + i): 2}, "min_tokens": 10, "logprobs": i % 5}
+            ask |= {"logit_bias": {"420": -100, str(40 + i): 2}, "min_tokens": 10, "logprobs": i % 5}
         asks.append(ask)
     answers = [None] * len(asks)
     with Forms.serve("--max-sequences", "8", "--cache-bytes", "33000") as server:
@@ -416,12 +424,12 @@ def case_forced_calls():
     named = {"type": "function", "function": {"name": "time"}}
     for marker in (None, "<tool_call>", '"parameters"', "[TOOL_CALLS]"):
         root = temporary()
-        make_model(root / "talk", end=423)
+        make_model(root / "talk", end=420)
         config = {"chat_template": TEMPLATE + ("{# " + marker + " #}" if marker else "")}
         (root / "talk" / "tokenizer_config.json").write_text(json.dumps(config))
         with Server(root, "--threads", "1") as server:
             for choice, names in (("required", {"weather", "time"}), (named, {"time"})):
-                ask = {"tools": TOOLS, "tool_choice": choice, "logit_bias": {"423": 6}}
+                ask = {"tools": TOOLS, "tool_choice": choice, "logit_bias": {"420": 6}}
                 message = formed(server, path="/v1/chat/completions", **ask)
                 calls = message["tool_calls"]
                 assert message["content"] is None and calls, message
@@ -438,7 +446,7 @@ def case_forced_calls():
                 assert [c["function"] for c in streamed] == [c["function"] for c in calls], (streamed, calls)
                 assert found[-1]["finish_reason"] == ("tool_calls" if choice == "required" else "stop"), found[-1]
             # Free to call or to answer in a form: one or the other.
-            free = formed(server, path="/v1/chat/completions", tools=TOOLS, guided_json=SCHEMA, logit_bias={"423": 6})
+            free = formed(server, path="/v1/chat/completions", tools=TOOLS, guided_json=SCHEMA, logit_bias={"420": 6})
             assert "tool_calls" in free or not check_schema(free["content"]), free
         shutil.rmtree(root)
 
@@ -472,7 +480,7 @@ def case_hostile_forms():
         failed = []
         thread = threading.Thread(target=lambda: failed.append(
             call(server, "/v1/completions", {"model": "talk", "prompt": "x", "max_tokens": 500, "temperature": 0,
-                                             "guided_grammar": ambiguous, "logit_bias": {"423": -100}})))
+                                             "guided_grammar": ambiguous, "logit_bias": {"420": -100}})))
         thread.start()
         while thread.is_alive():
             assert complete(server, prompt="The king", max_tokens=30)["choices"][0]["text"] == plain
@@ -503,6 +511,9 @@ def case_errors():
                                ({"prompt": "x", "top_p": "a"}, "top_p"), ({}, "prompt"),
                                ({"prompt": []}, "prompt"), ({"prompt": [[1], "a", {}]}, "prompt"),
                                ({"prompt": "x", "stop": [1]}, "stop"), ({"prompt": "x", "seed": 2**64}, "seed"),
+                               ({"prompt": "x", "stop": "y" * 5000}, "stop"),
+                               ({"prompt": "x", "stop_token_ids": [1] * 1025}, "stop_token_ids"),
+                               ({"prompt": "x", "cache_salt": "y" * 1025}, "cache_salt"),
                                ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
                                ({"prompt": "x", "logit_bias": {"1": 500}}, "logit_bias"),
                                ({"prompt": "x", "logit_bias": {"one": 5}}, "logit_bias"),
@@ -621,6 +632,9 @@ def case_too_many_wait():
                     {"x-timeout-ms": "60000", "x-priority": "1"})
         assert late[0] == 200, late
         assert call(server, "/v1/completions", {"model": "talk", "prompt": "x"}, {"x-priority": "a"})[0] == 400
+        status, error, _ = error_of(server, prompt="x", n=3, max_tokens=2)  # two may wait: it never fits
+        assert status == 400 and "3 answers" in error["message"], error
+        assert len(complete(server, prompt="x", n=2, max_tokens=2)["choices"]) == 2
 
 
 def case_pages_run_out():
@@ -649,6 +663,10 @@ def case_pages_run_out():
         assert metrics['nv_inference_request_success{model="talk",version="1"}'] == 12
         status, error, _ = error_of(server, prompt="x", max_tokens=500)  # pages that there are not: no use to wait
         assert status == 400 and "pages" in error["message"], error
+        # Who does not say how long an answer may be is given what there are pages for.
+        assert call(server, "/v1/models/talk")[2]["max_model_len"] == 400
+        usage = talk(server, [{"role": "user", "content": "Hello"}], ignore_eos=True, max_tokens=None)["usage"]
+        assert usage["total_tokens"] == 400, usage
 
 
 def case_clients_vanish():

@@ -23,7 +23,7 @@ WEATHER = {"type": "function", "function": {
         "additionalProperties": False}}}
 COUNT = {"title": "count", "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"],
          "additionalProperties": False}
-SHORT = {"logit_bias": {"423": 6}}  # the end of a text, which a model of random weights else seldom finds
+SHORT = {"logit_bias": {"420": 6}}  # the end of a text, which a model of random weights else seldom finds
 
 
 class Host:
@@ -35,7 +35,7 @@ class Host:
         if cls.server is None:
             root = temporary()
             make_model(root / "talk")
-            make_model(root / "formed", end=423)
+            make_model(root / "formed", end=420)
             link_tree(encoder_dir(), root / "minilm")
             cls.server = Server(root, "--threads", "1", "--warm-up", "none", "--max-queue", "8", "--restrict",
                                 f"inference:authorization=Bearer {KEY}")

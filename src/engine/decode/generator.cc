@@ -57,10 +57,11 @@ bool allows(std::span<const uint64_t> words, int64_t token) {
 
 }  // namespace
 
-/// The tokens allowed in a draw: those of the filter (null without one), except stop tokens before the
-/// shortest length is reached. The draws of a step are either all before that point or all after it.
+/// The tokens allowed in the next draw: those of the filter (null without one), except stop tokens before the
+/// shortest length is reached. The draws of a step are either all before that point or all after it. What
+/// counts are draws that were launched: tokens of steps that run ahead have not arrived.
 std::span<const uint64_t> Generator::Running::words_of(TokenFilter* filter, int64_t vocabulary) {
-  const bool may_end = generated >= request.least_tokens || request.stop.empty();
+  const bool may_end = drawn >= request.least_tokens || request.stop.empty();
   const std::span<const uint64_t> mask = filter == nullptr ? std::span<const uint64_t>() : filter->mask();
   if (may_end) return mask;
   const auto count = static_cast<size_t>(vocabulary + 63) / 64;
@@ -108,7 +109,7 @@ int64_t Generator::Running::form_drafts(int64_t most, int64_t vocabulary, MaskCo
 /// False if a text cannot continue; clean() then ends it.
 bool Generator::Running::find_mask(int64_t vocabulary, MaskCost& cost) {
   if (error != nullptr) return false;
-  if (request.filter == nullptr && generated >= request.least_tokens) {
+  if (request.filter == nullptr && drawn >= request.least_tokens) {
     words = {};
     return true;
   }

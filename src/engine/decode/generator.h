@@ -1,6 +1,7 @@
 // Generates continuations of prompts: the texts under way, their steps and draws.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -73,6 +74,8 @@ struct GenerateLimits {
   int64_t vocabulary = 0;
   int64_t pages = 0, page_tokens = 0;
 
+  /// Tokens of prompt and answer for which there are pages, too.
+  int64_t most_length() const { return std::min(max_length, pages * page_tokens); }
   /// Throws invalid_argument for a prompt that is empty, holds strange tokens or is longer than the model
   /// allows, for biases that are too many or of strange tokens, exhausted for one that could never get its
   /// pages. What does not fit behind the prompt shortens max_tokens.

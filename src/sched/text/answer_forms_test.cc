@@ -376,23 +376,28 @@ TEST(AnswerForms, ListsHoldOnlyWhatMayCome) {
 }
 
 TEST(AnswerForms, NoEndComesBeforeTheLeastLength) {
-  const auto prepared = std::make_shared<DecodeModel>(tests::tiny_llama().graph);
-  DecodeSession session(prepared, {.threads = 1});
-  const auto run = [&](int64_t least, const char* regex) {
-    TokenScheduler scheduler(session);
-    GenerateRequest r{.prompt = {1, 2}, .max_tokens = 20, .stop = {kEnd}, .sampling = {.temperature = 0}};
-    r.biases = {{static_cast<int32_t>(kEnd), 80.0f}};  // ends as soon as it may
-    r.least_tokens = least;
-    if (regex != nullptr) r.filter = AnswerGrammar::filter(grammar(regex));
-    scheduler.add(r);
-    return run_forms(scheduler)[0];
-  };
-  EXPECT_EQ(run(0, nullptr).tokens.size(), 0u);
-  EXPECT_EQ(run(7, nullptr).tokens.size(), 7u);
-  EXPECT_EQ(run(0, "[a-f]{2,9}").tokens.size(), 2u);
-  EXPECT_EQ(run(5, "[a-f]{2,9}").tokens.size(), 5u);
-  EXPECT_EQ(run(15, "[a-f]{2,9}").tokens.size(), 9u) << "whole by its form, it ends";
-  EXPECT_EQ(run(15, "[a-f]{2,9}").finish, FinishReason::stop);
+  std::vector<DecodeOptions> options{DecodeOptions{.threads = 1}};
+  if (tests::cuda_device() == "emulated")
+    for (const bool ahead : {false, true})
+      options.push_back({.device = "emulated", .run_ahead = ahead, .threads = 1});
+  for (const DecodeOptions& o : options) {
+    DecodeSession session(std::make_shared<DecodeModel>(tests::tiny_llama().graph, o), o);
+    const auto run = [&](int64_t least, const char* regex) {
+      TokenScheduler scheduler(session);
+      GenerateRequest r{.prompt = {1, 2}, .max_tokens = 20, .stop = {kEnd}, .sampling = {.temperature = 0}};
+      r.biases = {{static_cast<int32_t>(kEnd), 80.0f}};  // ends as soon as it may
+      r.least_tokens = least;
+      if (regex != nullptr) r.filter = AnswerGrammar::filter(grammar(regex));
+      scheduler.add(r);
+      return run_forms(scheduler)[0];
+    };
+    EXPECT_EQ(run(0, nullptr).tokens.size(), 0u);
+    EXPECT_EQ(run(7, nullptr).tokens.size(), 7u) << o.device << (session.depth() > 1 ? ", ahead" : "");
+    EXPECT_EQ(run(0, "[a-f]{2,9}").tokens.size(), 2u);
+    EXPECT_EQ(run(5, "[a-f]{2,9}").tokens.size(), 5u);
+    EXPECT_EQ(run(15, "[a-f]{2,9}").tokens.size(), 9u) << "whole by its form, it ends";
+    EXPECT_EQ(run(15, "[a-f]{2,9}").finish, FinishReason::stop);
+  }
 }
 
 /// What cannot go on ends alone, with what is wrong.

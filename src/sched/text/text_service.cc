@@ -1,7 +1,9 @@
 // A language model that answers requests of any thread.
 #include "sched/text/text_service.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -36,26 +38,46 @@ void TextService::open() {
                                                                       .drafter = engine_.drafter.get(),
                                                                       .draft_tokens = options_.draft_tokens,
                                                                       .goals = options_.goals});
-  memory_bytes_ = engine_.session->pool().bytes() + engine_.session->ranks().first().arena_bytes() +
-                  (engine_.drafter ? engine_.drafter->memory_bytes() : 0);
+  shown_.memory_bytes = engine_.session->pool().bytes() + engine_.session->ranks().first().arena_bytes() +
+                        (engine_.drafter ? engine_.drafter->memory_bytes() : 0);
 }
 
+namespace {
+
+size_t count_clients(const std::vector<TextRequest>& requests) {
+  return static_cast<size_t>(std::count_if(requests.begin(), requests.end(), [](const TextRequest& r) {
+    return r.standing.priority != kBackground;
+  }));
+}
+
+}  // namespace
+
 void TextService::submit(TextRequest request) {
-  limits_.check(request.generate);
+  std::vector<TextRequest> one;
+  one.push_back(std::move(request));
+  submit_all(std::move(one));
+}
+
+void TextService::submit_all(std::vector<TextRequest> requests) {
+  for (TextRequest& r : requests) limits_.check(r.generate);
+  const size_t clients = count_clients(requests), most = options_.max_waiting;
+  base::require(clients <= std::max<size_t>(most, 1), clients, " answers are asked for, and at most ", most,
+                " may wait");
   {
     const std::lock_guard lock(mutex_);
     if (inbox_.is_closed) base::fail(base::ErrorCode::unavailable, "the model is shutting down");
-    if (inbox_.waiting >= options_.max_waiting)
+    if (clients > 0 && inbox_.waiting + clients > most)
       base::fail(base::ErrorCode::exhausted, "too many requests wait: ", inbox_.waiting);
-    ++inbox_.waiting;
+    inbox_.requests.insert(inbox_.requests.end(), std::make_move_iterator(requests.begin()),
+                           std::make_move_iterator(requests.end()));
+    inbox_.waiting += clients;
     inbox_.is_idle = false;
-    inbox_.requests.push_back(std::move(request));
   }
   changed_.notify_all();
 }
 
 int64_t TextService::step_ns() const {
-  const int64_t began = step_began_ns_.load();
+  const int64_t began = shown_.step_began_ns.load();
   return began == 0 ? 0 : clock_.now_ns() - began;
 }
 
@@ -189,9 +211,9 @@ void TextService::end(int64_t number, bool cancels) {
 
 void TextService::step() {
   const int64_t began_ns = clock_.now_ns();
-  step_began_ns_ = began_ns;
+  shown_.step_began_ns = began_ns;
   const std::vector<GenerateEvent>& events = scheduler_->step(began_ns);
-  step_began_ns_ = 0;
+  shown_.step_began_ns = 0;
   counts_.busy_ns += clock_.now_ns() - began_ns;
   ++counts_.steps;
   counts_.step_tokens += scheduler_->step_tokens();
@@ -236,10 +258,11 @@ void TextService::show() {
   counts_.masks = {lost_.masks.masks + masks.masks, lost_.masks.ns + masks.ns};
   counts_.drafts = lost_.drafts;
   if (scheduler_) counts_.drafts += scheduler_->draft_counts();
-  stats_.with([&](TextStats& shown) { shown = counts_; });
+  shown_.stats.with([&](TextStats& shown) { shown = counts_; });
   if (options_.on_step) options_.on_step(counts_);
+  const size_t background = scheduler_ ? scheduler_->waiting_background() : 0;
   const std::lock_guard lock(mutex_);
-  inbox_.waiting = counts_.waiting + inbox_.requests.size();
+  inbox_.waiting = counts_.waiting - background + count_clients(inbox_.requests);
 }
 
 void TextService::run() {
@@ -252,7 +275,7 @@ void TextService::run() {
       drop_gone();
       step();
     } catch (const std::exception&) {
-      step_began_ns_ = 0;
+      shown_.step_began_ns = 0;
       const base::Error error = current_error();
       lost_.put_back += scheduler_->put_back();
       lost_.masks = counts_.masks;

@@ -42,7 +42,7 @@ class TextService {
  public:
   using MakeSession = std::function<std::unique_ptr<engine::DecodeSession>()>;
   struct Options {
-    size_t max_waiting = 1024;  ///< requests that wait; further ones are refused
+    size_t max_waiting = 1024;  ///< requests of clients that wait; further ones are refused
     /// Called by the service's thread after every step; null: nobody.
     std::function<void(const TextStats&)> on_step = {};
     /// Makes what lives while the listeners are told of a step; null: nothing.
@@ -65,14 +65,18 @@ class TextService {
   /// What a request may be. The same for every session.
   const engine::GenerateLimits& limits() const { return limits_; }
   /// Any thread. Throws what GenerateLimits::check() throws, exhausted where too many wait, unavailable once
-  /// it drains. Otherwise the listener is told of everything.
+  /// it drains. Otherwise the listener is told of everything. Requests in the background are not counted: who
+  /// sends them bounds them.
   void submit(TextRequest request);
+  /// The same of requests that belong together: all are queued, or none. Throws invalid_argument where they
+  /// are more than may ever wait.
+  void submit_all(std::vector<TextRequest> requests);
 
-  TextStats stats() const { return stats_.copy(); }
+  TextStats stats() const { return shown_.stats.copy(); }
   /// How long the step under way has been running; 0: none is.
   int64_t step_ns() const;
   /// Keys and values of all sequences, and scratch memory, of the session made last.
-  int64_t memory_bytes() const { return memory_bytes_.load(); }
+  int64_t memory_bytes() const { return shown_.memory_bytes.load(); }
   /// Refuses what comes and returns when nothing waits or runs.
   void drain();
   /// Fails what waits and runs, and ends the thread. False where a step that is under way does not end within
@@ -87,7 +91,7 @@ class TextService {
   /// What other threads leave for the service's.
   struct Inbox {
     std::vector<TextRequest> requests;
-    size_t waiting = 0;  ///< of these and of the scheduler's
+    size_t waiting = 0;  ///< of these, of the parked and of the scheduler's, without those in the background
     bool is_closed = false, is_stopping = false, has_ended = false, is_idle = true;
   };
   void open();
@@ -110,8 +114,10 @@ class TextService {
   std::mutex mutex_;
   std::condition_variable changed_;
   Inbox inbox_;  // under the mutex
-  base::Guarded<TextStats> stats_;
-  std::atomic<int64_t> step_began_ns_{0}, memory_bytes_{0};
+  struct {
+    base::Guarded<TextStats> stats;
+    std::atomic<int64_t> step_began_ns{0}, memory_bytes{0};
+  } shown_;  // to any thread
   // The thread's:
   struct {
     std::unique_ptr<engine::DecodeSession> session;

@@ -226,8 +226,46 @@ TEST(TextService, RefusesWhatIsTooMuchOrTooLong) {
   EXPECT_EQ(code_of(strange), base::ErrorCode::invalid_argument);
   GenerateRequest large{.prompt = std::vector<int64_t>(40, 1), .max_tokens = 50};
   EXPECT_EQ(code_of(large), base::ErrorCode::exhausted);  // pages that there are not
+  EXPECT_EQ(service.limits().most_length(), 48);
   service.drain();
   EXPECT_EQ(code_of(service_request(1)), base::ErrorCode::unavailable);
+}
+
+/// Where two requests may wait, those of a batch wait beside them; the answers of one request come together.
+TEST(TextService, CountsClientsThatWait) {
+  std::atomic<bool> are_there{false};
+  TextService service(decode_sessions({.threads = 1, .max_sequences = 1}),
+                      {.max_waiting = 2, .on_step = [&](const TextStats&) { are_there.wait(false); }},
+                      system_clock());
+  std::vector<std::shared_ptr<Kept>> kept;
+  for (int64_t i = 0; i < 10; ++i) kept.push_back(ask(service, i, {.priority = kBackground}));
+  const auto code_of = [&](size_t count) {
+    std::vector<TextRequest> requests;
+    for (size_t i = 0; i < count; ++i) {
+      auto listener = std::make_shared<Kept>();
+      requests.push_back({.generate = service_request(3), .standing = {}, .listener = listener});
+      kept.push_back(listener);
+    }
+    try {
+      service.submit_all(std::move(requests));
+    } catch (const base::Error& e) {
+      kept.resize(kept.size() - count);
+      return e.code();
+    }
+    return base::ErrorCode::internal;
+  };
+  EXPECT_EQ(code_of(3), base::ErrorCode::invalid_argument);  // however long it waits
+  EXPECT_EQ(code_of(1), base::ErrorCode::internal) << "it is queued";
+  EXPECT_EQ(code_of(2), base::ErrorCode::exhausted) << "none of two";
+  EXPECT_EQ(code_of(1), base::ErrorCode::internal) << "it is queued";
+  EXPECT_EQ(code_of(1), base::ErrorCode::exhausted);
+  kept.push_back(ask(service, 10, {.priority = kBackground}));
+  are_there = true;
+  are_there.notify_all();
+  for (const std::shared_ptr<Kept>& k : kept) {
+    k->wait();
+    EXPECT_EQ(k->reason, FinishReason::length);
+  }
 }
 
 TEST(TextService, DeadlinesEndWhatWaits) {

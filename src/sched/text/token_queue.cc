@@ -25,6 +25,14 @@ void TokenQueue::push(Entry entry) {
   levels_[standing.priority][standing.tenant].emplace(number, std::move(entry));
 }
 
+size_t TokenQueue::size_of(uint32_t priority) const {
+  const auto level = levels_.find(priority);
+  size_t count = 0;
+  if (level == levels_.end()) return count;
+  for (const auto& [tenant, line] : level->second) count += line.size();
+  return count;
+}
+
 const TokenQueue::Entry* TokenQueue::first() const {
   if (levels_.empty()) return nullptr;
   const Entry* best = nullptr;

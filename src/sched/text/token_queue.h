@@ -50,6 +50,8 @@ class TokenQueue {
   /// Takes out one whose deadline lies before `now_ns`, but for those that have begun; its number, or -1.
   int64_t remove_expired(int64_t now_ns);
   size_t size() const { return standings_.size(); }
+  /// Requests of a priority; costs as much as there are tenants.
+  size_t size_of(uint32_t priority) const;
   bool empty() const { return standings_.empty(); }
 
   /// A tenant's request is given so many tokens' work.

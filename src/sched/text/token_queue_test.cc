@@ -25,8 +25,14 @@ TEST(TokenQueue, PriorityThenArrival) {
   queue.push(entry(1, {.priority = 2}));
   queue.push(entry(2, {.priority = 5}));
   queue.push(entry(3, {.priority = 2}));
+  queue.push(entry(4, {.priority = 5, .tenant = 1}));
+  EXPECT_EQ(queue.size_of(5), 3u);
+  EXPECT_EQ(queue.size_of(2), 2u);
+  EXPECT_EQ(queue.size_of(3), 0u);
+  queue.remove(4);
   std::vector<int64_t> order;
   while (!queue.empty()) order.push_back(queue.pop().number);
+  EXPECT_EQ(queue.size_of(5), 0u);
   EXPECT_EQ(order, (std::vector<int64_t>{1, 3, 0, 2}));
   EXPECT_EQ(queue.first(), nullptr);
 }

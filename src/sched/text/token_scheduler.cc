@@ -50,14 +50,13 @@ bool TokenScheduler::fits(const TokenQueue::Entry& first) {
   return false;
 }
 
-/// Texts under way that run in what others leave.
-int64_t TokenScheduler::background() const {
-  return std::count_if(standings_.begin(), standings_.end(),
-                       [](const auto& entry) { return entry.second.priority == kBackground; });
+/// Texts under way that do not run in what others leave.
+size_t TokenScheduler::foreground() const {
+  size_t count = 0;
+  for (size_t i = 0; i < generator_.size(); ++i)
+    count += standings_.at(generator_.number(i)).priority != kBackground ? 1 : 0;
+  return count;
 }
-
-/// Whether texts of the other kind are under way.
-bool TokenScheduler::has_foreground() const { return background() < static_cast<int64_t>(standings_.size()); }
 
 /// Requests whose turn it is get places and pages.
 void TokenScheduler::begin_waiting() {
@@ -66,9 +65,9 @@ void TokenScheduler::begin_waiting() {
   const int64_t most = std::min(options.max_sequences, options.max_tokens);
   while (const TokenQueue::Entry* first = queue_.first()) {
     const bool is_background = first->standing.priority == kBackground;
-    if (is_background && has_foreground()) return;
+    if (is_background && foreground() > 0) return;
     if (static_cast<int64_t>(generator_.size()) >= most || !fits(*first)) {
-      if (is_background || background() == 0) return;
+      if (is_background || foreground() == generator_.size()) return;
       put_back_last();
       continue;
     }
@@ -108,9 +107,10 @@ int64_t TokenScheduler::share_out() {
   for (size_t i = 0; i < generator_.size(); ++i) left -= generator_.prompt_left(i) == 0 ? 1 : 0;
   int64_t rows = generator_.options().max_sequences - static_cast<int64_t>(generator_.size());
   tokens_.assign(generator_.size(), 0);
-  const int64_t paused = has_foreground() ? background() : 0;
+  const size_t foreground = this->foreground();
+  const bool pauses = foreground > 0 && foreground < generator_.size();  // those in the background
   for (size_t i = 0; i < generator_.size(); ++i) {
-    if (paused > 0 && standings_.at(generator_.number(i)).priority == kBackground) continue;
+    if (pauses && standings_.at(generator_.number(i)).priority == kBackground) continue;
     const int64_t prompt = generator_.prompt_left(i);
     if (prompt == 0) {
       tokens_[i] = generator_.can_draw(i) ? 1 : 0;
@@ -139,7 +139,6 @@ void TokenScheduler::put_back_last() {
   };
   size_t last = 0;
   for (size_t i = 1; i < generator_.size(); ++i) last = rank(i) > rank(last) ? i : last;
-  base::check(generator_.size() > 1, "one text alone finds its pages");
   const int64_t number = generator_.number(last);
   const Standing standing = standings_.at(number);
   standings_.erase(number);
@@ -153,6 +152,7 @@ bool TokenScheduler::launch() {
   begin_waiting();
   int64_t left = share_out();
   while (missing_pages() > 0) {
+    base::check(generator_.size() > 1, "one text alone finds its pages");
     put_back_last();
     left = share_out();
   }

@@ -63,6 +63,8 @@ class TokenScheduler {
   }
   size_t running() const { return generator_.size(); }
   size_t waiting() const { return queue_.size(); }
+  /// Of these, those that run in what others leave.
+  size_t waiting_background() const { return queue_.size_of(kBackground); }
   /// Share of the pages that texts under way hold.
   double page_use() const {
     return 1 - static_cast<double>(generator_.free_pages()) / static_cast<double>(limits().pages);
@@ -78,8 +80,7 @@ class TokenScheduler {
 
  private:
   void begin_waiting();
-  int64_t background() const;
-  bool has_foreground() const;
+  size_t foreground() const;
   bool fits(const TokenQueue::Entry& first);
   int64_t budget() const;
   int64_t share_out();

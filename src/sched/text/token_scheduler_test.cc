@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -90,9 +91,11 @@ TEST(TokenScheduler, BackgroundTextsRunInWhatOthersLeave) {
     generator.add(list[i]);
     alone[static_cast<int64_t>(i)] = run_tokens(generator)[0];
   }
-  // Three places, all of them with texts in the background when the others come; and few pages.
-  for (const DecodeOptions& o : {DecodeOptions{.threads = 1, .max_sequences = 3},
-                                 DecodeOptions{.threads = 1, .cache_bytes = 8 * 2 * 2 * 2 * 16 * 8 * 4}}) {
+  // Three places or one, all of them with texts in the background when the others come; and few pages.
+  for (const DecodeOptions& o :
+       {DecodeOptions{.threads = 1, .max_sequences = 3}, DecodeOptions{.threads = 1, .max_sequences = 1},
+        DecodeOptions{.threads = 1, .max_tokens = 1},
+        DecodeOptions{.threads = 1, .cache_bytes = 8 * 2 * 2 * 2 * 16 * 8 * 4}}) {
     DecodeSession session(prepared, o);
     TokenScheduler generator(session);
     Answers answers;
@@ -121,6 +124,29 @@ TEST(TokenScheduler, BackgroundTextsRunInWhatOthersLeave) {
     EXPECT_EQ(answers, alone);
     EXPECT_EQ(session.free_pages(), session.pool().pages());
   }
+}
+
+/// A text in the background that runs alone and holds most pages makes room for a client's prompt.
+TEST(TokenScheduler, TheLastBackgroundTextMakesRoom) {
+  const DecodeOptions o{.threads = 1, .cache_bytes = 4 * 2 * 2 * 2 * 16 * 8 * 4};
+  DecodeSession session(std::make_shared<DecodeModel>(tests::tiny_llama().graph), o);
+  TokenScheduler generator(session);
+  GenerateRequest r{.max_tokens = 12, .sampling = {.temperature = 0}};
+  for (int64_t t = 0; t < 40; ++t) r.prompt.push_back(t * 7 % 61);
+  generator.add(r);
+  const std::vector<int64_t> alone = run_tokens(generator)[0];
+  const int64_t late = generator.add(r, {.priority = kBackground});
+  generator.step();
+  ASSERT_EQ(generator.running(), 1u);
+  GenerateRequest other = r;
+  std::reverse(other.prompt.begin(), other.prompt.end());  // shares no page
+  const int64_t first = generator.add(other);
+  Answers answers = run_tokens(generator);
+  EXPECT_EQ(generator.put_back(), 1);
+  EXPECT_EQ(answers[first].size(), 12u);
+  const std::vector<int64_t> rest(alone.begin() + 1, alone.end());  // the first came before
+  EXPECT_EQ(answers[late], rest);
+  EXPECT_EQ(session.free_pages(), session.pool().pages());
 }
 
 /// Tokens and the sums of their logarithms.

@@ -374,41 +374,61 @@ void GenerativeModel::unload_adapter(std::string_view adapter) {
   text_metrics_.show_adapters(adapters_.size());
 }
 
-void GenerativeModel::ask(TextAsk ask, std::shared_ptr<TextReader> reader) {
-  const auto call = std::make_shared<TextCall>(call_host_, ask, std::move(reader), true);
-  submit(std::move(ask), call);
+/// An answer that is asked for, and what follows it.
+struct GenerativeModel::Wanted {
+  TextAsk ask;
+  std::shared_ptr<TextCall> call;
+};
+
+void GenerativeModel::ask(size_t answers, const std::function<AskedText(size_t answer)>& make) {
+  submit(answers, [&](size_t i) {
+    AskedText one = make(i);
+    auto call = std::make_shared<TextCall>(call_host_, one.ask, std::move(one.reader), true);
+    return Wanted{std::move(one.ask), std::move(call)};
+  });
 }
 
 void GenerativeModel::give_pages(const PagesRequest& asked, std::shared_ptr<PageReader> reader) {
   services_->give_pages(asked, asked.adapter.empty() ? nullptr : adapter(asked.adapter), std::move(reader));
 }
 
-void GenerativeModel::submit(TextAsk ask, const std::shared_ptr<TextCall>& call) {
+sched::TextRequest GenerativeModel::request_of(TextAsk ask, const std::shared_ptr<TextCall>& call) {
+  if (!ask.ignores_end)
+    ask.generate.stop.insert(ask.generate.stop.end(), end_tokens_.begin(), end_tokens_.end());
+  if (ask.grammar != nullptr) ask.generate.filter = sched::AnswerGrammar::filter(ask.grammar);
+  if (shares_by_tenant_) {
+    const std::string tenant = tenants().name_of(ask.tenant);
+    ask.generate.salt = base::concat(tenant.size(), ":", tenant, ask.generate.salt);
+  }
+  call->set_tenant(tenants().find(tenants().is_on() ? ask.tenant : std::string()));
+  InferRequest wish;
+  wish.priority = ask.priority;
+  wish.timeout_us = ask.timeout_us;
+  sched::Request place;
+  queue_rules_.apply(wish, env().clock.now_ns(), place);
+  text_metrics_.count_asked(ask.generate.max_tokens);
+  return {.generate = std::move(ask.generate),
+          .standing = {.priority = ask.is_background ? sched::kBackground : place.priority,
+                       .tenant = call->tenant().number,
+                       .weight = call->tenant().weight,
+                       .deadline_ns = ask.is_background ? 0 : place.deadline_ns,
+                       .asked_ns = ask.received_ns},
+          .listener = call};
+}
+
+void GenerativeModel::submit(size_t answers, const std::function<Wanted(size_t answer)>& make) {
+  std::vector<std::shared_ptr<TextCall>> calls;
   try {
-    if (!ask.ignores_end)
-      ask.generate.stop.insert(ask.generate.stop.end(), end_tokens_.begin(), end_tokens_.end());
-    if (ask.grammar != nullptr) ask.generate.filter = sched::AnswerGrammar::filter(ask.grammar);
-    if (shares_by_tenant_) {
-      const std::string tenant = tenants().name_of(ask.tenant);
-      ask.generate.salt = base::concat(tenant.size(), ":", tenant, ask.generate.salt);
+    std::vector<sched::TextRequest> requests;
+    for (size_t i = 0; i < answers; ++i) {
+      Wanted one = make(i);
+      calls.push_back(one.call);
+      requests.push_back(request_of(std::move(one.ask), one.call));
+      services_->answering().limits().check(requests.back().generate);  // before the next copy of its prompt
     }
-    call->set_tenant(tenants().find(tenants().is_on() ? ask.tenant : std::string()));
-    InferRequest wish;
-    wish.priority = ask.priority;
-    wish.timeout_us = ask.timeout_us;
-    sched::Request place;
-    queue_rules_.apply(wish, env().clock.now_ns(), place);
-    text_metrics_.count_asked(ask.generate.max_tokens);
-    services_->answering().submit(
-        {.generate = std::move(ask.generate),
-         .standing = {.priority = ask.is_background ? sched::kBackground : place.priority,
-                      .tenant = call->tenant().number,
-                      .weight = call->tenant().weight,
-                      .deadline_ns = ask.is_background ? 0 : place.deadline_ns,
-                      .asked_ns = ask.received_ns},
-         .listener = call});
+    services_->answering().submit_all(std::move(requests));
   } catch (const base::Error& e) {
-    call->count_refusal();
+    for (const std::shared_ptr<TextCall>& call : calls) call->count_refusal();
     // It never fits, which is the request's fault, unlike a queue that is full.
     if (e.code() == base::ErrorCode::exhausted && e.message().starts_with("prompt and answer"))
       throw base::Error(base::ErrorCode::invalid_argument, e.message());
@@ -426,6 +446,9 @@ TextAsk GenerativeModel::ask_of(InferRequest& request) const {
   const std::string& text = given[0]->strings[0];
   ask.generate.prompt = tokenizer_->encode(text);
   if (given[1]) ask.stop = given[1]->strings;
+  base::require(ask.stop.size() <= kMostStops, kStop, ": more than ", kMostStops, " texts");
+  for (const std::string& stop : ask.stop)
+    base::require(stop.size() <= kMostStopBytes, kStop, ": a text of more than ", kMostStopBytes, " bytes");
   for (size_t i = 0; i < settings().size(); ++i) {
     if (given[2 + i]) settings()[i].set(ask, given[2 + i]->values.to_doubles().at(0));
   }
@@ -466,7 +489,7 @@ void GenerativeModel::begin(InferRequest& request, const std::shared_ptr<PartsRe
   const auto call = std::make_shared<TextCall>(call_host_, ask, reader, false);
   reader->follow(call);
   try {
-    submit(std::move(ask), call);
+    submit(1, [&](size_t) { return Wanted{std::move(ask), call}; });
   } catch (const base::Error&) {
     reader->follow(nullptr);
     throw;

@@ -34,7 +34,7 @@ class GenerativeModel final : public ServedModel, public TextModel {
 
   TextModel* texts() override { return this; }
   const data::Tokenizer& tokenizer() const override { return *tokenizer_; }
-  int64_t max_length() const override { return services_->answering().limits().max_length; }
+  int64_t max_length() const override { return services_->answering().limits().most_length(); }
   std::string chat_prompt(const Chat& chat) const override;
   ToolForm tool_form() const override;
   std::shared_ptr<sched::AnswerGrammar> grammar(const std::string& source,
@@ -46,7 +46,7 @@ class GenerativeModel final : public ServedModel, public TextModel {
   std::shared_ptr<const engine::LoadedAdapter> adapter(std::string_view name) const override;
   void load_adapter(const std::string& name, const std::string& directory) override;
   void unload_adapter(std::string_view name) override;
-  void ask(TextAsk ask, std::shared_ptr<TextReader> reader) override;
+  void ask(size_t answers, const std::function<AskedText(size_t answer)>& make) override;
   void give_pages(const PagesRequest& asked, std::shared_ptr<PageReader> reader) override;
 
   void infer(InferRequest request, InferSink sink) override;
@@ -64,7 +64,9 @@ class GenerativeModel final : public ServedModel, public TextModel {
   class PartsReader;
   GenerativeModel(Parts parts, const ModelSource& source, const ModelHost& host, const ModelMetrics* earlier);
   static Parts load(const ModelSource& source, const ModelHost& host);
-  void submit(TextAsk ask, const std::shared_ptr<TextCall>& call);
+  struct Wanted;
+  void submit(size_t answers, const std::function<Wanted(size_t answer)>& make);
+  sched::TextRequest request_of(TextAsk ask, const std::shared_ptr<TextCall>& call);
   TextAsk ask_of(InferRequest& request) const;
   void begin(InferRequest& request, const std::shared_ptr<PartsReader>& reader, int64_t received_ns);
 

@@ -12,20 +12,23 @@ using engine::FinishReason;
 namespace {
 
 /// Of a prompt as tokens, once in the queue and once as the text so far; with their chances where they are
-/// scored.
-int64_t prompt_bytes(const engine::GenerateRequest& request) {
+/// scored. And of what each answer holds beside it: what ends it, and its salt.
+int64_t asked_bytes(const TextAsk& ask) {
+  const engine::GenerateRequest& request = ask.generate;
   size_t each = 2 * sizeof(int64_t);
   if (request.scores_prompt)
     each +=
         sizeof(engine::ScoredToken) + static_cast<size_t>(request.likeliest) * sizeof(engine::TokenChance);
-  return static_cast<int64_t>(each * request.prompt.size());
+  size_t bytes = each * request.prompt.size() + sizeof(int64_t) * request.stop.size() + request.salt.size();
+  for (const std::string& stop : ask.stop) bytes += stop.size();
+  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace
 
 TextCall::TextCall(const Host& host, const TextAsk& ask, std::shared_ptr<TextReader> reader, bool counts)
     : host_(host),
-      room_(base::MemoryUse::bodies, prompt_bytes(ask.generate)),
+      room_(base::MemoryUse::bodies, asked_bytes(ask)),
       reader_(std::move(reader)),
       charge_(ask.charge),
       counts_(counts),

@@ -49,7 +49,7 @@ class TextCall final : public sched::TextListener {
   void fail(const base::Error& error, sched::Ending ending);
 
   const Host& host_;
-  const base::MemoryLease room_;  ///< of the prompt
+  const base::MemoryLease room_;  ///< of the prompt and what ends the answer
   const std::shared_ptr<TextReader> reader_;
   const std::shared_ptr<TokenCharge> charge_;  ///< null: nobody's
   const bool counts_;

@@ -13,6 +13,7 @@
 #include "base/files/file.h"
 #include "base/text/options.h"
 #include "batch/run_job.h"
+#include "serve/access/tenants.h"
 #include "serve/jobs/openai_rows.h"
 #include "sched/current_error.h"
 
@@ -29,6 +30,8 @@ constexpr size_t kMostBatches = 10'000, kMostWindow = 32;
 constexpr std::array<std::string_view, 8> kStatus{"validating", "in_progress", "finalizing", "completed",
                                                   "failed",     "expired",     "cancelling", "cancelled"};
 constexpr std::string_view kServerEnds = "the server ends", kCancelled = "cancelled", kExpired = "expired";
+constexpr std::string_view kFull = "as many files or bytes are kept as may be (--files-limit): delete some";
+constexpr const char *kOutput = "output.jsonl", *kErrors = "errors.jsonl";  // in the batch's directory
 
 Json time_or_null(int64_t seconds) { return seconds == 0 ? Json() : Json(seconds); }
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
@@ -101,8 +104,8 @@ Json BatchRecord::json() const {
        {"input_file_id", input_file},
        {"completion_window", window},
        {"status", to_string(status)},
-       {"output_file_id", text_or_null(output_file)},
-       {"error_file_id", text_or_null(error_file)},
+       {"output_file_id", is_over() ? text_or_null(output_file) : Json()},
+       {"error_file_id", is_over() ? text_or_null(error_file) : Json()},
        {"created_at", created_s},
        {"in_progress_at", time_or_null(started_s)},
        {"expires_at", time_or_null(expires_s)},
@@ -124,7 +127,21 @@ Json record_json(const BatchRecord& batch) {
   json.set("tenant", batch.tenant);
   json.set("failure", batch.failure);
   json.set("ended_at", batch.ended_s);
+  json.set("output_file_id", text_or_null(batch.output_file));
+  json.set("error_file_id", text_or_null(batch.error_file));
+  if (!batch.models) return json;
+  Json models = Json::array();
+  for (const std::string& model : *batch.models) models.push_back(model);
+  json.set("models", std::move(models));
   return json;
+}
+
+std::optional<std::set<std::string>> models_of_record(const Json& record) {
+  const Json* list = record.find("models");
+  if (list == nullptr) return std::nullopt;
+  std::set<std::string> models;
+  for (const Json& model : list->as_array()) models.insert(model.as_string());
+  return models;
 }
 
 BatchRecord read_record(const std::string& path) {
@@ -144,6 +161,7 @@ BatchRecord read_record(const std::string& path) {
           .window = text("completion_window"),
           .tenant = text("tenant"),
           .metadata = json.at("metadata"),
+          .models = models_of_record(json),
           .status = static_cast<BatchStatus>(status - kStatus.begin()),
           .output_file = text("output_file_id"),
           .error_file = text("error_file_id"),
@@ -175,6 +193,21 @@ Batches::Batches(Options options, FileStore& files, const OpenAiApi& api, const 
     } catch (const base::Error& e) {
       env_.log.warning("serve", "batch_unreadable", {{"file", name}, {"error", e.message()}});
     }
+  }
+  clean_up();
+}
+
+/// Removes half-written records, and the directories of batches that are over or forgotten.
+void Batches::clean_up() const {
+  std::error_code error;
+  for (const std::string& name : base::names_in(options_.directory, error)) {
+    if (is_half_written(name)) fs::remove(path_of(name), error);
+    if (!is_id(name, kBatchKind)) continue;
+    const auto batch = batches_.find(name);
+    const bool is_needed = batch == batches_.end()
+                               ? base::file_exists(path_of(name) + std::string(kBatchEnding))
+                               : !batch->second.is_over();
+    if (!is_needed) fs::remove_all(path_of(name), error);
   }
 }
 
@@ -226,14 +259,23 @@ void Batches::make_room() {
     base::fail(base::ErrorCode::exhausted, kMostBatches, " batches are waiting, which is as many as may");
   std::error_code error;
   fs::remove(path_of(first->first) + std::string(kBatchEnding), error);
+  fs::remove_all(path_of(first->first), error);
   batches_.erase(first);
 }
 
 BatchRecord Batches::find(const std::string& id, const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   const auto found = batches_.find(id);
-  if (found == batches_.end() || found->second.tenant != tenant) fail_unknown_batch(id);
-  return found->second;
+  if (found == batches_.end() || !Tenants::is_owner(tenant, found->second.tenant)) fail_unknown_batch(id);
+  return as_of_now(found->second);
+}
+
+/// A batch whose time is over before it has begun is over, too, whichever one runs.
+BatchRecord Batches::as_of_now(BatchRecord batch) const {
+  if (batch.is_over() || batch.started_s > 0 || now_s() < batch.expires_s) return batch;
+  batch.status = BatchStatus::expired;
+  batch.ended_s = batch.expires_s;
+  return batch;
 }
 
 std::vector<BatchRecord> Batches::list(const std::string& tenant) const {
@@ -241,7 +283,7 @@ std::vector<BatchRecord> Batches::list(const std::string& tenant) const {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, batch] : batches_) {
-      if (batch.tenant == tenant) all.push_back(batch);
+      if (Tenants::is_owner(tenant, batch.tenant)) all.push_back(as_of_now(batch));
     }
   }
   std::sort(all.begin(), all.end(), [](const BatchRecord& a, const BatchRecord& b) {
@@ -257,6 +299,9 @@ BatchRecord Batches::cancel(const std::string& id, const std::string& tenant) {
     if (batch.is_over() || batch.status == BatchStatus::finalizing) return;
     batch.status = BatchStatus::cancelling;
     batch.cancelling_s = now_s();
+    if (batch.started_s > 0) return;
+    batch.status = BatchStatus::cancelled;
+    batch.ended_s = batch.cancelling_s;
   });
   changed_.notify_all();
   return after;
@@ -265,8 +310,11 @@ BatchRecord Batches::cancel(const std::string& id, const std::string& tenant) {
 BatchRecord Batches::change(const std::string& id, const std::function<void(BatchRecord&)>& change) {
   const std::lock_guard lock(mutex_);
   BatchRecord& batch = batches_.at(id);
-  change(batch);
-  base::write_file_atomic(path_of(id) + std::string(kBatchEnding), record_json(batch).dump());
+  BatchRecord next = batch;
+  change(next);
+  // Nothing has changed where it cannot be written: it is tried again.
+  base::write_file_atomic(path_of(id) + std::string(kBatchEnding), record_json(next).dump());
+  batch = std::move(next);
   return batch;
 }
 
@@ -300,6 +348,8 @@ void Batches::main() {
           batch.failure = error.message();
           batch.ended_s = now_s();
         });
+        std::error_code left;
+        fs::remove_all(path_of(*id), left);
       } catch (const base::Error& full) {
         env_.log.error("serve", "batch_not_written", {{"batch", *id}, {"error", full.message()}});
         std::unique_lock lock(mutex_);
@@ -313,33 +363,43 @@ std::string Batches::why_stop(const BatchRecord& batch) const {
   if (ends_) return std::string(kServerEnds);
   if (now_s() >= batch.expires_s) return std::string(kExpired);
   const std::lock_guard lock(mutex_);
-  return batches_.at(batch.id).status == BatchStatus::cancelling ? std::string(kCancelled) : std::string();
+  return batches_.at(batch.id).cancelling_s > 0 ? std::string(kCancelled) : std::string();
 }
 
 void Batches::run(const std::string& id) {
   const BatchRecord batch = change(id, [&](BatchRecord& b) {
+    b = as_of_now(std::move(b));
+    if (b.is_over()) return;
     if (b.started_s == 0) b.started_s = now_s();
     if (b.status == BatchStatus::validating) b.status = BatchStatus::in_progress;
   });
+  if (batch.is_over()) return;
   const std::string input = files_.path_of(files_.find(batch.input_file, batch.tenant).id);
   const batch::OpenModel open = [&](const batch::ModelOptions&, const std::vector<data::Field>&) {
     OpenAiRows::Parts parts{.api = api_, .window_rows = options_.window_rows, .endpoint = batch.endpoint};
     parts.own.created_s = batch.created_s;
     parts.own.tenant = batch.tenant;
     parts.own.is_background = true;
+    if (batch.models) parts.own.models = std::make_shared<const std::set<std::string>>(*batch.models);
     parts.identity = Json::object({{"batch", batch.id}});
     return std::make_unique<OpenAiRows>(std::move(parts));
   };
+  bool is_full = !files_.has_room();
+  const auto why = [&] {
+    const std::string reason = why_stop(batch);
+    return reason.empty() && is_full ? std::string(kFull) : reason;
+  };
   batch::WorkerHooks hooks;
-  hooks.stop_reason = [&] { return why_stop(batch); };
+  hooks.stop_reason = why;
   hooks.progress = [&](const batch::Progress& p) {
+    is_full = !files_.has_room();  // once a second, unlike the other reasons: all files are looked at
     const std::lock_guard lock(mutex_);
     BatchRecord& shown = batches_.at(id);
     shown.total = p.rows;
     shown.completed = p.rows_done - p.errors;
     shown.failed = p.errors;
   };
-  std::string reason = why_stop(batch);
+  std::string reason = why();
   if (reason.empty()) {
     const batch::WorkerEnd end = batch::run_job(job_of(input, path_of(id)), open, std::move(hooks), env_);
     reason = end.all_done ? "" : end.reason;
@@ -356,8 +416,15 @@ void Batches::finish(BatchRecord batch, const std::string& reason) {
     b.finalizing_s = now_s();
   });
   gather(batch);
+  // Named before they are moved: a server that is killed in between moves them to the same names again.
+  batch = change(id, [&](BatchRecord& b) {
+    b.completed = batch.completed;
+    b.failed = batch.failed;
+    if (b.completed > 0 && b.output_file.empty()) b.output_file = new_id(kFileKind);
+    if (b.failed > 0 && b.error_file.empty()) b.error_file = new_id(kFileKind);
+  });
+  keep(batch);
   change(id, [&](BatchRecord& b) {
-    b = batch;
     b.ended_s = now_s();
     b.status = reason.empty()         ? BatchStatus::completed
                : reason == kCancelled ? BatchStatus::cancelled
@@ -369,7 +436,7 @@ void Batches::finish(BatchRecord batch, const std::string& reason) {
   fs::remove_all(path_of(id), error);
 }
 
-/// Turns the job's parts into files of the client, and counts the requests in them.
+/// Puts the job's parts together, in the form of the API's files, and counts the requests in them.
 void Batches::gather(BatchRecord& batch) const {
   const std::string directory = path_of(batch.id);
   const auto collect = [&](const std::vector<std::string>& parts, const char* name, bool is_error) {
@@ -385,19 +452,25 @@ void Batches::gather(BatchRecord& batch) const {
       base::require(!in.bad(), "cannot read '", part, "'");
     }
     out.commit();
-    return std::pair(lines, path);
+    return lines;
   };
+  batch.completed = batch.failed = 0;
   if (!base::file_exists(directory + "/_job/manifest")) return;  // the job had not begun
-  const auto [completed, output] = collect(parts_in(directory), "output.jsonl", false);
-  const auto [failed, errors] = collect(parts_in(directory + "/errors"), "errors.jsonl", true);
-  batch.completed = completed;
-  batch.failed = failed;
-  if (completed > 0)
-    batch.output_file =
-        files_.adopt(output, batch.id + "_output.jsonl", "batch_output", batch.tenant, now_s()).id;
-  if (failed > 0)
-    batch.error_file =
-        files_.adopt(errors, batch.id + "_error.jsonl", "batch_output", batch.tenant, now_s()).id;
+  batch.completed = collect(parts_in(directory), kOutput, false);
+  batch.failed = collect(parts_in(directory + "/errors"), kErrors, true);
+}
+
+/// Makes them files of the client.
+void Batches::keep(const BatchRecord& batch) const {
+  const auto adopt = [&](const char* from, const std::string& id, const char* ending) {
+    files_.adopt(path_of(batch.id) + "/" + from, {.id = id,
+                                                  .name = batch.id + ending,
+                                                  .purpose = "batch_output",
+                                                  .created_s = now_s(),
+                                                  .tenant = batch.tenant});
+  };
+  if (batch.completed > 0) adopt(kOutput, batch.output_file, "_output.jsonl");
+  if (batch.failed > 0) adopt(kErrors, batch.error_file, "_error.jsonl");
 }
 
 }  // namespace trireme::serve

@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,9 +37,13 @@ std::string_view to_string(BatchStatus status);
 struct BatchRecord {
   std::string id, endpoint, input_file, window, tenant;
   base::Json metadata;  ///< an object or null
+  /// Those that the file names, all of which who made the batch may use: its lines ask no other. Nothing: a
+  /// record of a version that did not write them.
+  std::optional<std::set<std::string>> models = {};
   BatchStatus status = BatchStatus::validating;
-  std::string output_file, error_file;  ///< empty: none
-  std::string failure;                  ///< of a batch that failed, why
+  /// Empty: none. Shown once the batch is over, because they are named before they are there.
+  std::string output_file, error_file;
+  std::string failure;  ///< of a batch that failed, why
   int64_t created_s = 0, started_s = 0, expires_s = 0, finalizing_s = 0, ended_s = 0, cancelling_s = 0;
   int64_t total = 0, completed = 0, failed = 0;  ///< requests
 
@@ -55,7 +60,8 @@ class Batches {
     std::string directory;     ///< of its own
     int64_t window_rows = 64;  ///< requests under way at most
   };
-  /// Reads what an earlier server left, and goes on with it once start() was called. The others outlive it.
+  /// Reads what an earlier server left, and goes on with it once start() was called; what nobody needs of it
+  /// any more is removed. The others outlive it.
   Batches(Options options, FileStore& files, const OpenAiApi& api, const base::Env& env);
   /// Stops the batch under way, which goes on at the next start.
   ~Batches();
@@ -73,7 +79,8 @@ class Batches {
   BatchRecord find(const std::string& id, const std::string& tenant) const;
   /// Newest first.
   std::vector<BatchRecord> list(const std::string& tenant) const;
-  /// Ends a batch; what was answered before is kept. Throws invalid_argument for one that is over.
+  /// Ends a batch; what was answered before is kept. One that has not begun ends at once. Throws
+  /// invalid_argument for one that is over.
   BatchRecord cancel(const std::string& id, const std::string& tenant);
 
  private:
@@ -82,7 +89,10 @@ class Batches {
   void run(const std::string& id);
   void finish(BatchRecord batch, const std::string& reason);
   void gather(BatchRecord& batch) const;
+  void keep(const BatchRecord& batch) const;
+  void clean_up() const;
   void make_room();
+  BatchRecord as_of_now(BatchRecord batch) const;
   std::string why_stop(const BatchRecord& batch) const;
   /// Changes a record and writes it.
   BatchRecord change(const std::string& id, const std::function<void(BatchRecord&)>& change);

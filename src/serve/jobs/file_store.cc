@@ -10,16 +10,33 @@
 #include "base/files/directory.h"
 #include "base/files/file.h"
 #include "base/keyed_hash.h"
+#include "serve/access/tenants.h"
 
 namespace trireme::serve {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kFileKind = "file-", kFileEnding = ".json";
+constexpr std::string_view kFileEnding = ".json";
 constexpr size_t kIdDigits = 24;
 constexpr size_t kMostMeta = 64 << 10;
 constexpr int64_t kMostFiles = 10'000;  // each file, however small, takes two directory entries
+
+/// Bytes of the files in a directory and below it. What goes meanwhile counts as nothing.
+int64_t bytes_below(const std::string& directory) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (const std::string& name : base::names_in(directory, error)) {
+    const std::string path = directory + "/" + name;
+    if (fs::is_directory(fs::symlink_status(path, error))) {
+      bytes += bytes_below(path);
+      continue;
+    }
+    const uintmax_t size = fs::file_size(path, error);
+    if (!error) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
 
 [[noreturn]] void fail_unknown_file(const std::string& id) {
   base::fail(base::ErrorCode::not_found, "No such File object: ", id.substr(0, 64));
@@ -40,6 +57,8 @@ bool is_id(std::string_view text, std::string_view kind) {
   return text.find_first_not_of("0123456789abcdef", kind.size()) == std::string_view::npos;
 }
 
+bool is_half_written(std::string_view name) { return name.find(".tmp.") != std::string_view::npos; }
+
 base::Json StoredFile::json() const {
   return base::Json::object({{"id", id},
                              {"object", "file"},
@@ -51,8 +70,8 @@ base::Json StoredFile::json() const {
                              {"status", "processed"}});
 }
 
-FileStore::FileStore(std::string directory, int64_t most_bytes)
-    : directory_(std::move(directory)), most_bytes_(most_bytes) {
+FileStore::FileStore(std::string directory, std::string beside, int64_t most_bytes)
+    : directory_(std::move(directory)), beside_(std::move(beside)), most_bytes_(most_bytes) {
   std::error_code error;
   fs::create_directories(directory_, error);
   if (error)
@@ -60,8 +79,9 @@ FileStore::FileStore(std::string directory, int64_t most_bytes)
                "': ", error.message());
   // Content without a JSON file was left incomplete when the server ended.
   for (const std::string& name : base::names_in(directory_, error)) {
-    if (is_id(name, kFileKind) && !base::file_exists(path_of(name) + std::string(kFileEnding)))
-      fs::remove(path_of(name), error);
+    const bool is_lost =
+        is_id(name, kFileKind) && !base::file_exists(path_of(name) + std::string(kFileEnding));
+    if (is_lost || is_half_written(name)) fs::remove(path_of(name), error);
   }
 }
 
@@ -90,15 +110,9 @@ StoredFile FileStore::add(std::string name, std::string purpose, const std::stri
   return file;
 }
 
-StoredFile FileStore::adopt(const std::string& path, std::string name, std::string purpose,
-                            const std::string& tenant, int64_t now_s) {
+StoredFile FileStore::adopt(const std::string& path, StoredFile file) {
   const std::lock_guard lock(mutex_);
-  StoredFile file{.id = new_id(kFileKind),
-                  .name = std::move(name),
-                  .purpose = std::move(purpose),
-                  .bytes = static_cast<int64_t>(fs::file_size(path)),
-                  .created_s = now_s,
-                  .tenant = tenant};
+  file.bytes = static_cast<int64_t>(fs::file_size(path));
   fs::rename(path, path_of(file.id));
   write(file);
   return file;
@@ -120,7 +134,7 @@ std::optional<StoredFile> FileStore::read(const std::string& id) const {
 StoredFile FileStore::find(const std::string& id, const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   std::optional<StoredFile> file = read(id);
-  if (!file || file->tenant != tenant) fail_unknown_file(id);
+  if (!file || !Tenants::is_owner(tenant, file->tenant)) fail_unknown_file(id);
   return *std::move(file);
 }
 
@@ -131,7 +145,7 @@ std::vector<StoredFile> FileStore::list(const std::string& tenant) const {
   for (const std::string& name : base::names_in(directory_, error)) {
     if (!is_id(name, kFileKind)) continue;
     std::optional<StoredFile> file = read(name);
-    if (file && file->tenant == tenant) files.push_back(*std::move(file));
+    if (file && Tenants::is_owner(tenant, file->tenant)) files.push_back(*std::move(file));
   }
   std::sort(files.begin(), files.end(), [](const StoredFile& a, const StoredFile& b) {
     return std::pair(b.created_s, std::string_view(a.id)) < std::pair(a.created_s, std::string_view(b.id));
@@ -140,20 +154,22 @@ std::vector<StoredFile> FileStore::list(const std::string& tenant) const {
 }
 
 FileStore::Kept FileStore::kept_now() const {
-  Kept kept;
+  Kept kept{.bytes = bytes_below(directory_) + bytes_below(beside_)};
   std::error_code error;
-  for (const std::string& name : base::names_in(directory_, error)) {
-    const uintmax_t bytes = fs::file_size(path_of(name), error);
-    if (!error) kept.bytes += static_cast<int64_t>(bytes);
+  for (const std::string& name : base::names_in(directory_, error))
     kept.files += is_id(name, kFileKind) ? 1 : 0;
-  }
   return kept;
+}
+
+bool FileStore::has_room() const {
+  const Kept kept = kept_now();
+  return kept.bytes < most_bytes_ && kept.files < kMostFiles;
 }
 
 void FileStore::remove(const std::string& id, const std::string& tenant) {
   const std::lock_guard lock(mutex_);
   const std::optional<StoredFile> file = read(id);
-  if (!file || file->tenant != tenant) fail_unknown_file(id);
+  if (!file || !Tenants::is_owner(tenant, file->tenant)) fail_unknown_file(id);
   std::error_code error;
   // Removed first: content without it has no owner.
   fs::remove(path_of(id) + std::string(kFileEnding), error);

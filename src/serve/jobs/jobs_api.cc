@@ -12,6 +12,8 @@
 
 #include "base/files/file.h"
 #include "base/utf8.h"
+#include "data/rows/byte_stream.h"
+#include "data/store/store.h"
 #include "serve/infer/request_json.h"
 #include "serve/jobs/multipart.h"
 #include "serve/models/text_model.h"
@@ -25,6 +27,7 @@ using base::Json;
 
 constexpr std::string_view kFiles = "/v1/files", kBatches = "/v1/batches";
 constexpr size_t kMostWaiting = 64, kMostName = 256, kMostModels = 64;
+constexpr size_t kMostModelName = 256;  // longer than that of any file
 
 http::Response ok_json(const Json& json) { return http::json_response(200, json.dump()); }
 
@@ -92,7 +95,7 @@ JobsApi::JobsApi(const FilesOptions& options, const KserveCore& core, const Open
                  const base::Env& env)
     : core_(core),
       lock_(locked(options.files)),
-      files_(options.files + "/files", options.files_limit.bytes),
+      files_(options.files + "/files", options.files + "/batches", options.files_limit.bytes),
       batches_({.directory = options.files + "/batches", .window_rows = options.batch_requests}, files_, api,
                env),
       threads_(1, kMostWaiting) {}
@@ -131,8 +134,8 @@ void JobsApi::handle(http::Request&& request, http::Reply reply) {
 
 std::string JobsApi::tenant_of(const http::Request& request) const {
   const Tenants& tenants = core_.tenants();
-  // Stored on disk, so it must be the name of the key's owner instead of the key itself.
-  return tenants.names_by_header() ? tenants.name_of(request.header(tenants.header())) : std::string();
+  // It is stored on disk, so it must hold no secret.
+  return tenants.names_by_header() ? tenants.owner_of(request.header(tenants.header())) : std::string();
 }
 
 http::Response JobsApi::answer(const http::Request& request) {
@@ -213,14 +216,14 @@ http::Response JobsApi::batches(const http::Request& request, std::string_view r
   return is_get ? ok_json(batches_.find(http::percent_decode(rest), tenant).json()) : not_allowed("GET");
 }
 
-/// The requests of a file are made on behalf of the batch's creator, who must therefore have access to all
-/// models that they name.
-void JobsApi::check_models(const http::Request& request, const std::string& path) const {
-  const Caller caller{.header = [&](const std::string& name) { return request.header(name); },
-                      .is_counted = true};
-  const auto mapped = base::MappedFile::open(path);
+namespace {
+
+/// The models of a file that is read as one of JSON lines. The job that answers them refuses all others, so
+/// nothing depends on whether it reads each line alike.
+std::set<std::string> named_models(std::string_view text, bool has_adapters) {
+  constexpr std::string_view kMark = "\xef\xbb\xbf";  // that files of some editors begin with
   std::set<std::string> models;
-  std::string_view text = mapped->text();
+  if (text.starts_with(kMark)) text.remove_prefix(kMark.size());
   while (!text.empty()) {
     const size_t end = text.find('\n');
     const std::string_view one = text.substr(0, end);
@@ -229,17 +232,35 @@ void JobsApi::check_models(const http::Request& request, const std::string& path
       const Json json = request_json(one);
       const Json* body = json.is_object() ? json.find("body") : nullptr;
       const Json* model = body != nullptr && body->is_object() ? body->find("model") : nullptr;
-      if (model != nullptr && model->is_string()) models.insert(model->as_string());
+      if (model == nullptr || !model->is_string()) continue;
+      const std::string& name = model->as_string();
+      const std::string_view base = has_adapters ? split_model_name(name).base : std::string_view(name);
+      if (base.size() <= kMostModelName) models.emplace(base);
     } catch (const base::Error&) {
       continue;  // an invalid line is reported in the error file
     }
     base::require(models.size() <= kMostModels, "the file names more than ", kMostModels, " models");
   }
+  return models;
+}
+
+}  // namespace
+
+/// The requests of a file are made on behalf of the batch's creator, who must therefore have access to all
+/// models that they name.
+std::set<std::string> JobsApi::models_of(const http::Request& request, const BatchRecord& wanted) const {
+  const Caller caller{.header = [&](const std::string& name) { return request.header(name); },
+                      .is_counted = true};
+  const std::string path = files_.path_of(files_.find(wanted.input_file, wanted.tenant).id);
+  base::require(data::packing_of(*data::store_of(path)->open(path)) == data::Packing::none,
+                "input_file_id: the file is packed, and batches have lines of JSON");
+  const bool has_adapters = !wanted.endpoint.starts_with("/v1/embeddings");
+  std::set<std::string> models = named_models(base::MappedFile::open(path)->text(), has_adapters);
   for (const std::string& model : models) {
-    const std::string base(split_model_name(model).base);
-    if (core_.rules().judge(Category::inference, base, caller) != Access::allowed)
+    if (core_.rules().judge(Category::inference, model, caller) != Access::allowed)
       base::fail(base::ErrorCode::not_found, "The model `", model, "` does not exist");
   }
+  return models;
 }
 
 /// At most 16 pairs of short texts, as in the API, because they are stored as long as the batch.
@@ -266,7 +287,7 @@ http::Response JobsApi::create(const http::Request& request) {
                      .window = text_member(json, "completion_window"),
                      .tenant = tenant_of(request)};
   wanted.metadata = metadata_of(json);
-  check_models(request, files_.path_of(files_.find(wanted.input_file, wanted.tenant).id));
+  wanted.models = models_of(request, wanted);
   return ok_json(batches_.create(std::move(wanted)).json());
 }
 

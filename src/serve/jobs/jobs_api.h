@@ -1,6 +1,7 @@
 // Files and batches of the OpenAI API over HTTP.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -40,7 +41,7 @@ class JobsApi {
   http::Response upload(const http::Request& request);
   http::Response content(const std::string& id, const std::string& tenant) const;
   http::Response create(const http::Request& request);
-  void check_models(const http::Request& request, const std::string& path) const;
+  std::set<std::string> models_of(const http::Request& request, const BatchRecord& wanted) const;
   std::string tenant_of(const http::Request& request) const;
 
   const KserveCore& core_;

@@ -115,6 +115,7 @@ class OfflineRows final : public batch::RowModel {
   void submit(std::shared_ptr<const data::Rows> piece, batch::PieceSink sink) override {
     rows_->submit(std::move(piece), std::move(sink));
   }
+  void give_up() override { rows_->give_up(); }
   batch::ModelUse use() const override { return rows_->use(); }
   base::Json identity() const override { return rows_->identity(); }
 

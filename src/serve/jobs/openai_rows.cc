@@ -94,10 +94,11 @@ std::vector<data::Field> OpenAiRows::outputs() const {
 }
 
 void OpenAiRows::submit(std::shared_ptr<const data::Rows> piece, batch::PieceSink sink) {
-  gate_.enter(piece->count);
+  if (!gate_.enter(piece->count)) return sink(batch::given_up_answer(outputs(), piece->count));
   const auto work = std::make_shared<Work>(std::move(piece), std::move(sink), outputs());
   for (int64_t row = 0; row < work->piece->count; ++row) {
     try {
+      if (gate_.is_given_up()) throw batch::given_up_error();
       ask(work, row);
     } catch (...) {
       const base::Error error = sched::current_error();

@@ -44,6 +44,10 @@ class OpenAiRows final : public batch::RowModel {
   std::vector<data::Field> outputs() const override;
   int64_t piece_rows() const override { return std::max<int64_t>(1, parts_.window_rows / 8); }
   void submit(std::shared_ptr<const data::Rows> piece, batch::PieceSink sink) override;
+  void give_up() override {
+    *nobody_waits_ = true;
+    gate_.give_up();
+  }
   batch::ModelUse use() const override;
   base::Json identity() const override { return parts_.identity; }
 

@@ -45,6 +45,10 @@ struct TextAsk {
   std::shared_ptr<TokenCharge> charge = nullptr;  ///< that its tokens are counted on; null: none
 };
 
+/// What ends an answer at most, since each answer has a copy and looks for all of it behind every token:
+/// texts, bytes of one, and tokens.
+inline constexpr size_t kMostStops = 16, kMostStopBytes = 4096, kMostStopTokens = 1024;
+
 /// What a token adds to an answer.
 struct TextPiece {
   std::string_view text;       ///< whole characters; empty while one is open or a stop text may have begun
@@ -72,6 +76,12 @@ class TextReader {
   virtual void on_error(const base::Error& error) = 0;
   /// Nobody reads any more.
   virtual bool is_gone() const = 0;
+};
+
+/// One of the answers to a request, and who reads it.
+struct AskedText {
+  TextAsk ask;
+  std::shared_ptr<TextReader> reader;
 };
 
 /// Who reads the pages of a prompt as they are computed. Told on the model's thread, one call at a time, the
@@ -103,7 +113,7 @@ class TextModel {
  public:
   virtual ~TextModel() = default;
   virtual const data::Tokenizer& tokenizer() const = 0;
-  /// Tokens of prompt and answer at most.
+  /// Tokens of prompt and answer at most: of what the model knows, and of what there are pages for.
   virtual int64_t max_length() const = 0;
   /// The prompt that a conversation becomes by the model's template. Throws unsupported where it has none,
   /// invalid_argument for messages that the template refuses.
@@ -123,9 +133,11 @@ class TextModel {
   virtual void load_adapter(const std::string& name, const std::string& directory) = 0;
   /// Texts that began with it end with it. Throws not_found.
   virtual void unload_adapter(std::string_view name) = 0;
-  /// Queues the prompt. Throws invalid_argument for one that the model cannot take, exhausted where too many
-  /// wait, unavailable while it shuts down; otherwise the reader is told of everything.
-  virtual void ask(TextAsk ask, std::shared_ptr<TextReader> reader) = 0;
+  /// Queues the answers of one request, all of them or none. Each is made once there is memory for those
+  /// before it. Throws invalid_argument for a prompt that the model cannot take and for more answers than may
+  /// ever wait, exhausted where too many wait, unavailable while it shuts down; otherwise the readers are
+  /// told of everything.
+  virtual void ask(size_t answers, const std::function<AskedText(size_t answer)>& make) = 0;
   /// Has the pages of a prompt computed for another server. Throws what ask() throws, not_found for an
   /// adapter that there is not, unsupported where pages are not given.
   virtual void give_pages(const PagesRequest& asked, std::shared_ptr<PageReader> reader) = 0;

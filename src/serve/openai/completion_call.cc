@@ -60,22 +60,24 @@ void CompletionCall::start(TextModel& model, const std::vector<std::vector<int64
   const auto each = static_cast<size_t>(request_.best_of);
   answers_.resize(prompts.size() * each);
   left_ = answers_.size();
+  for (size_t i = 0; i < answers_.size(); ++i)  // for usage before the end
+    answers_[i].end.prompt_tokens = static_cast<int64_t>(prompts[prompt_of(i)].size());
   for (const std::vector<int64_t>& prompt : prompts) {
     if (!request_.echoes) continue;
     echoes_.push_back(tokenizer_.decode(prompt));
     begins_.push_back(prompt.empty() ? 0 : prompt[0]);
   }
   try {
-    for (size_t i = 0; i < answers_.size() && !is_done_; ++i) {
+    model.ask(answers_.size(), [&](size_t i) {
       TextAsk ask = request_.ask;
       ask.generate.prompt = prompts[prompt_of(i)];
       // In unsigned arithmetic, which may wrap around.
       ask.generate.sampling.seed =
           static_cast<int64_t>(static_cast<uint64_t>(ask.generate.sampling.seed) + i % each);
-      model.ask(std::move(ask), std::make_shared<Reader>(shared_from_this(), i));
-    }
+      return AskedText{std::move(ask), std::make_shared<Reader>(shared_from_this(), i)};
+    });
   } catch (const base::Error& error) {
-    fail(error);  // the other answers see that nobody reads any more
+    fail(error);
   }
 }
 
@@ -90,21 +92,25 @@ std::vector<AnswerToken> CompletionCall::tokens_of(size_t answer, const TextPiec
   Answer& a = answers_[answer];
   std::vector<AnswerToken> tokens;
   if (!request_.wants_log_probabilities) return tokens;
-  const auto add = [&](AnswerToken token) {
+  // Measured by what each token shows of its text, whatever of that is held back for a stop text.
+  const auto add = [&](data::TextStream& text, AnswerToken token) {
     token.text_offset = a.characters;
-    a.characters += characters_in(tokenizer_.token_bytes(token.id));
+    a.characters += characters_in(text.push(token.id));
     tokens.push_back(std::move(token));
   };
   if (request_.echoes && !std::exchange(a.is_echoed, true)) {
-    add({.id = begins_[prompt_of(answer)], .log_probability = std::numeric_limits<double>::quiet_NaN()});
+    const size_t prompt = prompt_of(answer);
+    const std::unique_ptr<data::TextStream> text = tokenizer_.stream();
+    add(*text, {.id = begins_[prompt], .log_probability = std::numeric_limits<double>::quiet_NaN()});
     for (const engine::ScoredToken& t : piece.prompt)
-      add({.id = t.token, .log_probability = t.log_probability, .likeliest = t.likeliest});
+      add(*text, {.id = t.token, .log_probability = t.log_probability, .likeliest = t.likeliest});
+    a.characters = characters_in(echoes_[prompt]);
   }
-  if (piece.token >= 0 && !request_.drops_answer)
-    tokens.push_back({.id = piece.token,
-                      .log_probability = piece.log_probability,
-                      .text_offset = a.characters,
-                      .likeliest = {piece.likeliest.begin(), piece.likeliest.end()}});
+  if (piece.token < 0 || request_.drops_answer) return tokens;
+  if (a.measured == nullptr) a.measured = tokenizer_.stream();
+  add(*a.measured, {.id = piece.token,
+                    .log_probability = piece.log_probability,
+                    .likeliest = {piece.likeliest.begin(), piece.likeliest.end()}});
   return tokens;
 }
 
@@ -115,7 +121,6 @@ void CompletionCall::take(size_t answer, const TextPiece& piece) {
   const bool is_token = piece.token >= 0 && !request_.drops_answer;
   const std::string_view added = request_.drops_answer ? "" : piece.text;
   std::vector<AnswerToken> tokens = tokens_of(answer, piece);
-  a.characters += characters_in(added);
   if (is_token) a.log_probability += piece.log_probability;
   if (!request_.streams) {
     a.text += added;

@@ -40,8 +40,9 @@ class CompletionCall final : public KeptStream, public std::enable_shared_from_t
     std::string text;
     std::vector<AnswerToken> tokens;
     double log_probability = 0;
-    size_t characters = 0;   ///< of the text so far
-    bool has_begun = false;  ///< its first chunk was sent
+    size_t characters = 0;                       ///< of the tokens so far, where their places are wanted
+    std::unique_ptr<data::TextStream> measured;  ///< the answer's text, for that
+    bool has_begun = false;                      ///< its first chunk was sent
     bool is_over = false;
     bool is_echoed = false;  ///< tokens of the prompt were given
     ToolText tools;          ///< of a stream with tools, what may be calls

@@ -15,7 +15,6 @@ namespace {
 using base::Json;
 
 constexpr int64_t kMostChoices = 128;
-constexpr size_t kMostStops = 16;
 constexpr int64_t kMostPrompts = 2048, kMostAnswers = 2048;
 
 std::vector<int64_t> tokens_of(std::string_view member, const Json& list) {
@@ -56,11 +55,15 @@ void read_stops(const Members& m, TextAsk& ask) {
     if (list.size() > kMostStops) fail_member("stop", base::concat("more than ", kMostStops, " texts"));
     for (const Json& text : list) {
       if (!text.is_string()) fail_member("stop", "expected a string or a list of strings");
+      if (text.as_string().size() > kMostStopBytes)
+        fail_member("stop", base::concat("a text of more than ", kMostStopBytes, " bytes"));
       ask.stop.push_back(text.as_string());
     }
   }
   if (const Json* tokens = m.find("stop_token_ids")) {
     if (!tokens->is_array()) fail_member("stop_token_ids", "expected a list of tokens");
+    if (tokens->size() > kMostStopTokens)
+      fail_member("stop_token_ids", base::concat("more than ", kMostStopTokens, " tokens"));
     ask.generate.stop = tokens_of("stop_token_ids", *tokens);
   }
 }
@@ -127,22 +130,29 @@ CompletionRequest common(const Members& m, int64_t seed) {
   read_biases(m, r.ask.generate);
   r.ask.generate.salt = m.text("cache_salt");
   if (m.has("cache_salt") && r.ask.generate.salt.empty()) fail_member("cache_salt", "is empty");
+  if (r.ask.generate.salt.size() > PagesRequest::kMostSalt)
+    fail_member("cache_salt", base::concat("has more than ", PagesRequest::kMostSalt, " bytes"));
   r.ask.generate.least_tokens = m.integer("min_tokens", 0, 0, INT32_MAX);
   r.form = read_form(m);
   refuse_unserved(m);
   return r;
 }
 
-/// Clients send the arguments of a call as text, but templates write them as an object.
+/// Clients send the arguments of a call as text, but templates write them as an object. A text that is no
+/// object stays what it is: an answer may have ended within a call, and be sent back.
 void open_arguments(Json& call) {
   Json* function = call.find("function");
   Json* arguments = function == nullptr ? nullptr : function->find("arguments");
   if (arguments == nullptr || !arguments->is_string()) return;
+  if (arguments->as_string().empty()) {
+    *arguments = Json::object();
+    return;
+  }
   try {
     Json object = base::parse_json(arguments->as_string());
     if (object.is_object()) *arguments = std::move(object);
-  } catch (const base::Error& e) {
-    fail_member("messages", "the arguments of a call are no JSON: " + e.message());
+  } catch (const base::Error&) {
+    return;
   }
 }
 

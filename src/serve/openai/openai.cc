@@ -315,9 +315,10 @@ OpenAiApi::Found OpenAiApi::find(const std::string& name, const http::Request& r
   const Caller caller = caller_of(request);
   const ModelName parts = split_model_name(name);
   const std::string model(parts.base);
+  const Own* own = own_of(request);
+  const Category category = category_of(path_of(request.path));
   const bool is_allowed =
-      own_of(request) != nullptr ||
-      core_.rules().judge(category_of(path_of(request.path)), model, caller) == Access::allowed;
+      own != nullptr ? own->may_ask(model) : core_.rules().judge(category, model, caller) == Access::allowed;
   std::shared_ptr<ServedModel> served = is_allowed ? core_.find(model, "") : nullptr;
   TextModel* texts = served ? served->texts() : nullptr;
   if (texts == nullptr)
@@ -411,7 +412,10 @@ OpenAiApi::Ready OpenAiApi::ready(CompletionRequest& asked, const http::Request&
   std::vector<std::vector<int64_t>> prompts = prompts_of(asked, model.texts);
   const WantedForm form = asked.whole_form(model.texts.tool_form());
   if (form.any()) asked.ask.grammar = compile(form, model.texts);
-  if (!asked.has_most_tokens) asked.ask.generate.max_tokens = model.texts.max_length();
+  if (!asked.has_most_tokens) {  // of a chat, which has one prompt
+    const auto prompt = static_cast<int64_t>(prompts.at(0).size());
+    asked.ask.generate.max_tokens = std::max<int64_t>(1, model.texts.max_length() - prompt);
+  }
   CompletionCall::Origin origin{.id = id_of(request),
                                 .created = own != nullptr ? own->created_s : core_.wall_s(),
                                 .tells_known = own == nullptr,
@@ -489,13 +493,15 @@ void OpenAiApi::embed_texts(const http::Request& request, EmbeddingRequest asked
                             const std::shared_ptr<http::Reply>& reply,
                             std::function<std::string(const Embedded&)> answer) const {
   const Caller caller = caller_of(request);
-  const bool is_allowed = own_of(request) != nullptr ||
-                          core_.rules().judge(Category::inference, asked.model, caller) == Access::allowed;
+  const Own* own = own_of(request);
+  const bool is_allowed =
+      own != nullptr ? own->may_ask(asked.model)
+                     : core_.rules().judge(Category::inference, asked.model, caller) == Access::allowed;
   if (!is_allowed) base::fail(base::ErrorCode::not_found, "The model `", asked.model, "` does not exist");
   if (asked.priority == 0) asked.priority = number_of(request, "x-priority");
   asked.timeout_us = number_of(request, "x-timeout-ms") * 1000;
   asked.tenant = tenant_of(request);
-  asked.is_background = own_of(request) != nullptr && own_of(request)->is_background;
+  asked.is_background = own != nullptr && own->is_background;
   asked.received_ns = request.received_ns;
   asked.begun_ns = request.begun_ns;
   asked.charge = charge(request, 0, 0, asked.headers);  // the number of tokens is known only after the run

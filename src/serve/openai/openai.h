@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -31,7 +33,11 @@ class OpenAiApi {
     int64_t seed = 0;       ///< where the request has none
     int64_t created_s = 0;  ///< of the answer, since 1970
     std::string tenant;
+    /// The models that it may ask, which whoever it is for was allowed to use; null: all.
+    std::shared_ptr<const std::set<std::string>> models = nullptr;
     bool is_background = false;  ///< it runs in what others leave, and waits as long as it takes
+
+    bool may_ask(const std::string& model) const { return models == nullptr || models->contains(model); }
   };
 
   /// `keep_alive_ns`: how long a stream may be silent before it is sent a comment; 0: for ever.

@@ -27,6 +27,8 @@ void check(const serve::CompletionRequest& r) {
   s.check();
   const engine::GenerateRequest& g = r.ask.generate;
   need(g.likeliest >= 0 && g.likeliest <= 20 && g.biases.size() <= 300 && g.least_tokens >= 0);
+  need(r.ask.stop.size() <= serve::kMostStops && g.stop.size() <= serve::kMostStopTokens);
+  need(g.salt.size() <= serve::PagesRequest::kMostSalt);
   need(!r.must_call || (r.finds_calls && r.chat.tools.size() > 0));
   // Reading a form must end in a grammar or an error; automata have their own fuzz target.
   for (const serve::ToolForm how : {serve::ToolForm::tagged, serve::ToolForm::bare, serve::ToolForm::array}) {

@@ -32,9 +32,11 @@ ResponsesCall::ResponsesCall(ResponsesRequest request, http::Reply reply, const 
 
 void ResponsesCall::start(TextModel& model, std::vector<int64_t> prompt) {
   try {
-    TextAsk ask = request_.chat.ask;
-    ask.generate.prompt = std::move(prompt);
-    model.ask(std::move(ask), shared_from_this());
+    model.ask(1, [&](size_t) {
+      TextAsk ask = request_.chat.ask;
+      ask.generate.prompt = std::move(prompt);
+      return AskedText{std::move(ask), shared_from_this()};
+    });
   } catch (const base::Error& error) {
     on_error(error);
   }

@@ -1,0 +1,57 @@
+// Members of requests for texts: what ends an answer has bounds, and calls of tools come back as they were.
+#include "serve/openai/completion_request.h"
+
+#include <gtest/gtest.h>
+
+#include "serve/openai/openai_error.h"
+
+namespace trireme::serve {
+namespace {
+
+using base::Json;
+
+/// The member that a request is refused for; empty: none.
+std::string refused_member(const char* name, const Json& value) {
+  Json body = Json::object({{"model", "talk"}, {"prompt", "x"}});
+  body.set(name, value);
+  try {
+    completion_request(body.dump(), 1);
+  } catch (const MemberError& error) {
+    return error.member();
+  }
+  return {};
+}
+
+TEST(CompletionRequest, WhatEndsAnAnswerIsBounded) {
+  EXPECT_EQ(refused_member("stop", std::string(4096, 'y')), "");
+  EXPECT_EQ(refused_member("stop", std::string(4097, 'y')), "stop");
+  EXPECT_EQ(refused_member("stop", Json::array({"a", std::string(5000, 'y')})), "stop");
+  EXPECT_EQ(refused_member("cache_salt", std::string(1024, 'y')), "");
+  EXPECT_EQ(refused_member("cache_salt", std::string(1025, 'y')), "cache_salt");
+  Json tokens = Json::array();
+  for (int i = 0; i < 1024; ++i) tokens.push_back(1);
+  EXPECT_EQ(refused_member("stop_token_ids", tokens), "");
+  tokens.push_back(1);
+  EXPECT_EQ(refused_member("stop_token_ids", tokens), "stop_token_ids");
+}
+
+/// The arguments of an earlier call as a template is given them.
+Json arguments_for_template(const char* sent) {
+  const Json call = Json::object(
+      {{"type", "function"}, {"function", Json::object({{"name", "weather"}, {"arguments", sent}})}});
+  const Json said =
+      Json::object({{"role", "assistant"}, {"content", Json()}, {"tool_calls", Json::array({call})}});
+  const Json body = Json::object({{"model", "talk"}, {"messages", Json::array({said})}});
+  const CompletionRequest r = chat_request(body, 1);
+  return r.chat.messages.as_array()[0].at("tool_calls").as_array()[0].at("function").at("arguments");
+}
+
+TEST(CompletionRequest, ArgumentsOfCallsAreObjectsWhereTheyAreJson) {
+  EXPECT_EQ(arguments_for_template(R"({"city": "Oslo"})"), Json::object({{"city", "Oslo"}}));
+  EXPECT_EQ(arguments_for_template(""), Json::object());
+  EXPECT_EQ(arguments_for_template(R"({"city": "Os)"), Json(R"({"city": "Os)")) << "cut off";
+  EXPECT_EQ(arguments_for_template("[1]"), Json("[1]"));
+}
+
+}  // namespace
+}  // namespace trireme::serve
