@@ -9,6 +9,13 @@
 #include "base/text/shortened.h"
 
 namespace trireme::http {
+namespace {
+
+// Beyond this, memory for a body grows with the bytes that arrive. While memory is tight, the bound is lower:
+// many announcements alone would take the rest from clients that really send.
+constexpr size_t kTrustedBytes = size_t{16} << 20, kTightTrustedBytes = size_t{64} << 10;
+
+}  // namespace
 
 void Bytes::reserve(size_t bytes) {
   if (bytes <= capacity_) return;
@@ -24,6 +31,12 @@ void Bytes::reserve(size_t bytes) {
   lease_ = std::move(lease);
   data_ = first;
   capacity_ = bytes;
+}
+
+void Bytes::make_room(size_t more, size_t whole) {
+  if (size_ + more <= capacity_) return;
+  const size_t trusted = base::process_memory().is_tight() ? kTightTrustedBytes : kTrustedBytes;
+  reserve(std::max(size_ + more, std::min(whole, std::max(trusted, size_ * 2))));
 }
 
 void Bytes::swap(Bytes& other) noexcept {

@@ -40,6 +40,10 @@ class Bytes {
   /// Makes room for `bytes` in all; keeps the contents. Throws exhausted where the process may not use so
   /// much.
   void reserve(size_t bytes);
+  /// Makes room for `more` bytes of a body that is announced to have `whole` bytes in all, and for some
+  /// ahead: 16 MiB on the announcement alone (64 KiB while memory is tight), more as bytes arrive. Throws as
+  /// reserve().
+  void make_room(size_t more, size_t whole);
   void append(std::string_view bytes);
   /// Sets the size to at most capacity(); bytes beyond the old size are whatever was written there.
   void set_size(size_t bytes) { size_ = bytes; }

@@ -274,17 +274,9 @@ size_t RequestParser::Impl::feed_chunks(std::string_view input) {
   return used;
 }
 
-// Beyond this, a body's memory grows with the bytes that arrive, whatever length its head announces. While
-// memory is tight, the bound is lower: many heads alone would take the rest from clients that really send.
-constexpr size_t kTrustedBytes = size_t{16} << 20, kTightTrustedBytes = size_t{64} << 10;
-
 // Makes room for at least `bytes` more of a body of which `body_left` bytes are missing.
 void RequestParser::Impl::make_room(size_t bytes) {
-  Bytes& body = request.body;
-  if (body.size() + bytes <= body.capacity()) return;
-  const size_t whole = body.size() + body_left;
-  const size_t trusted = base::process_memory().is_tight() ? kTightTrustedBytes : kTrustedBytes;
-  body.reserve(std::max(body.size() + bytes, std::min(whole, std::max(trusted, body.size() * 2))));
+  request.body.make_room(bytes, request.body.size() + body_left);
 }
 
 size_t RequestParser::Impl::feed_counted(std::string_view input) {

@@ -90,9 +90,18 @@ const char* BatchQueue::refusal_of(Waiting& waiting, int64_t free_ns, Leaving& l
     waiting.fair_tag = list.back().fair_tag;
     list.pop_back();
   }
-  const bool is_in_time = admits(list, waiting, std::max(waiting.enqueued_ns, free_ns),
-                                 times_.limits(waiting.enqueued_ns), times_.predictor());
-  return is_in_time ? nullptr : "Exceeds what can be done before the request's deadline";
+  const int64_t now_ns = waiting.enqueued_ns;
+  const auto is_in_time = [&](const PredictNs& predict) {
+    return admits(list, waiting, std::max(now_ns, free_ns), times_.limits(now_ns), predict);
+  };
+  if (is_in_time(times_.predictor())) return nullptr;
+  // If every request were refused, nothing would run, and nothing better be learned: where one slow batch, or
+  // a slow time long ago, is the only reason to refuse, one request at a time runs nevertheless.
+  const bool is_tried = std::any_of(list.begin(), list.end(), [&](const Waiting& other) {
+    return other.is_trial && other.group == waiting.group;
+  });
+  waiting.is_trial = !is_tried && is_in_time(times_.recent_predictor(now_ns));
+  return waiting.is_trial ? nullptr : "Exceeds what can be done before the request's deadline";
 }
 
 bool BatchQueue::may_skip(const Waiting& waiting) const {

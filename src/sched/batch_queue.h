@@ -32,7 +32,7 @@ class BatchQueue {
              SchedulerStats& stats);
 
   /// Why a request cannot be queued, or null; who makes room for it leaves. An instance is free from
-  /// `free_ns` on. Sets what `waiting` costs and where it stands among the tenants.
+  /// `free_ns` on. Sets what `waiting` costs, where it stands among the tenants, and whether it is a trial.
   const char* refusal_of(Waiting& waiting, int64_t free_ns, Leaving& leaving);
   /// Whether a request is cheaper run by the thread that brings it than handed over, if an instance is idle.
   bool may_skip(const Waiting& waiting) const;

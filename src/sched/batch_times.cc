@@ -20,12 +20,12 @@ void BatchTimes::computed(const Timing& timing, uint64_t group) {
   const int64_t took_ns = timing.finished_ns - timing.started_ns;
   // If the time depends on a request's values, a quick earlier request predicts nothing.
   if (options_.inline_ns > 0 && !timing.depends_on_data)
-    computing_.observe(group, timing.padded_rows, took_ns);
+    computing_.observe(group, timing.padded_rows, took_ns, timing.finished_ns);
   if (prices_rows_) prices_.observe(group, timing.padded_rows, took_ns, timing.finished_ns);
 }
 
 void BatchTimes::ran(uint64_t group, const Ran& run) {
-  whole_.observe(group, run.padded_rows, run.took_ns);
+  whole_.observe(group, run.padded_rows, run.took_ns, run.now_ns);
   if (has_goal()) tuner_.ran(run.busy, run.padded_rows, run.took_ns, run.now_ns);
 }
 

@@ -42,6 +42,12 @@ class BatchTimes {
   PredictNs predictor() const {
     return [this](uint64_t group, int64_t rows) { return predict(group, rows); };
   }
+  /// The same from what was seen lately and more than once.
+  PredictNs recent_predictor(int64_t now_ns) const {
+    return [this, now_ns](uint64_t group, int64_t rows) {
+      return whole_.predict_lately(group, padded(rows), now_ns);
+    };
+  }
   /// Whether a request is so quick that it should run where it was read (SchedulerOptions::inline_ns).
   bool is_quick(const Waiting& waiting) const;
   /// What a request adds to a full batch; a millisecond a row where nothing is known yet.

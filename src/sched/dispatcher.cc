@@ -115,10 +115,14 @@ Instance* Dispatcher::submit(Request& request) {
     load_.came(waiting.enqueued_ns, is_background);
     times_.arrived(waiting);
     refusal = refusal_of(request, waiting, leaving);
+    if (refusal == nullptr) {
+      here = take_instance(waiting, lock);
+      // It may have released the lock: in a queue closed meanwhile, nobody would look for the request.
+      if (here == nullptr && queue_.is_closing()) refusal = kClosing;
+    }
     if (refusal != nullptr) {
       ++stats_.refused;
     } else {
-      here = take_instance(waiting, lock);
       if (here == nullptr) queue_.push(std::move(request), waiting);
       if (idle_work_ != nullptr) idle_work_->hold();
       ++stats_.accepted;
@@ -211,7 +215,9 @@ std::vector<Request> Dispatcher::next_batch(Instance& instance) {
     if (instance.lease.settle(taken.is_ripe, queue_.is_closing(), lock)) continue;
     tell_if_idle();
     if (queue_.is_closing() && queue_.empty()) return {};
-    wait_until(changed_, lock, taken.wake_ns);
+    // Requests for instances that are busy are not in this one's view, but may be late or cancelled.
+    wait_until(changed_, lock,
+               options_.places_rows ? std::min(taken.wake_ns, queue_.next_sweep_ns()) : taken.wake_ns);
   }
 }
 

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/session/session.h"
@@ -105,6 +107,78 @@ TEST_F(DispatcherTest, AFullQueueRefusesAndALateRequestIsToldByWhoAsksForABatch)
   EXPECT_EQ(stats.refused, 1U);
   EXPECT_EQ(stats.expired, 1U);
   EXPECT_EQ(stats.batches, 1U);
+}
+
+// A thread that waits a moment for an instance, without the lock, may find the queue closed afterwards.
+TEST_F(DispatcherTest, NobodyWaitsInAQueueThatWasClosedMeanwhile) {
+  options_.inline_ns = base::kNsPerMs;
+  open(true);
+  for (int round = 0; round < 200; ++round) {
+    dispatcher_ = std::make_unique<Dispatcher>(options_, clock_, nullptr);
+    dispatcher_->opened(instance(), {.runner = *runner_, .may_share = true});
+    teach_quick();
+    told_.clear();
+    Request first = request("first"), second = request("second");
+    ASSERT_EQ(dispatcher_->submit(first), &instance());
+    std::atomic<bool> is_ready{false}, begins{false};
+    std::thread closes([&] {
+      is_ready = true;
+      while (!begins.load()) {
+      }
+      dispatcher_->close();
+    });
+    while (!is_ready.load()) std::this_thread::yield();
+    begins = true;
+    EXPECT_EQ(dispatcher_->submit(second), nullptr);
+    closes.join();
+    EXPECT_EQ(dispatcher_->stats().waiting, 0U) << round;
+    EXPECT_EQ(told_, std::vector<std::string>{"second: the server is shutting down"}) << round;
+    dispatcher_->ran_here(instance(), 0, nullptr);
+    dispatcher_->told_here(false);
+  }
+}
+
+// Every request has a deadline, so what is refused is all that could show that the refusal is wrong.
+TEST_F(DispatcherTest, WhatWasSlowOnceDoesNotRefuseDeadlinesForGood) {
+  open(false);
+  const auto submit = [&](const std::string& name, int64_t within_ms) {
+    Request r = request(name);
+    if (within_ms > 0) r.finish_ns = clock_.now_ns() + within_ms * base::kNsPerMs;
+    dispatcher_->submit(r);
+    return std::exchange(told_, {}).empty();  // it waits
+  };
+  const uint64_t group = group_key(request("none").inputs, options_.padding);
+  const auto run = [&](int64_t took_ms) {
+    const size_t waited = dispatcher_->stats().waiting;
+    const int64_t start_ns = clock_.now_ns();
+    const std::vector<Request> batch = dispatcher_->next_batch(instance());
+    EXPECT_EQ(batch.size(), waited);
+    clock_.advance(took_ms * base::kNsPerMs);
+    dispatcher_->ran(instance(), group, 1, start_ns);
+    dispatcher_->finish(instance(), batch.size());
+  };
+  EXPECT_TRUE(submit("compiles", 0));
+  run(500);
+  EXPECT_TRUE(submit("trial", 200));
+  EXPECT_FALSE(submit("another", 200)) << "one at a time";
+  run(5);
+  EXPECT_TRUE(submit("usual", 200));
+  EXPECT_TRUE(submit("another", 200));
+  dispatcher_->finish(instance(), dispatcher_->next_batch(instance()).size());
+  // A slow time, and requests that it rightly refuses.
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(submit("patient", 0));
+    run(400);
+  }
+  EXPECT_FALSE(submit("early", 200));
+  clock_.advance(4 * base::kNsPerSecond);
+  EXPECT_FALSE(submit("early", 200));
+  clock_.advance(4 * base::kNsPerSecond);
+  EXPECT_TRUE(submit("trial", 200));
+  EXPECT_FALSE(submit("another", 200));
+  run(5);
+  EXPECT_TRUE(submit("usual", 20));
+  dispatcher_->close();
 }
 
 TEST_F(DispatcherTest, TheKeeperAnswersForABatchThatHangsAndForThoseBehindIt) {

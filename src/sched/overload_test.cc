@@ -107,7 +107,7 @@ class Simulation {
     }
     int64_t bucket = 1;
     while (bucket < rows) bucket *= 2;
-    cost_.observe(0, bucket, took);
+    cost_.observe(0, bucket, took, done_ns);
     return done_ns;
   }
   void remove(const Decision& d) {

@@ -378,6 +378,38 @@ TEST(Scheduler, WhoIsLateOrLeftDoesNotWaitForAnInstance) {
   EXPECT_FALSE(next.future.get().error);
 }
 
+// The same for a request that a busy instance must run, beside an idle one.
+TEST(Scheduler, WhoIsLateForABusyInstanceIsToldByAnIdleOne) {
+  base::SystemClock clock;
+  SchedulerOptions o = options(8, 0);
+  o.instances = 2;
+  o.places_rows = true;
+  Scheduler scheduler(small_model(), o, clock);
+  std::latch started(1), released(1);
+  const auto of_first = [](Answer& answer) {
+    Request r = request(input(1, 1), answer);
+    r.instance = 0;
+    r.row = 0;
+    return r;
+  };
+  Answer first, late;
+  Request r = of_first(first);
+  r.sink = Sink([&, told = first.sink()](Outcome&& outcome) {
+    started.count_down();
+    released.wait();
+    told(std::move(outcome));
+  });
+  scheduler.submit(std::move(r));
+  started.wait();
+  r = of_first(late);
+  r.deadline_ns = clock.now_ns() + 10 * base::kNsPerMs;
+  scheduler.submit(std::move(r));
+  EXPECT_EQ(late.future.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  released.count_down();
+  EXPECT_FALSE(first.future.get().error);
+  EXPECT_EQ(late.future.get().ending, Ending::expired);
+}
+
 TEST(Scheduler, ExpiredAndCancelledRequestsAreNotRun) {
   base::SystemClock clock;
   Scheduler scheduler(small_model(), options(8, 0), clock);

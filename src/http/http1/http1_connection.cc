@@ -299,7 +299,10 @@ void Http1Connection::finish_turn() {
 /// Called when all output is sent. Returns true if the connection closes now; else it continues or lingers.
 bool Http1Connection::end_if_answered() {
   if (!answers_.empty()) {
-    if (answers_.front().streaming && !answers_.front().pieces.empty()) loop_.revisit(*this);
+    // What a full queue held back goes now: an empty one makes the socket tell no more.
+    const Exchange& first = answers_.front();
+    const bool has_more = !first.pieces.empty() || first.finished || first.aborted;
+    if (first.streaming && has_more) loop_.revisit(*this);
     return false;
   }
   const bool is_last = ending_ == Ending::written;

@@ -49,7 +49,8 @@ class Forming {
         decision_.expired.push_back(i);
         continue;
       }
-      if (w.finish_ns != 0 && now_ns_ + std::max<int64_t>(1, cost(w.group, w.rows)) > w.finish_ns) {
+      const int64_t run_ns = w.is_trial ? 0 : cost(w.group, w.rows);
+      if (w.finish_ns != 0 && now_ns_ + std::max<int64_t>(1, run_ns) > w.finish_ns) {
         decision_.hopeless.push_back(i);
         continue;
       }

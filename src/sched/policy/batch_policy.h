@@ -18,6 +18,7 @@ struct Waiting {
   uint64_t group = 0;  ///< only requests of one group (equal inner shapes, equal length bucket) share a batch
   int64_t finish_ns = 0;   ///< its answer is of use until then; 0: always
   bool runs_late = false;  ///< past deadline_ns it goes behind all others of its priority instead of away
+  bool is_trial = false;   ///< runs though it seems hopeless: what seems so may have changed
   uint32_t tenant = 0;
   double weight = 1;    ///< of the tenant
   double cost_ns = 1;   ///< what it adds to a batch, for the tenants' shares

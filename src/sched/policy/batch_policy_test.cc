@@ -58,6 +58,14 @@ TEST(BatchPolicy, StartsEarlyEnoughForTheDeadline) {
   EXPECT_EQ(decide(queue, 751, limits, cost).hopeless, (Indices{0}));
 }
 
+TEST(BatchPolicy, ATrialIsNotHopelessBeforeItsTime) {
+  const std::vector<Waiting> queue{{.finish_ns = 120, .is_trial = true}, {.finish_ns = 130}};
+  const Decision d = decide(queue, 0, {.max_rows = 8, .window_ns = 10000}, cost);
+  EXPECT_EQ(d.take, (Indices{0}));
+  EXPECT_EQ(d.hopeless, (Indices{1}));
+  EXPECT_EQ(decide(queue, 120, {.max_rows = 8}, cost).hopeless, (Indices{0, 1}));
+}
+
 TEST(BatchPolicy, TheMostUrgentGoesFirstAndShrinksTheBatch) {
   // Together they take 300 ns, late for the second; alone it takes 150 ns, and the others are still in time.
   const std::vector<Waiting> queue{{.finish_ns = 1000}, {.finish_ns = 190}, {.finish_ns = 1000}, {}};

@@ -143,7 +143,7 @@ std::shared_ptr<QuotaAccount> ApiKeys::account_of(const std::string& tenant, con
   account = std::make_shared<QuotaAccount>(quota);
   const MetricLabels labels{{"tenant", tenant}};
   registry_.counter_from("trireme_tenant_tokens_total", "Tokens of prompts and answers, by tenant", labels,
-                         [account] { return static_cast<double>(account->taken_tokens()); });
+                         [account] { return static_cast<double>(account->used_tokens()); });
   registry_.counter_from("trireme_tenant_quota_refusals_total", "Requests beyond a tenant's quota", labels,
                          [account] { return static_cast<double>(account->refusals()); });
   return account;

@@ -137,7 +137,25 @@ TEST_F(ApiKeysTest, RulesAndTenantsGoByThem) {
   EXPECT_EQ(tenants.find("Bearer sk-gold-1").weight, 3);
   EXPECT_NE(tenants.find("Bearer sk-free-1").number, tenants.find("Bearer sk-gold-1").number);
   EXPECT_EQ(tenants.name_of("Bearer sk-free-1"), "free");
+  EXPECT_EQ(tenants.owner_of("Bearer sk-free-1"), "free");
+  EXPECT_EQ(tenants.owner_of("Bearer sk-ops").find("sk-ops"), std::string::npos) << "a rule's secret";
   EXPECT_THROW(Tenants("key", {}, 4, metrics_), base::Error);
+}
+
+// A rule may admit a request whose header holds no key of the file, but the rule's secret.
+TEST_F(ApiKeysTest, LabelsNameTenantsOfKeysAndNoSecretOfARule) {
+  write("keys:\n  - {tenant: gold, key: sk-gold-1}\n  - {tenant: free, key: sk-free-1}\n");
+  const ApiKeys keys(file(), clock_, metrics_);
+  Tenants tenants("", {"gold=3"}, 4, metrics_, &keys);
+  for (const char* shown :
+       {"Bearer sk-gold-1", "Bearer sk-free-1", "Bearer sk-of-ops", "sk-without-bearer", ""})
+    tenants.find(shown);
+  EXPECT_EQ(tenants.find("Bearer sk-of-ops").number, tenants.find("Bearer sk-of-ops").number);
+  const std::string text = metrics_.expose();
+  EXPECT_EQ(text.find("sk-"), std::string::npos);
+  for (const char* tenant : {"gold", "free", "key-", "none"})
+    EXPECT_NE(text.find(base::concat("trireme_tenant_requests_total{tenant=\"", tenant)), std::string::npos)
+        << tenant;
 }
 
 }  // namespace

@@ -80,11 +80,9 @@ void QuotaAccount::take(int64_t tokens, int64_t now_ns) {
     if (requests.limit > 0) requests.left -= 1;
     if (of_tokens.limit > 0) of_tokens.left -= wanted;
   });
-  taken_tokens_ += tokens;
 }
 
 void QuotaAccount::give_back(int64_t tokens) {
-  taken_tokens_ -= tokens;
   state_.with([&](State& state) {
     Bucket& bucket = state.tokens;
     if (bucket.limit > 0)
@@ -117,6 +115,7 @@ TokenCharge::TokenCharge(std::shared_ptr<QuotaAccount> account, int64_t prompt_t
                          int64_t now_ns)
     : account_(std::move(account)), reserved_(answer_tokens) {
   account_->take(prompt_tokens + answer_tokens, now_ns);
+  account_->count(prompt_tokens);
 }
 
 }  // namespace trireme::serve

@@ -37,10 +37,13 @@ class QuotaAccount {
   void take(int64_t tokens, int64_t now_ns);
   /// Of tokens that were taken some were not needed; below 0: more were.
   void give_back(int64_t tokens);
+  /// So many tokens were read or made: for used_tokens(), whatever was taken for them.
+  void count(int64_t tokens) { used_tokens_ += tokens; }
   /// The x-ratelimit-* headers of the OpenAI API: limits, what is left, and how long until all is.
   ReplyHeaders headers(int64_t now_ns) const;
 
-  int64_t taken_tokens() const { return taken_tokens_; }
+  /// Never falls.
+  int64_t used_tokens() const { return used_tokens_; }
   int64_t refusals() const { return refusals_; }
 
  private:
@@ -60,7 +63,7 @@ class QuotaAccount {
   static ReplyHeaders headers_of(const State& state);
 
   base::Guarded<State> state_;
-  std::atomic<int64_t> taken_tokens_{0}, refusals_{0};
+  std::atomic<int64_t> used_tokens_{0}, refusals_{0};
 };
 
 /// A quota that is used up: 429 with the headers that say when to come again.
@@ -86,7 +89,10 @@ class TokenCharge {
   TokenCharge& operator=(const TokenCharge&) = delete;
 
   /// Tokens that were made of it. Any thread.
-  void spend(int64_t tokens) { spent_ += tokens; }
+  void spend(int64_t tokens) {
+    spent_ += tokens;
+    account_->count(tokens);
+  }
   /// All answers are made: what they did not need goes back, so that who has them may ask again at once. The
   /// end of the charge settles too.
   void settle() {

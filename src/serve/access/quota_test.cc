@@ -50,17 +50,20 @@ TEST(Quota, TokensComeBackAndMayBeOwed) {
   {
     TokenCharge charge(account, 100, 400, kStart);
     EXPECT_EQ(retry(*account, 200, kStart), "10") << "what answers may have is held for them";
+    EXPECT_EQ(account->used_tokens(), 100) << "and not counted before it is made";
     charge.spend(50);
+    EXPECT_EQ(account->used_tokens(), 150);
     charge.settle();
     EXPECT_EQ(retry(*account, 0, kStart), "") << "all answers are made";
-    EXPECT_EQ(account->taken_tokens(), 150);
+    EXPECT_EQ(account->used_tokens(), 150) << "what goes back was never counted";
   }
   EXPECT_EQ(header(account->headers(kStart), "x-ratelimit-remaining-tokens"), "450");
-  EXPECT_EQ(account->taken_tokens(), 150);
+  EXPECT_EQ(account->used_tokens(), 150);
   {
     TokenCharge charge(account, 150, 0, kStart);  // the length of the answer is unknown
     charge.spend(900);
   }
+  EXPECT_EQ(account->used_tokens(), 150 + 150 + 900);
   EXPECT_EQ(header(account->headers(kStart), "x-ratelimit-remaining-tokens"), "0");
   EXPECT_EQ(retry(*account, 0, kStart), "61") << "600 owed, and one token";
   EXPECT_EQ(retry(*account, 60, kStart + 66 * kNsPerSecond), "");

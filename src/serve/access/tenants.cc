@@ -1,7 +1,10 @@
 // Identifies the tenant of a request, for fair shares.
 #include "serve/access/tenants.h"
 
+#include <openssl/evp.h>
+
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 
@@ -29,21 +32,35 @@ Listed parse(const std::string& text) {
   return out;
 }
 
-/// A header may hold a secret, which must not be a label: its hash is used (upper half of 64-bit FNV-1a).
-std::string label_of(std::string_view word, bool is_secret) {
-  if (word.empty()) return "none";
-  if (!is_secret) {
-    size_t length = std::min<size_t>(64, word.size());
-    // Does not cut inside a character.
-    while (length > 0 && length < word.size() && (static_cast<unsigned char>(word[length]) & 0xC0) == 0x80)
-      --length;
-    return std::string(word.substr(0, length));
+// It begins with a character that no value of a header can have: nobody can show a hash in place of the
+// secret.
+constexpr std::string_view kHash = "\x01sha256:";
+constexpr size_t kHashBytes = 32;
+
+/// The mark and 64 hexadecimal digits.
+std::string hash_of_secret(std::string_view word) {
+  std::array<unsigned char, kHashBytes> hash{};
+  const int done = EVP_Digest(word.data(), word.size(), hash.data(), nullptr, EVP_sha256(), nullptr);
+  base::check(done == 1, "SHA-256 is not to be had");
+  std::string text(kHash);
+  for (const unsigned char byte : hash) {
+    for (const int digit : {byte >> 4, byte & 15}) text += "0123456789abcdef"[digit];
   }
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (char c : word) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  std::string text = "key-00000000";
-  for (size_t i = 0; i < 8; ++i) text[4 + i] = "0123456789abcdef"[hash >> (60 - 4 * i) & 15];
   return text;
+}
+
+bool is_hash(std::string_view word) {
+  return word.starts_with(kHash) && word.size() == kHash.size() + 2 * kHashBytes;
+}
+
+/// A word that is no secret, cut to a length that a label may have.
+std::string label_of(std::string_view word) {
+  if (word.empty()) return "none";
+  size_t length = std::min<size_t>(64, word.size());
+  // Does not cut inside a character.
+  while (length > 0 && length < word.size() && (static_cast<unsigned char>(word[length]) & 0xC0) == 0x80)
+    --length;
+  return std::string(word.substr(0, length));
 }
 
 }  // namespace
@@ -72,32 +89,64 @@ Tenants::Tenants(const std::string& by, const std::vector<std::string>& listed, 
       const Listed tenant = parse(text);
       base::require(table.by_word.find(tenant.word) == table.by_word.end(), "tenant '", tenant.name,
                     "' is listed twice, or its secret is another's");
-      table.by_word[tenant.word] = {.number = add(table, tenant.name), .weight = tenant.weight};
+      const Tenant one{.number = add(table, tenant.name), .weight = tenant.weight};
+      table.by_word[tenant.word] = one;
+      if (!header_.empty()) table.by_word[hash_of_secret(tenant.word)] = one;
     }
   });
 }
 
+std::shared_ptr<const ApiKey> Tenants::key_of(std::string_view word) const {
+  return keys_ != nullptr ? keys_->find(word) : nullptr;
+}
+
 std::string Tenants::name_of(std::string_view word) const {
-  const auto key = keys_ != nullptr ? keys_->find(word) : nullptr;
+  const auto key = key_of(word);
   return key != nullptr ? key->tenant : std::string(word);
+}
+
+std::string Tenants::owner_of(std::string_view word) const {
+  const auto key = key_of(word);
+  if (key != nullptr) return key->tenant;
+  return word.empty() || header_.empty() ? std::string(word) : hash_of_secret(word);
+}
+
+bool Tenants::is_owner(std::string_view owner, std::string_view stored) {
+  return stored == owner || (is_hash(owner) && !is_hash(stored) && hash_of_secret(stored) == owner);
 }
 
 Tenant Tenants::find(std::string_view shown) {
   if (!is_on_) return {};
-  const std::string word = name_of(shown);
+  const auto key = key_of(shown);
+  const std::string_view word = key != nullptr ? std::string_view(key->tenant) : shown;
+  // A header without a key of the file may hold another secret: that of a rule which admitted the request.
+  const bool is_secret = !header_.empty() && key == nullptr && !word.empty();
   return table_.with([&](Table& table) {
     const auto at = table.by_word.find(word);
-    return at != table.by_word.end() ? at->second : add_unlisted(table, word);
+    if (at != table.by_word.end()) return at->second;
+    return is_secret ? find_secret(table, std::string(word)) : add_unlisted(table, word, label_of(word));
   });
 }
 
-Tenant Tenants::add_unlisted(Table& table, std::string_view word) {
+/// A secret and its hash are one tenant, whichever comes first; the label is of the hash.
+Tenant Tenants::find_secret(Table& table, const std::string& word) {
+  constexpr size_t kShown = 8;  // digits
+  const std::string hash = is_hash(word) ? word : hash_of_secret(word);
+  const auto at = table.by_word.find(hash);
+  const Tenant tenant = at != table.by_word.end()
+                            ? at->second
+                            : add_unlisted(table, hash, "key-" + hash.substr(kHash.size(), kShown));
+  if (tenant.number != table.others) table.by_word[word] = tenant;
+  return tenant;
+}
+
+Tenant Tenants::add_unlisted(Table& table, std::string_view word, const std::string& label) {
   if (table.unlisted >= most_unlisted_) {
     if (table.others == 0) table.others = add(table, "others");
     return {.number = table.others};
   }
   ++table.unlisted;
-  const Tenant tenant{.number = add(table, label_of(word, !header_.empty() && !names_by_key()))};
+  const Tenant tenant{.number = add(table, label)};
   table.by_word[std::string(word)] = tenant;
   return tenant;
 }

@@ -36,10 +36,16 @@ class Tenants {
   bool names_by_header() const { return !header_.empty(); }
   /// The header that names the tenant, in lower case; empty: none does.
   const std::string& header() const { return header_; }
-  /// `word` is what the header or parameter held; empty is a tenant too.
+  /// `word` is what the header or parameter held, or owner_of() that; empty is a tenant too.
   Tenant find(std::string_view word);
   /// The word without its secret: of a key its tenant.
   std::string name_of(std::string_view word) const;
+  /// What may be stored of the word: of a key its tenant, of another header, which may hold the secret of a
+  /// rule or of a listed tenant, its SHA-256. No tenant of a key has a name of that form, and no header can
+  /// hold it.
+  std::string owner_of(std::string_view word) const;
+  /// Whether a stored owner is this one. Servers before this one stored the word itself.
+  static bool is_owner(std::string_view owner, std::string_view stored);
   /// A request of this tenant ended.
   void count(uint32_t number, const sched::Timing& timing, sched::Ending ending, int64_t took_ns);
 
@@ -56,8 +62,10 @@ class Tenants {
     std::map<std::string, std::shared_ptr<Counts>> by_label;  ///< words may share one: so do their counts
   };
   uint32_t add(Table& table, const std::string& name);
-  Tenant add_unlisted(Table& table, std::string_view word);
-  bool names_by_key() const { return keys_ != nullptr; }
+  Tenant find_secret(Table& table, const std::string& word);
+  Tenant add_unlisted(Table& table, std::string_view word, const std::string& label);
+  /// That the word shows; null: none, or keys tell nobody apart.
+  std::shared_ptr<const ApiKey> key_of(std::string_view word) const;
 
   MetricRegistry& registry_;
   std::string header_;

@@ -45,6 +45,29 @@ TEST(Tenants, LabelsHoldNoSecret) {
   EXPECT_NE(text.find("trireme_tenant_requests_total{tenant=\"none\",result=\"done\"} 1"), std::string::npos);
 }
 
+TEST(Tenants, OwnersHoldNoSecret) {
+  MetricRegistry registry;
+  Tenants tenants("header:authorization", {"gold=4:s3cret"}, 8, registry);
+  EXPECT_EQ(tenants.owner_of(""), "");
+  // `printf s3cret | sha256sum`
+  const std::string owner = tenants.owner_of("s3cret");
+  EXPECT_EQ(owner, "\x01sha256:1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0");
+  EXPECT_TRUE(Tenants::is_owner(owner, owner));
+  EXPECT_TRUE(Tenants::is_owner(owner, "s3cret")) << "as an older server stored it";
+  for (const char* stored : {"", "gold", "s3cret "}) EXPECT_FALSE(Tenants::is_owner(owner, stored)) << stored;
+  EXPECT_FALSE(Tenants::is_owner("s3cret", owner)) << "a tenant of that name";
+  EXPECT_FALSE(Tenants::is_owner(tenants.owner_of(owner), owner)) << "the hash is no key";
+  EXPECT_TRUE(Tenants::is_owner("", ""));
+  // What a batch asks has its owner's share.
+  EXPECT_EQ(tenants.find(owner).number, tenants.find("s3cret").number);
+  EXPECT_EQ(tenants.find(owner).weight, 4);
+  const uint32_t stored_first = tenants.find(tenants.owner_of("made-up")).number;
+  EXPECT_EQ(tenants.find("made-up").number, stored_first);
+  const uint32_t shown_first = tenants.find("another").number;
+  EXPECT_EQ(tenants.find(tenants.owner_of("another")).number, shown_first);
+  EXPECT_NE(shown_first, stored_first);
+}
+
 // Labels come from clients: requests with equal labels share one count, and no label breaks the scrape.
 TEST(Tenants, WordsWithOneLabelAreCountedTogether) {
   MetricRegistry registry;

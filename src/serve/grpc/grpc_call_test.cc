@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/guarded.h"
+#include "base/memory/memory_budget.h"
 #include "http/http2/http2_connection.h"
 #include "http/server.h"
 #include "tests/http2_peer.h"
@@ -243,6 +244,28 @@ TEST(GrpcCall, LongMessagesAreRefusedBeforeTheyCome) {
   EXPECT_EQ(status_of(wire.wait(wire.peer.request(packed, head))), "8");
   EXPECT_EQ(status_of(wire.wait(wire.peer.request(grpc_fields("/t/echo"), grpc_frame("short")))), "0");
   EXPECT_EQ(listener.counts.messages, 1);
+}
+
+// Messages that are announced and do not come leave memory to those that do: while it is tight, it is taken
+// only as bytes arrive.
+TEST(GrpcCall, PromisesOfMessagesTakeLittleWhereMemoryIsTight) {
+  Listener listener;
+  base::MemoryBudget& memory = base::process_memory();
+  const uint64_t refused = memory.refused();
+  memory.set_limit(memory.used_bytes() + (int64_t{60} << 20));
+  {
+    Http2Wire wire(listener.port());
+    const std::string begun = grpc_frame(std::string(kMostBytes, 'p')).substr(0, 6);
+    for (int i = 0; i < 60; ++i) wire.peer.request(grpc_fields("/t/echo"), begun, false);
+    const std::string message(100'000, 'm');
+    const Http2PeerAnswer& answer = wire.wait(wire.peer.request(grpc_fields("/t/echo"), grpc_frame(message)));
+    EXPECT_EQ(status_of(answer), "0");
+    EXPECT_TRUE(answer.body == grpc_frame(message));
+    EXPECT_EQ(memory.refused(), refused);
+    EXPECT_TRUE(memory.is_tight());
+  }
+  memory.set_limit(INT64_MAX);
+  EXPECT_TRUE(eventually([&] { return listener.counts.alive == 0; }));
 }
 
 TEST(GrpcCall, DeadlinesAndLeavingClientsCancel) {

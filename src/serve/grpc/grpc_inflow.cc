@@ -10,9 +10,8 @@
 namespace trireme::serve {
 namespace {
 
-constexpr size_t kMaxMessageBytes = INT_MAX;         // limit of protobuf
-constexpr size_t kReservedBytes = size_t{16} << 20;  // on the stated length alone; more as the bytes arrive
-constexpr size_t kAlignedBytes = 4096;               // tensors of smaller messages are copied
+constexpr size_t kMaxMessageBytes = INT_MAX;  // limit of protobuf
+constexpr size_t kAlignedBytes = 4096;        // tensors of smaller messages are copied
 
 }  // namespace
 
@@ -48,6 +47,7 @@ void GrpcInflow::read(std::string_view bytes, GrpcHandler* handler, const bool& 
           message_.size() + step <= message_.capacity()) {
         message_.set_size(message_.size() + step);  // received directly into the message
       } else {
+        message_.make_room(step, message_bytes_);
         message_.append(bytes.substr(0, step));
       }
       received_bytes_ += step;
@@ -68,7 +68,7 @@ void GrpcInflow::begin(std::string_view rest, GrpcHandler& handler) {
                most_bytes(handler));
   message_ = http::Bytes();
   if (message_bytes_ >= kAlignedBytes && byte(0) == 0) message_.align_at(handler.aligned_at(rest));
-  message_.reserve(std::min(message_bytes_, kReservedBytes));
+  if (message_bytes_ > 0) message_.make_room(1, message_bytes_);
 }
 
 size_t GrpcInflow::most_bytes(const GrpcHandler& handler) const {

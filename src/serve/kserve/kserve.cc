@@ -7,6 +7,7 @@
 #include "base/text/json.h"
 #include "serve/kserve/kserve_generate.h"
 #include "serve/kserve/kserve_raw.h"
+#include "serve/kserve/kserve_reply.h"
 #include "serve/kserve/kserve_request.h"
 #include "serve/kserve/kserve_response.h"
 #include "serve/infer/request_json.h"
@@ -312,7 +313,7 @@ void KserveApi::infer(const ModelPath& path, http::Request&& request, http::Repl
   refuse_half_in_json(parsed, model->config().outputs);
   parsed.traceparent = kept->header("traceparent");
   if (core_.tenants().names_by_header()) parsed.tenant = tenant;
-  const auto shared = std::make_shared<http::Reply>(std::move(reply));
+  const auto shared = std::make_shared<KserveReply>(std::move(reply));
   InferSink sink{.done =
                      [shared](InferResponse&& r) {
                        const auto* tell = std::exchange(r.before_send, nullptr);
@@ -321,7 +322,7 @@ void KserveApi::infer(const ModelPath& path, http::Request&& request, http::Repl
                        shared->send(std::move(answer));
                      },
                  .failed = [shared](const base::Error& e) { shared->send(http::error_response(e)); },
-                 .cancelled = [shared] { return shared->client_gone(); },
+                 .cancelled = [shared] { return shared->is_gone(); },
                  .received_ns = kept->received_ns,
                  .begun_ns = kept->begun_ns};
   try {

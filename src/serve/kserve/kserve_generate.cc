@@ -10,6 +10,7 @@
 #include "base/text/shortened.h"
 #include "serve/infer/data_writer.h"
 #include "serve/infer/infer_parameter.h"
+#include "serve/kserve/kserve_reply.h"
 #include "serve/kserve/kserve_response.h"
 #include "serve/infer/request_json.h"
 
@@ -101,11 +102,12 @@ std::string values_of(const WireTensor& t) {
 
 namespace {
 
-/// The reply of one call, which the model calls from one thread at a time.
+/// The answers of one call, which the model gives from one thread at a time.
 struct GenerateReply {
-  http::Reply reply;
-  http::Stream stream;
-  bool is_stream = false, is_open = false;
+  GenerateReply(http::Reply sink, bool streams) : reply(std::move(sink)), is_stream(streams) {}
+
+  KserveReply reply;
+  const bool is_stream;
   std::optional<std::string> only;  ///< the answer so far, if one object is wanted
 
   void put(const InferResponse& response) {
@@ -116,16 +118,15 @@ struct GenerateReply {
   }
   void end(InferResponse& response) {
     base::check(is_stream || only.has_value(), kNotOne);
-    if (is_stream && !is_open) open();
+    if (is_stream && !reply.is_open()) open();
     response.leave();
-    is_stream ? stream.finish() : reply.send(http::json_response(200, std::move(*only)));
+    is_stream ? reply.finish() : reply.send(http::json_response(200, std::move(*only)));
   }
   void fail(const base::Error& e) {
-    if (!is_open) return reply.send(http::error_response(e));  // the status can still report it
+    if (!reply.is_open()) return reply.send(http::error_response(e));  // the status can still report it
     send("data: " + Json::object({{"error", base::shortened(e.message())}}).dump() + "\n\n");
-    stream.finish();
+    reply.finish();
   }
-  bool is_gone() const { return is_open ? stream.client_gone() : reply.client_gone(); }
 
  private:
   static constexpr const char* kNotOne =
@@ -135,28 +136,25 @@ struct GenerateReply {
     http::Response head;
     head.headers.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
     head.headers.emplace_back("Cache-Control", "no-cache");
-    stream = reply.stream(std::move(head));
-    is_open = true;
+    reply.open(std::move(head));
   }
   void send(std::string event) {
-    if (!is_open) open();
-    stream.write(std::move(event));
+    if (!reply.is_open()) open();
+    reply.write(std::move(event));
   }
 };
 
 }  // namespace
 
 InferSink generate_sink(http::Reply reply, bool is_stream, bool is_decoupled) {
-  const auto shared = std::make_shared<GenerateReply>();
-  shared->reply = std::move(reply);
-  shared->is_stream = is_stream;
+  const auto shared = std::make_shared<GenerateReply>(std::move(reply), is_stream);
   return {.done =
               [shared, is_decoupled](InferResponse&& r) {
                 if (!is_decoupled) shared->put(r);
                 shared->end(r);
               },
           .failed = [shared](const base::Error& e) { shared->fail(e); },
-          .cancelled = [shared] { return shared->is_gone(); },
+          .cancelled = [shared] { return shared->reply.is_gone(); },
           .part = [shared](InferResponse&& r) { shared->put(r); }};
 }
 

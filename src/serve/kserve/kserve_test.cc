@@ -1,13 +1,18 @@
 // Tests KServe bodies: every datatype in both forms, shapes, parameters, and refusals.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <thread>
 
 #include "base/text/json.h"
 #include "base/memory/memory_budget.h"
+#include "http/local_request.h"
 #include "serve/infer/classify.h"
 #include "serve/kserve/kserve_generate.h"
+#include "serve/kserve/kserve_reply.h"
 #include "serve/kserve/kserve_request.h"
 #include "serve/kserve/kserve_response.h"
 #include "serve/infer/request_json.h"
@@ -382,6 +387,61 @@ TEST(KserveGenerate, WritesValuesAsTheirTypeHasThem) {
   EXPECT_EQ(generate_response(response),
             R"({"id":"7","model_name":"m","model_version":"1","f":[0.1,Infinity],"u":18446744073709551615,)"
             R"("h":0.5,"s":"a\n"})");
+}
+
+/// Calls `answers` while another thread calls `asks` again and again.
+void beside(const std::function<bool()>& asks, const std::function<void()>& answers) {
+  std::atomic<bool> is_asking{false}, is_over{false};
+  std::thread other([&] {
+    while (!is_over.load()) {
+      asks();
+      is_asking = true;
+    }
+  });
+  while (!is_asking.load()) std::this_thread::yield();
+  answers();
+  is_over = true;
+  other.join();
+}
+
+// Whether a client has left is asked on other threads while one answers it. What goes wrong there, the
+// sanitizers show: an answer lets go of its request.
+TEST(KserveReply, IsAskedForItsClientWhileItIsAnswered) {
+  for (int i = 0; i < 200; ++i) {
+    std::string got;
+    const auto take = [&](http::Response&& response) {
+      for (const http::BodyPart& part : response.body) got += part.bytes();
+    };
+    KserveReply whole(http::local_reply(take)), stream(http::local_reply(take));
+    EXPECT_FALSE(whole.is_gone());
+    beside([&] { return whole.is_gone(); }, [&] { whole.send(http::text_response(200, "whole")); });
+    EXPECT_TRUE(whole.is_gone());
+    beside([&] { return stream.is_gone(); },
+           [&] {
+             stream.open(http::text_response(200, "; "));
+             EXPECT_FALSE(stream.is_gone());
+             stream.write("pieces");
+             stream.finish();
+           });
+    EXPECT_TRUE(stream.is_gone());
+    EXPECT_EQ(got, "whole; pieces");
+  }
+}
+
+TEST(KserveGenerate, IsAskedForItsClientWhileEventsAreSent) {
+  for (int i = 0; i < 200; ++i) {
+    std::string got;
+    const auto take = [&](http::Response&& response) {
+      for (const http::BodyPart& part : response.body) got += part.bytes();
+    };
+    const InferSink sink = generate_sink(http::local_reply(take), true, true);
+    beside(sink.cancelled, [&] {
+      sink.part({.model_name = "m", .model_version = "1"});
+      sink.done({});
+    });
+    EXPECT_TRUE(sink.cancelled());
+    EXPECT_EQ(got, "data: {\"model_name\":\"m\",\"model_version\":\"1\"}\n\n");
+  }
 }
 
 }  // namespace
