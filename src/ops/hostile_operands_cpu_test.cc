@@ -1,7 +1,7 @@
 // Operands of other shapes, types, values and attributes than an operator takes: every mutant of a valid node
-// is refused with an error about the model, or runs inside its operands: a page that nobody may touch lies on
-// either side of each. What runs fills its results: no byte of them is what the memory held before, which on
-// a server may be another client's data.
+// is refused with an error about the model, or runs inside its operands: each runs with a page that nobody
+// may touch directly behind every operand, and with one directly before it. What runs fills its results: no
+// byte of them is what the memory held before, which on a server may be another client's data.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -53,9 +53,13 @@ void tell_mutant(int signal) {
   raise(signal);
 }
 
-/// Operands and results of a node, each placed directly before and after inaccessible pages.
+/// Which side of a buffer the inaccessible page adjoins.
+enum class Guard : uint8_t { before, behind };
+
+/// Operands and results of a node between inaccessible pages.
 class GuardedBuffers {
  public:
+  explicit GuardedBuffers(Guard guard) : guard_(guard) {}
   ~GuardedBuffers() {
     for (const auto& [at, bytes] : mapped_) munmap(at, bytes);
   }
@@ -70,12 +74,13 @@ class GuardedBuffers {
     base::check(mprotect(first, room, PROT_READ | PROT_WRITE) == 0, "no memory for a buffer");
     const size_t whole =
         (static_cast<size_t>(bytes) + static_cast<size_t>(unit) - 1) / static_cast<size_t>(unit);
-    std::byte* memory = first + room - whole * static_cast<size_t>(unit);
+    std::byte* memory = guard_ == Guard::before ? first : first + room - whole * static_cast<size_t>(unit);
     if (content != nullptr && bytes > 0) std::memcpy(memory, content, static_cast<size_t>(bytes));
     return memory;
   }
 
  private:
+  Guard guard_;
   std::vector<std::pair<void*, size_t>> mapped_;
 };
 
@@ -141,18 +146,23 @@ class Trial {
       base::SharedCache packs;
       const ir::BoundKernel bound = kernel.prepare({node, packs, pool_.size()});
       if (bound.workspace_bytes > 1 << 28) continue;
-      const Results one = launch(bound, node, c.in, 0xA5), other = launch(bound, node, c.in, 0x3C);
+      const Results one = launch(bound, node, c.in, {0xA5, Guard::behind}),
+                    other = launch(bound, node, c.in, {0x3C, Guard::before});
       EXPECT_TRUE(one == other) << "results hold what was in memory before: " << kernel.name << " "
                                 << running;
     }
   }
 
   using Results = std::vector<std::vector<std::byte>>;
-  /// Results and workspace are full of `before` bytes when the kernel begins. Nothing where it reports an
-  /// error.
+  /// What results and workspace are full of when a kernel begins, and where the page beside them lies.
+  struct Memory {
+    uint8_t content;
+    Guard guard;
+  };
+  /// Nothing where the kernel reports an error.
   Results launch(const ir::BoundKernel& bound, const ir::NodeView& node, const std::vector<Tensor>& in,
-                 uint8_t before) {
-    GuardedBuffers buffers;
+                 const Memory& found) {
+    GuardedBuffers buffers(found.guard);
     std::vector<const void*> from;
     std::vector<void*> to;
     for (size_t i = 0; i < in.size(); ++i) {
@@ -161,7 +171,7 @@ class Trial {
     }
     const auto used = [&](int64_t bytes, int64_t unit) {
       void* memory = buffers.add(bytes, unit, nullptr);
-      std::memset(memory, before, static_cast<size_t>(bytes));
+      std::memset(memory, found.content, static_cast<size_t>(bytes));
       return memory;
     };
     for (const tensor::TensorType& t : node.out) to.push_back(used(tensor::bytes_of(t), unit_of(t.dtype)));

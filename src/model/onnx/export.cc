@@ -2,10 +2,12 @@
 #include "model/onnx/export.h"
 
 #include <algorithm>
+#include <optional>
 #include <protozero/pbf_writer.hpp>
 #include <set>
 
 #include "base/files/file.h"
+#include "model/onnx/import.h"
 #include "model/onnx/proto.h"
 #include "model/onnx/tensor_proto.h"
 
@@ -14,20 +16,91 @@ namespace {
 
 using ir::ValueId;
 using protozero::pbf_writer;
+using tensor::DType;
 
 constexpr int64_t kLimitBytes =
     (int64_t{1} << 31) - (1 << 20);  // protobuf's limit, minus room for the structure
 
+/// What came into ONNX after the oldest opset that files are written for. A node needs the opset if all that
+/// is given here fits it.
 struct Introduced {
   std::string_view op;
   int64_t opset;
+  std::string_view attr = {};
+  std::optional<size_t> operand = {};
+  std::optional<DType> dtype = {};  ///< of any operand or result
 };
-// Operators that are newer than the default opset.
 constexpr Introduced kYoung[] = {
-    {"Attention", 23},           {"RMSNormalization", 23}, {"RotaryEmbedding", 23}, {"Swish", 24},
-    {"TensorScatter", 24},       {"CumProd", 26},          {"BitCast", 26},         {"LinearAttention", 27},
-    {"CausalConvWithState", 27}, {"SwiGLU", 28},
+    {"Attention", 23},
+    {"RMSNormalization", 23},
+    {"RotaryEmbedding", 23},
+    {"Swish", 24},
+    {"TensorScatter", 24},
+    {"CumProd", 26},
+    {"BitCast", 26},
+    {"LinearAttention", 27},
+    {"CausalConvWithState", 27},
+    {"SwiGLU", 28},
+    {.op = "Attention", .opset = 24, .operand = 6},  // lengths of the keys
+    {.op = "Attention", .opset = 25, .attr = "left_window_size"},
+    {.op = "Attention", .opset = 25, .attr = "right_window_size"},
+    {.op = "Cast", .opset = 24, .attr = "round_mode"},
+    {.op = "CastLike", .opset = 24, .attr = "round_mode"},
+    {.op = "DequantizeLinear", .opset = 23, .attr = "output_dtype"},
+    {.op = "QuantizeLinear", .opset = 23, .attr = "precision"},
+    {.op = "Range", .opset = 27, .attr = "stash_type"},
+    {.op = "Range", .opset = 27, .dtype = DType::f16},
+    {.op = "Range", .opset = 27, .dtype = DType::bf16},
+    {.op = "Celu", .opset = 28, .dtype = DType::f16},
+    {.op = "Celu", .opset = 28, .dtype = DType::bf16},
+    {.op = "Celu", .opset = 28, .dtype = DType::f64},
+    {.op = "BitShift", .opset = 28, .dtype = DType::i8},
+    {.op = "BitShift", .opset = 28, .dtype = DType::i16},
+    {.op = "BitShift", .opset = 28, .dtype = DType::i32},
+    {.op = "BitShift", .opset = 28, .dtype = DType::i64},
+    {.op = "TopK", .opset = 24, .dtype = DType::bf16},
+    {.op = "Compress", .opset = 28, .dtype = DType::bf16},
+    {.op = "Einsum", .opset = 28, .dtype = DType::bf16},
+    {.op = "OneHot", .opset = 28, .dtype = DType::bf16},
+    {.op = "ReverseSequence", .opset = 28, .dtype = DType::bf16},
+    {.op = "Unique", .opset = 28, .dtype = DType::bf16},
+    // Types that came to all operators which only move or convert elements.
+    {.op = "", .opset = 23, .dtype = DType::f4e2m1},
+    {.op = "", .opset = 24, .dtype = DType::f8e8m0},
+    {.op = "", .opset = 25, .dtype = DType::i2},
+    {.op = "", .opset = 25, .dtype = DType::u2},
 };
+// Operators that take bf16 since opset 22, each between blanks.
+constexpr std::string_view kBf16Since22 =
+    " Acos Acosh Asin Asinh Atan Atanh AveragePool Bernoulli Conv ConvTranspose Cos Cosh DeformConv"
+    " Det Dropout Elu EyeLike GRU GlobalAveragePool GlobalLpPool GlobalMaxPool GridSample HardSigmoid"
+    " HardSwish InstanceNormalization LSTM LpNormalization LpPool MaxPool MaxRoiPool MaxUnpool Mish"
+    " Multinomial NegativeLogLikelihoodLoss RNN RandomNormal RandomNormalLike RandomUniform"
+    " RandomUniformLike RoiAlign Round Selu Sin Sinh Softplus Softsign Tan ThresholdedRelu ";
+
+/// Throws unsupported for a form that only old opsets have.
+void need_current(const ir::Node& node) {
+  constexpr std::string_view kName = "coordinate_transformation_mode", kOld = "tf_half_pixel_for_nn";
+  if (node.attrs.get_string(kName, "") == kOld)
+    base::fail_unsupported(node.op->schema.onnx, " with ", kName, " '", kOld, "', which ends with opset 12");
+}
+
+void expand_all(ir::Graph& g);
+
+/// The same in the bodies of control flow.
+void expand_bodies(ir::Graph& g) {
+  for (size_t i = 0; i < g.nodes().size(); ++i) {
+    ir::Node& node = g.node(ir::NodeId(static_cast<uint32_t>(i)));
+    const ir::Attrs attrs = node.attrs;  // a copy, because setting an attribute changes the list
+    for (const auto& [name, value] : attrs.items()) {
+      const auto* body = std::get_if<ir::GraphPtr>(&value);
+      if (body == nullptr) continue;
+      const auto expanded = std::make_shared<ir::Graph>(**body);
+      expand_all(*expanded);
+      node.attrs.set(name, ir::GraphPtr(expanded));
+    }
+  }
+}
 
 /// Rewrites ops that have no ONNX operator, until none is left.
 void expand_all(ir::Graph& g) {
@@ -48,16 +121,34 @@ void expand_all(ir::Graph& g) {
       is_done = false;
     }
     g.sort();
-    if (is_done) return;
+    if (is_done) return expand_bodies(g);
   }
   base::fail_unsupported("an op expands without end");
 }
 
+bool has_type(const ir::Graph& g, const ir::Node& node, DType dtype) {
+  const auto fits = [&](ValueId id) { return id != ir::kNoValue && g.type(id).dtype == dtype; };
+  return std::any_of(node.in.begin(), node.in.end(), fits) ||
+         std::any_of(node.out.begin(), node.out.end(), fits);
+}
+
+/// The opset that a node needs, or `opset` if that is newer.
+int64_t opset_of(const ir::Graph& g, const ir::Node& node, int64_t opset) {
+  const std::string_view op = node.op->schema.onnx;
+  for (const Introduced& young : kYoung) {
+    if (young.opset > opset && (young.op.empty() || young.op == op) &&
+        (young.attr.empty() || node.attrs.has(young.attr)) &&
+        (!young.operand || node.has_operand(*young.operand)) &&
+        (!young.dtype || has_type(g, node, *young.dtype)))
+      opset = young.opset;
+  }
+  const bool is_listed = kBf16Since22.find(base::concat(" ", op, " ")) != std::string_view::npos;
+  return is_listed && has_type(g, node, DType::bf16) ? std::max<int64_t>(opset, 22) : opset;
+}
+
 int64_t opset_for(const ir::Graph& g, int64_t opset) {
   for (const ir::Node& node : g.nodes()) {
-    for (const Introduced& young : kYoung) {
-      if (young.op == node.op->schema.onnx) opset = std::max(opset, young.opset);
-    }
+    opset = opset_of(g, node, opset);
     for (const auto& [name, value] : node.attrs.items()) {
       if (const auto* body = std::get_if<ir::GraphPtr>(&value)) opset = opset_for(**body, opset);
     }
@@ -223,6 +314,7 @@ class Exporter {
   }
 
   void write_node(pbf_writer& w, const ir::Graph& g, const ir::Node& node, ValueNames& names) {
+    need_current(node);
     const bool is_control = node.op->schema.is_control;
     const auto captures = static_cast<size_t>(is_control ? node.attrs.get_int("captures", 0) : 0);
     base::check(captures <= node.in.size(), "more captures than operands");
@@ -264,9 +356,7 @@ class Exporter {
       kind(AttrKind::tensor);
     } else {
       pbf_writer body(w, 6);
-      ir::Graph graph = *std::get<ir::GraphPtr>(value);
-      expand_all(graph);
-      write_graph(body, graph, borrowed);
+      write_graph(body, *std::get<ir::GraphPtr>(value), borrowed);
       body.commit();
       kind(AttrKind::graph);
     }
@@ -283,6 +373,9 @@ int64_t ir_version_of(int64_t opset) { return opset <= 22 ? 10 : opset <= 24 ? 1
 }  // namespace
 
 std::string export_onnx(const ir::Graph& graph, const ExportOptions& options) {
+  base::require(options.opset >= kOldestExportOpset && options.opset <= kNewestOpset,
+                "files are written for opset ", kOldestExportOpset, " to ", kNewestOpset, ", not ",
+                options.opset);
   ir::Graph g = graph;
   expand_all(g);
   const int64_t opset = opset_for(g, options.opset);

@@ -8,14 +8,19 @@
 
 namespace trireme::model::onnx {
 
+/// The oldest opset that has every operator in the form in which it is written, but for those that are
+/// younger.
+inline constexpr int64_t kOldestExportOpset = 21;
+
 struct ExportOptions {
-  int64_t opset = 21;  ///< raised where an operator is younger
+  /// From kOldestExportOpset to kNewestOpset; raised where an operator, or a form of it, is younger.
+  int64_t opset = kOldestExportOpset;
   std::string producer = "trireme";
 };
 
 /// The bytes of an ONNX model: params and constants as initializers, ops without an ONNX operator expanded
 /// into simpler ones. Throws unsupported for a graph that has state, an op that neither maps nor expands, or
-/// more than 2 GiB.
+/// more than 2 GiB; invalid_argument for another opset.
 std::string export_onnx(const ir::Graph& graph, const ExportOptions& options = {});
 
 /// Writes export_onnx to a file that appears whole or not at all.

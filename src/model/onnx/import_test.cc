@@ -174,6 +174,31 @@ TEST(OnnxImport, NamesWhatItRefuses) {
   EXPECT_NE(refusal({.nodes = {}, .input = sequence}, unsupported).find("sequence"), std::string::npos);
 }
 
+TEST(OnnxImport, NodesWithoutSeedDrawNumbersOfTheirOwn) {
+  const std::string seeded = node("RandomNormalLike", {"x"}, {"c"}) + message([](pbf_writer& w) {
+                               w.add_message(5, message([](pbf_writer& a) {
+                                               a.add_string(1, "seed");
+                                               a.add_float(2, 3);
+                                               a.add_int32(20, 1);
+                                             }));
+                             });
+  const Parts parts{.nodes = {node("RandomNormalLike", {"x"}, {"a"}), node("RandomNormalLike", {"x"}, {"b"}),
+                              seeded, node("Sum", {"a", "b", "c"}, {"y"})}};
+  const auto seeds = [&] {
+    std::vector<double> found;
+    const Model model = import_parts(parts);
+    for (const ir::Node& n : model.graph.nodes()) {
+      if (n.op_name() == "random_normal_like") found.push_back(n.attrs.get_float("seed", 0));
+    }
+    return found;
+  };
+  const std::vector<double> found = seeds();
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_NE(found[0], found[1]);
+  EXPECT_EQ(found[2], 3);
+  EXPECT_EQ(seeds(), found) << "of the same file read again";
+}
+
 std::string cast(const std::string& in, const std::string& out, int64_t to) {
   return node("Cast", {in}, {out}) + message([&](pbf_writer& w) {
            w.add_message(5, message([&](pbf_writer& a) {

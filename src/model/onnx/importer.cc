@@ -293,10 +293,21 @@ std::vector<ValueId> Importer::add_operator(const NodeProto& node, PendingNode p
   const ir::OpDef& op = need_onnx_op(pending.op_type);
   // Kernels write every result that the op must have, even if the file does not name it.
   const size_t made = std::max(pending.out_count, op.schema.min_out);
+  if (op.schema.is_random) give_seed(op.schema, pending.attrs);
   std::vector<ValueId> results =
       scope.graph.add(op, std::move(pending.in), std::move(pending.attrs), made, pending.from);
   results.resize(pending.out_count);
   return results;
+}
+
+void Importer::give_seed(const ir::OpSchema& schema, ir::Attrs& attrs) {
+  for (const ir::AttrSpec& spec : schema.attrs) {
+    if (spec.name != "seed" || attrs.has("seed")) continue;
+    // By the node's place in the file, so that a model draws the same wherever it is loaded; negative, since
+    // the seeds that files state seldom are.
+    const int64_t seed = -++given_seeds_;
+    attrs.set("seed", spec.kind == "float" ? ir::AttrValue(static_cast<double>(seed)) : ir::AttrValue(seed));
+  }
 }
 
 void Importer::inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope) {

@@ -58,6 +58,8 @@ class Importer {
   bool add_constant_node(const NodeProto& node, Scope& scope);
   std::vector<ir::ValueId> add_operator(const NodeProto& node, PendingNode pending, Scope& scope);
   void inline_call(const FunctionProto& function, const NodeProto& node, Scope& scope);
+  /// ONNX gives every node without a seed numbers of its own: sets the attribute of a node that draws.
+  void give_seed(const ir::OpSchema& schema, ir::Attrs& attrs);
 
   /// Reads If, Loop and Scan: bodies become graph attributes, captured outer values extra operands.
   void add_bodies(const NodeProto& node, PendingNode& pending, Scope& scope);
@@ -79,6 +81,7 @@ class Importer {
   std::map<std::string, const FunctionProto*, std::less<>> functions_;
   int depth_ = 0;  // function calls and bodies being imported
   const int64_t most_nodes_;
+  int64_t given_seeds_ = 0;
   int64_t node_count_ = 0;  // nodes made so far, over all inlined calls, and what copies of them cost
 };
 

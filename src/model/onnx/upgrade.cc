@@ -100,7 +100,18 @@ Upgraded split_1(Emitter& e, PendingNode& n) {
   return std::nullopt;
 }
 
-/// Upsample is Resize with fixed rules: asymmetric coordinates, rounding down.
+/// The Resize of opset 11 that samples as opset 10 and Upsample did: at asymmetric coordinates.
+ValueId resize_asymmetric(Emitter& e, const PendingNode& n, ValueId x, ValueId scales,
+                          const char* nearest_mode) {
+  std::string mode = n.attrs.get_string("mode", "nearest");
+  if (mode == "bilinear") mode = "linear";
+  return e.emit("Resize", {x, ir::kNoValue, scales},
+                {{"mode", mode},
+                 {"coordinate_transformation_mode", std::string("asymmetric")},
+                 {"nearest_mode", std::string(nearest_mode)}});
+}
+
+/// Upsample rounds down. Its scales were attributes at first.
 Upgraded upsample(Emitter& e, PendingNode& n) {
   if (n.attrs.has("scales")) {
     const auto scales = n.attrs.get_floats("scales");
@@ -113,24 +124,42 @@ Upgraded upsample(Emitter& e, PendingNode& n) {
     n.set_input(1, e.constant(tensor::Tensor::from<float>({4}, {1.0f, 1.0f, height, width})));
   }
   base::require(n.has_input(1), "Upsample has no scales");
-  std::string mode = n.attrs.get_string("mode", "nearest");
-  if (mode == "bilinear") mode = "linear";
-  ir::Attrs attrs{{"mode", mode},
-                  {"coordinate_transformation_mode", std::string("asymmetric")},
-                  {"nearest_mode", std::string("floor")}};
-  return std::vector{e.emit("Resize", {n.in[0], ir::kNoValue, n.in[1]}, attrs)};
+  return std::vector{resize_asymmetric(e, n, n.in[0], n.in[1], "floor")};
 }
 
-Upgraded resize_10(Emitter& e, PendingNode& n) { return upsample(e, n); }
+/// In opset 10, `nearest` rounds up along axes that shrink and down along others. No later nearest_mode does
+/// both, but axes are sampled apart: one Resize shrinks, a second one enlarges.
+Upgraded resize_10(Emitter& e, PendingNode& n) {
+  base::require(n.has_input(1), "Resize has no scales");
+  if (n.attrs.get_string("mode", "nearest") != "nearest")
+    return std::vector{resize_asymmetric(e, n, n.in[0], n.in[1], "floor")};
+  const tensor::Tensor* known = e.graph().known(n.in[1]);
+  if (known == nullptr) {
+    const ValueId one = e.scalar_of(DType::f32, 1);
+    const ValueId less = e.emit("Min", {n.in[1], one}), more = e.emit("Max", {n.in[1], one});
+    return std::vector{
+        resize_asymmetric(e, n, resize_asymmetric(e, n, n.in[0], less, "ceil"), more, "floor")};
+  }
+  const tensor::Dims dims = known->dims();
+  std::vector<float> less, more;
+  for (const double scale : known->to_doubles()) {
+    less.push_back(static_cast<float>(std::min(scale, 1.0)));
+    more.push_back(static_cast<float>(std::max(scale, 1.0)));
+  }
+  const auto resize = [&](ValueId x, const std::vector<float>& by, const char* nearest_mode) {
+    if (std::all_of(by.begin(), by.end(), [](float scale) { return scale == 1; })) return x;
+    const ValueId scales = e.constant(tensor::Tensor::from<float>(dims, by));
+    return resize_asymmetric(e, n, x, scales, nearest_mode);
+  };
+  const ValueId y = resize(resize(n.in[0], less, "ceil"), more, "floor");
+  return std::vector{y == n.in[0] ? e.emit("Identity", {y}) : y};
+}
 
 /// While roi and scales were required operands, empty ones stood for absent ones.
 Upgraded resize_11(Emitter& e, PendingNode& n) {
   for (size_t i = 1; i < n.in.size(); ++i) {
     const tensor::Tensor* known = e.graph().known(n.in[i]);
     if (known != nullptr && known->elements() == 0) n.in[i] = ir::kNoValue;
-  }
-  if (n.attrs.get_string("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn") {
-    n.attrs.set("coordinate_transformation_mode", std::string("half_pixel"));
   }
   return std::nullopt;
 }

@@ -49,7 +49,7 @@ TEST_P(AttentionCuda, ChannelsLastWithGroupsMasksAndCausality) {
 }
 
 TEST_P(AttentionCuda, TilesOfAllHeadSizes) {
-  // Tiles have 64 queries and 64 or 32 keys: full tiles, one row more, and a single row.
+  // Tiles have 64 queries and keys, or 32 or 16 of long heads: full tiles, one row more, and a single row.
   const ir::Attrs causal{{"is_causal", int64_t{1}}};
   for (const auto& [dim, tokens] : std::vector<std::array<int64_t, 2>>{
            {32, 65}, {48, 129}, {80, 64}, {128, 65}, {160, 33}, {256, 65}, {7, 1}}) {
@@ -146,6 +146,25 @@ TEST_P(AttentionCuda, OfOnnxWithACacheWindowsAndCaps) {
   expect_as_cpu({.op = "attention",
                  .in = {random({2, 5, 4 * 8}, 1), random({2, 7, 2 * 8}, 2), random({2, 7, 2 * 8}, 3)},
                  .attrs = {{"q_num_heads", int64_t{4}}, {"kv_num_heads", int64_t{2}}}});
+}
+
+TEST_P(AttentionCuda, ValuesBehindTheLengthAreNotRead) {
+  const Tensor q = random({2, 2, 3, 16}, 1), k = random({2, 2, 8, 16}, 2), v = random({2, 2, 8, 16}, 3);
+  std::vector<double> values = v.to_doubles();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t row = i / 16 % 8, sequence = i / (2 * 8 * 16);
+    if (row >= (sequence == 0 ? 3u : 5u)) values[i] = std::numeric_limits<double>::quiet_NaN();
+  }
+  std::vector<float> floats(values.begin(), values.end());
+  const Tensor dirty = tests::rounded_to(GetParam(), Tensor::from<float>({2, 2, 8, 16}, floats));
+  const Tensor lengths = Tensor::from<int64_t>({2}, {3, 5});
+  const auto on = tests::device_or_skip();
+  if (on == nullptr) return;
+  const auto run = [&](const Tensor& of) {
+    return tests::run_on(*on,
+                         {.op = "attention", .in = {q, k, of, Tensor(), Tensor(), Tensor(), lengths}})[0];
+  };
+  EXPECT_TRUE(run(dirty).same_as(run(v)));
 }
 
 TEST_P(AttentionCuda, RotaryEmbedding) {

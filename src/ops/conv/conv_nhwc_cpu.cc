@@ -336,8 +336,10 @@ ir::BoundKernel prepare_implicit(const ir::KernelInit& init) {
   const cpu::ConvShape shape = conv_shape(n);
   const tensor::Tensor& w = *n.value(1);
   const cpu::ImageLayout layout = conv_reads_nchw(n.attrs) ? cpu::ImageLayout::nchw : cpu::ImageLayout::nhwc;
-  const std::string format =
-      base::concat("conv_f32 g", shape.groups, conv_reads_nchw(n.attrs) ? " nchw" : "");
+  // Strides and dilations decide which form takes planes, so convolutions that share a weight may differ in
+  // it.
+  const std::string format = base::concat("conv_f32 g", shape.groups, conv_reads_nchw(n.attrs) ? " nchw" : "",
+                                          cpu::conv_packs_planes(shape, layout) ? " planes" : "");
   const auto slab = pack_slab(init.packs);
   const auto packed = pack_once<ImplicitWeights>(init.packs, w, format, [&] {
     const PackMemory memory(slab, cpu::packed_conv_bytes(shape));

@@ -71,7 +71,8 @@ TEST_P(ConvCuda, FinishesWithResidualAndActivation) {
   }
 }
 
-/// Columns of f32 products are copied in pieces of 64 MiB: 10,699 of these 10,816 points, then the rest.
+/// Columns of f32 products are copied in pieces of 64 MiB: 10,696 of these 10,816 points, then the rest,
+/// whose results begin on 16 bytes, as the library is told.
 TEST(ConvCudaPieces, TheLastPieceIsShorter) {
   tests::expect_as_cpu(
       {.op = "conv_nhwc",

@@ -66,8 +66,9 @@ WindowAxis resolve(const Spec& s, size_t i, int64_t in) {
     axis.pad_end = s.pads[s.kernel.size() + i];
   }
   const int64_t span = in + axis.pad_begin + axis.pad_end - axis.reach();
-  base::require(span >= 0, "a window of ", axis.reach(), " does not fit a padded extent of ",
-                span + axis.reach());
+  // Rounding up takes a first window that reaches beyond the padded input by less than a stride.
+  base::require(s.ceil ? span > -axis.stride : span >= 0, "a window of ", axis.reach(),
+                " does not fit a padded extent of ", span + axis.reach());
   axis.out = (s.ceil ? ceil_div(span, axis.stride) : span / axis.stride) + 1;
   // A window that would begin in the padding after the input is left out.
   if (s.ceil && (axis.out - 1) * axis.stride >= in + axis.pad_begin) --axis.out;

@@ -173,6 +173,23 @@ TEST_P(DenseCuda, ProductsOfFewRowsThatAreDeep) {
   }
 }
 
+/// Of GPUs from sm_80 on some have 99 KiB for a block: rows, sums and scratch of these together.
+TEST(RowLinearCuda, NormalisedHalvesFitABlockOrAreLeftToTheLibrary) {
+  const auto make = [](const tensor::Dims& dims, uint32_t seed) {
+    return tests::rounded_to(DType::f16, random_tensor(dims, seed, 0.05f));
+  };
+  for (const auto& [k, kernels] : {std::pair<int64_t, size_t>{5888, 1}, {6144, 0}}) {
+    std::vector<Tensor> in = row_operands(make, 8, k, {17, 17}, false);
+    in[1] = random_tensor({k}, 6, 0.3f);
+    tests::expect_as_cpu({.op = "row_linear",
+                          .in = in,
+                          .attrs = {{"gated", int64_t{1}}, {"activation", std::string("silu")}},
+                          .relative = tests::half_tolerance(DType::f16),
+                          .absolute = tests::half_tolerance(DType::f16),
+                          .kernels = kernels});
+  }
+}
+
 TEST_P(DenseCuda, ProductsOfMoreRowsOrInOneOrderAreLeftToTheLibrary) {
   const auto make = [&](const tensor::Dims& dims, uint32_t seed) { return random(dims, seed); };
   expect_as_cpu({.op = "row_linear", .in = row_operands(make, 9, 16, {8}, false), .kernels = 0});

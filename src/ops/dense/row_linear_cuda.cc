@@ -29,7 +29,8 @@ ir::Refusal refuse_row_linear(const ir::NodeView& node) {
   if (!node.present(kRlNorm)) return std::nullopt;
   if (node.in[kRlNorm].dtype != type && node.in[kRlNorm].dtype != DType::f32)
     return base::concat("the norm's scale is ", name_of(node.in[kRlNorm].dtype));
-  if (tensor::bytes_of(type, p.rows * p.k) > cuda::kNormRowBytes) return "normalised rows do not fit a block";
+  const int64_t room = type == DType::f16 && p.bits == 0 ? cuda::kNormTileBytes : cuda::kNormRowBytes;
+  if (tensor::bytes_of(type, p.rows * p.k) > room) return "normalised rows do not fit a block";
   return std::nullopt;
 }
 

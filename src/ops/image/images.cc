@@ -26,7 +26,7 @@ std::vector<TensorType> infer_resize(const ir::NodeView& n) {
       if (scale == 1.0) {
         y[i] = x[i];
       } else if (x[i].is_static()) {
-        const double extent = scale * double(x[i].value());
+        const double extent = scaled_extent(scale, x[i].value());
         base::require(extent >= 0 && extent < double(1 << 30), "resize by ", scale);
         y[i] = Dim(static_cast<int64_t>(extent));
       }
@@ -62,7 +62,7 @@ ir::OpSchema resize() {
                     {"axes", "ints", "axes that scales, sizes and roi speak of, default all"},
                     {"coordinate_transformation_mode", "string",
                      "half_pixel, half_pixel_symmetric, pytorch_half_pixel, align_corners, asymmetric, "
-                     "tf_crop_and_resize"},
+                     "tf_crop_and_resize, tf_half_pixel_for_nn"},
                     {"cubic_coeff_a", "float", "default -0.75"},
                     {"exclude_outside", "int", "taps outside the image weigh nothing"},
                     {"extrapolation_value", "float", "result outside the image of tf_crop_and_resize"},

@@ -35,6 +35,27 @@ TEST(Resize, LinearHalfPixelMatchesTheFormula) {
   }
 }
 
+/// 10 * 0.7f is 6.9999999 exactly and 7 in f32, in which ONNX's shape inference and PyTorch multiply.
+TEST(Resize, ExtentsAreThoseThatOnnxInfers) {
+  const std::vector<std::pair<float, int64_t>> cases{{0.7f, 7}, {0.9f, 9}, {1.4f, 14}, {1.3f, 13}};
+  const ir::Attrs none;
+  for (const auto& [scale, extent] : cases) {
+    const Tensor x = tests::random_tensor({1, 1, 10, 10}, 1);
+    const Tensor scales = Tensor::from<float>({4}, {1, 1, scale, 1});
+    for (const auto& r : tests::run_kernels("resize", {}, {x, Tensor(), scales}))
+      EXPECT_EQ(r.out[0].dims(), (tensor::Dims{1, 1, extent, 10})) << scale << " by " << r.kernel;
+    // With another axis unknown.
+    const ir::NodeView open{
+        .attrs = none,
+        .in = {{tensor::DType::f32, {tensor::Dim::unknown(), 1, 10, 10}}, {}, scales.type()},
+        .out = {},
+        .known = {nullptr, nullptr, &scales},
+        .is_present = {true, false, true}};
+    EXPECT_EQ(ir::infer_types(ops::table().need("resize").schema, open)[0].to_string(),
+              base::concat("f32[?,1,", extent, ",10]"));
+  }
+}
+
 TEST(Resize, WeightsOfEveryModeSumToOne) {
   const Tensor ones = Tensor::from<float>({1, 1, 2, 3}, {1, 1, 1, 1, 1, 1});
   for (const char* mode : {"nearest", "linear", "cubic"}) {

@@ -40,6 +40,7 @@ struct AxisGeometry {
 double source_of(const Sampling& s, const AxisGeometry& g, double x) {
   const double in = double(g.in), width = g.scale * in;  // width may be fractional
   if (s.coordinates == "asymmetric") return x / g.scale;
+  if (s.coordinates == "tf_half_pixel_for_nn") return (x + 0.5) / g.scale;  // of opsets 11 and 12
   if (s.coordinates == "align_corners") return width == 1 ? 0 : x * (in - 1) / (width - 1);
   if (s.coordinates == "pytorch_half_pixel") return width == 1 ? -0.5 : (x + 0.5) / g.scale - 0.5;
   if (s.coordinates == "tf_crop_and_resize") {
@@ -159,6 +160,10 @@ void apply_sizes(const std::vector<int64_t>& sizes, const std::vector<size_t>& a
 
 }  // namespace
 
+double scaled_extent(double scale, int64_t in) {
+  return std::floor(static_cast<float>(scale) * static_cast<float>(in));
+}
+
 std::optional<ResizeTarget> resize_target(const ir::NodeView& node) {
   const bool is_upsample = node.in.size() == 2 && !node.attrs.has("coordinate_transformation_mode") &&
                            node.in[1].shape.has_rank() && has_values(node, 1);
@@ -181,10 +186,10 @@ std::optional<ResizeTarget> resize_target(const ir::NodeView& node) {
   }
   const std::vector<double> scales = given.to_doubles();
   for (size_t i = 0; i < axes.size(); ++i) {
-    base::require(scales[i] > 0 && scales[i] * double(in[axes[i]]) < double(1 << 30), "resize by ",
-                  scales[i]);
+    const double extent = scaled_extent(scales[i], in[axes[i]]);
+    base::require(scales[i] > 0 && extent < double(1 << 30), "resize by ", scales[i]);
     target.scales[axes[i]] = scales[i];
-    target.out[axes[i]] = static_cast<int64_t>(std::floor(scales[i] * double(in[axes[i]])));
+    target.out[axes[i]] = static_cast<int64_t>(extent);
   }
   return target;
 }

@@ -22,6 +22,10 @@ struct ResizePlan {
   float extrapolation = 0;
 };
 
+/// The result extent of an axis of `in` elements. The product is rounded to f32, as ONNX infers shapes: 10
+/// elements times 0.7f are 7, while the exact product is below 7.
+double scaled_extent(double scale, int64_t in);
+
 /// Scale and result extent of every axis, from `scales` or `sizes`. Absent while their values are not known.
 struct ResizeTarget {
   std::vector<double> scales;

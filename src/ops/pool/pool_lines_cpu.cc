@@ -115,6 +115,7 @@ ir::Refusal refuse_lines(const ir::NodeView& node, cpu::PoolFold fold) {
     return "an operand or the result has no elements";
   const Window win = plan_pool(node).window;
   if (win[0].kernel * win[1].kernel > kMostRows) return "a window has very many rows";
+  if (win[2].pad_begin < 0) return "windows leave out the first columns";
   if (width_of(win[2]) > 8 * (win[2].in + win[2].out) + 4096) return "windows reach far beyond the row";
   return std::nullopt;
 }

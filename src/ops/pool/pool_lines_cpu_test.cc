@@ -133,6 +133,37 @@ TEST(PoolLines, MaximaOfBytesAreExact) {
   }
 }
 
+/// Negative padding leaves out values: the windows are those of the rest.
+TEST(PoolLines, NegativePadding) {
+  const Tensor x = tests::random_tensor({1, 2, 12}, 9);
+  Tensor cut = Tensor::empty(tensor::DType::f32, {1, 2, 8});
+  for (size_t i = 0; i < 16; ++i) cut.mutable_data<float>()[i] = x.data<float>()[i / 8 * 12 + 3 + i % 8];
+  for (const char* op : {"max_pool", "average_pool", "lp_pool"}) {
+    const ir::Attrs whole{{"kernel_shape", Ints{2}}};
+    ir::Attrs narrow = whole;
+    narrow.set("pads", Ints{-3, -1});
+    const Tensor want = tests::run_kernels(op, whole, {cut}).back().out[0];
+    for (const auto& r : tests::run_kernels(op, narrow, {x}))
+      tests::expect_close(r.out[0], want.to_doubles(), 0, 0, op + (" by " + r.kernel));
+  }
+}
+
+/// PyTorch gives one window: with ceil_mode the first one, too, may reach beyond the image.
+TEST(PoolLines, RoundingUpTakesAWindowLargerThanTheImage) {
+  const Tensor x = Tensor::from<float>({1, 1, 2, 2}, {1, 2, 3, 6});
+  ir::Attrs attrs{{"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 2}}, {"ceil_mode", int64_t{1}}};
+  for (const auto& r : tests::run_kernels("max_pool", attrs, {x})) {
+    EXPECT_EQ(r.out[0].dims(), (Dims{1, 1, 1, 1}));
+    EXPECT_EQ(r.out[0].data<float>()[0], 6) << r.kernel;
+  }
+  for (const auto& r : tests::run_kernels("average_pool", attrs, {x}))
+    EXPECT_EQ(r.out[0].data<float>()[0], 3) << r.kernel;
+  for (const auto& r : tests::run_kernels("max_pool_nhwc", attrs, {x.reshaped({1, 2, 2, 1})}))
+    EXPECT_EQ(r.out[0].data<float>()[0], 6) << r.kernel;
+  attrs.set("kernel_shape", Ints{4, 4});
+  EXPECT_THROW(tests::run_kernels("max_pool", attrs, {x}), base::Error);
+}
+
 TEST(PoolLines, WholePlanesAreThoseOfTheReference) {
   Draw draw(3);
   for (int trial = 0; trial < 100; ++trial) {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "backend/cpu/elementwise/cast_float8.h"
+#include "base/threads/float_controls.h"
 #include "tests/half_tensors.h"
 
 namespace trireme::ops {
@@ -163,6 +164,16 @@ TEST(Float8, ValuesAreExactInBf16) {
         ASSERT_EQ(got[i], code * double(q[1].data<float>()[i / 40])) << type;
       }
     }
+  }
+}
+
+TEST(Float8, SubnormalCodesKeepTheirValuesInPrograms) {
+  const base::SubnormalsAreZero as_programs_run;
+  for (const bool e5m2 : {false, true}) {
+    const int mantissa = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7;
+    for (int code = 1; code < 1 << mantissa; ++code)
+      EXPECT_EQ(cpu::float8_decode(form_of(e5m2), static_cast<uint8_t>(code)),
+                std::ldexp(code, 1 - bias - mantissa));
   }
 }
 

@@ -32,6 +32,7 @@ std::vector<int8_t> signed_values(const Tensor& t) {
 struct SignedWeights {
   int64_t n = 0, k = 0;
   bool is_depthwise = false;
+  bool is_transposed = false;  // the matrix was stored as [n, k]
   std::vector<int8_t> packed;
   std::vector<int32_t> sums;  // [padded n]
 
@@ -42,6 +43,10 @@ struct SignedWeights {
         packed(static_cast<size_t>(depthwise ? depth * channels
                                              : cuda::quant_padded(channels) * cuda::quant_padded(depth))),
         sums(static_cast<size_t>(cuda::quant_padded(channels))) {}
+  /// Tells layouts of one constant apart.
+  std::string_view form() const {
+    return is_depthwise ? "signed taps" : is_transposed ? "signed t" : "signed n";
+  }
   void set(int64_t channel, int64_t at, int8_t value) {
     const int64_t place = is_depthwise ? at * n + channel : channel * cuda::quant_padded(k) + at;
     packed[static_cast<size_t>(place)] = value;
@@ -53,6 +58,7 @@ SignedWeights matrix_weights(const Tensor& w, bool transposed) {
   const int64_t n = w.dims()[transposed ? 0 : 1], k = w.dims()[transposed ? 1 : 0];
   const std::vector<int8_t> values = signed_values(w);
   SignedWeights out(n, k, false);
+  out.is_transposed = transposed;
   for (int64_t c = 0; c < n; ++c) {
     for (int64_t i = 0; i < k; ++i)
       out.set(c, i, values[static_cast<size_t>(transposed ? c * k + i : i * n + c)]);
@@ -109,12 +115,11 @@ DeviceProduct device_product(const ir::KernelInit& init, const SignedWeights& w)
     p.finish.high = static_cast<float>(folds ? q.highest() : is_signed ? 127 : 255);
   }
   if (init.device == nullptr) return p;
-  p.weights =
-      device_pack(init, ir::pack_key(*node.value(Q::w), w.is_depthwise ? "signed taps" : "signed"), [&] {
-        std::vector<std::byte> bytes;
-        append_bytes(bytes, w.packed);
-        return bytes;
-      });
+  p.weights = device_pack(init, ir::pack_key(*node.value(Q::w), w.form()), [&] {
+    std::vector<std::byte> bytes;
+    append_bytes(bytes, w.packed);
+    return bytes;
+  });
   std::vector<std::byte> numbers;
   append_bytes(numbers, factor);
   append_bytes(numbers, offset);

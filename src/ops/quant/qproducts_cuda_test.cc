@@ -75,6 +75,41 @@ TEST(QProductsCuda, Linear) {
   }
 }
 
+/// Programs of a model share packed constants; a matrix may be the second operand of one product and, turned,
+/// that of another.
+TEST(QProductsCuda, OneConstantInBothLayouts) {
+  const auto device = tests::device_or_skip();
+  if (device == nullptr) return;
+  base::ThreadPool pool(1);
+  base::SharedCache packs;
+  const std::unique_ptr<tensor::Stream> stream = device->open_stream(pool);
+  const ir::OpDef& def = table().need("qlinear");
+  const std::vector<Tensor> in = form_operands({3, 24}, {24, 24}, 24, {.to_float = true});
+  std::vector<ir::BoundKernel> alive;  // a constant is shared by those that live at the same time
+  for (const int64_t transposed : {0, 1}) {
+    const tests::DeviceTrial trial{
+        .op = "qlinear", .in = in, .attrs = {{"transposed", transposed}}, .absolute = 1e-4, .fed = {0}};
+    const ir::NodeView node = tests::node_of(def, trial);
+    const ir::Kernel* kernel = choose_kernel(def, node, tensor::DeviceKind::cuda);
+    ASSERT_NE(kernel, nullptr);
+    alive.push_back(kernel->prepare({node, packs, 1, device.get()}));
+    const ir::BoundKernel& bound = alive.back();
+    tests::DeviceBuffers memory(*device, *stream);
+    std::vector<const void*> operands;
+    for (const Tensor& t : in) operands.push_back(t.defined() ? memory.add(t.bytes(), t.raw()) : nullptr);
+    Tensor y = Tensor::empty(node.out[0].dtype, node.out_dims(0));
+    void* results[]{memory.add(y.bytes(), nullptr)};
+    bound.run({.in = operands.data(),
+               .out = results,
+               .workspace = memory.add(bound.workspace_bytes, nullptr),
+               .stream = *stream});
+    stream->download(y.mutable_raw(), results[0], y.bytes());
+    stream->synchronize();
+    const std::vector<Tensor> want = evaluate(def, trial.attrs, in, 1, pool);
+    tests::expect_same_values(y, want[0], trial, base::concat("transposed ", transposed));
+  }
+}
+
 TEST(QProductsCuda, Convolutions) {
   struct Case {
     int64_t n, h, w, c, oc, k, stride, pad, group;

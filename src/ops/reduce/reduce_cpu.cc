@@ -1,4 +1,5 @@
 // Reductions on CPU: every result is one accumulation in a fixed order in double (or 64-bit integers).
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -165,6 +166,14 @@ void join_tile(const ReduceGroups& plan, const T* x, int64_t n, A* totals, const
 template <Reduction kKind, class T>
 void reduce_tile(const ReduceGroups& plan, const T* x, T* y, int64_t n) {
   using A = Accumulator<T>;
+  if constexpr (std::is_integral_v<T> && (kKind == Reduction::max || kKind == Reduction::min)) {
+    // The extreme of no integers is the other end of their own range, not of that of the totals.
+    using Limits = std::numeric_limits<T>;
+    if (plan.terms == 0) {
+      std::fill_n(y, n, kKind == Reduction::max ? Limits::lowest() : Limits::max());
+      return;
+    }
+  }
   A totals[kTile], shift[kTile];
   for (int64_t j = 0; j < n; ++j) shift[j] = 0;
   if constexpr (kKind == Reduction::log_sum_exp) {

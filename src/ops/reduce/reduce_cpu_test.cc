@@ -53,6 +53,23 @@ TEST(ReduceKernels, AllAreThoseOfTheReference) {
   }
 }
 
+/// Joined with any values of its type, the extreme of none changes nothing.
+TEST(ReduceKernels, ExtremesOfNothingAreTheEndsOfTheType) {
+  const Tensor axes = Tensor::from<int64_t>({1}, {0});
+  const auto expect_ends = [&](auto type, double least, double most) {
+    const Tensor none = Tensor::empty(tensor::dtype_of<decltype(type)>(), {0, 3});
+    for (const auto& r : tests::run_kernels("reduce_max", {}, {none, axes}))
+      EXPECT_EQ(r.out[0].to_doubles(), std::vector<double>(3, least)) << r.kernel;
+    for (const auto& r : tests::run_kernels("reduce_min", {}, {none, axes}))
+      EXPECT_EQ(r.out[0].to_doubles(), std::vector<double>(3, most)) << r.kernel;
+  };
+  expect_ends(int8_t{}, -128, 127);
+  expect_ends(int16_t{}, -32768, 32767);
+  expect_ends(int32_t{}, -2147483648.0, 2147483647.0);
+  expect_ends(uint8_t{}, 0, 255);
+  expect_ends(float{}, -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity());
+}
+
 TEST(ArgKernels, AllAreThoseOfTheReference) {
   Draw draw;
   for (int trial = 0; trial < 300; ++trial) {

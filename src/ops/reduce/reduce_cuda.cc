@@ -1,4 +1,7 @@
 // Reductions, arg_max, arg_min and cumulative sums on NVIDIA GPUs.
+#include <limits>
+
+#include "backend/cuda/index/copy.h"
 #include "backend/cuda/norm/reduce.h"
 #include "ops/cuda_kernels.h"
 #include "ops/kernel_forms.h"
@@ -39,6 +42,16 @@ ReducePlan plan_of(const DeviceReduction& row, const ir::NodeView& n) {
   return plan;
 }
 
+/// The extreme of no i32 is the other end of their range; totals of i32 are i64, whose range is another.
+ir::BoundKernel extreme_of_none(const ReducePlan& plan) {
+  using Limits = std::numeric_limits<int32_t>;
+  const auto end = static_cast<uint32_t>(plan.join == ReduceJoin::max ? Limits::lowest() : Limits::max());
+  const auto bytes = plan.results * static_cast<int64_t>(sizeof end);
+  return {[end, bytes](const ir::RunArgs& args) {
+    cuda::fill(args.stream, args.out[0], bytes, end, sizeof end);
+  }};
+}
+
 ir::Kernel reduction(const DeviceReduction& row) {
   ir::Kernel k{.name = "two_stages"};
   k.refuse = [&row](const ir::NodeView& n) -> ir::Refusal {
@@ -48,6 +61,8 @@ ir::Kernel reduction(const DeviceReduction& row) {
   k.prepare = [&row](const ir::KernelInit& init) {
     const ReducePlan plan = plan_of(row, init.node);
     const tensor::DType dtype = init.node.in[0].dtype;
+    const bool is_extreme = plan.join == ReduceJoin::max || plan.join == ReduceJoin::min;
+    if (is_extreme && plan.terms == 0 && dtype == tensor::DType::i32) return extreme_of_none(plan);
     return ir::BoundKernel{
         [plan, dtype](const ir::RunArgs& args) {
           cuda::reduce({args.stream, dtype}, plan, args.in[0], args.out[0], args.workspace);

@@ -49,6 +49,12 @@ TEST(ReduceCuda, AnyAxes) {
       expect(op, tests::random_tensor(c.dims, 1), c.axes, 1e-5);
   }
   expect("reduce_sum", tests::random_tensor({0, 4}, 1), {0}, 0);
+  for (const char* op : {"reduce_max", "reduce_min"}) {
+    for (const DType dtype : {DType::f32, DType::i32, DType::i64}) {
+      expect(op, Tensor::empty(dtype, {0, 4}), {0}, 0);
+      expect(op, Tensor::empty(dtype, {3, 0}), {1}, 0);
+    }
+  }
 }
 
 TEST(ReduceCuda, EveryKindInEveryType) {

@@ -32,5 +32,24 @@ TEST(SoftmaxCuda, OtherAxesAndTypes) {
   }
 }
 
+TEST(SoftmaxCuda, WhatIsNoNumberSpreadsOverItsRow) {
+  using Limits = std::numeric_limits<float>;
+  for (const char* op : {"softmax", "log_softmax"}) {
+    for (const int64_t n : {7, 64, 20000}) {
+      for (const int64_t axis : {0, 1}) {
+        const tensor::Dims dims = axis == 1 ? tensor::Dims{4, n} : tensor::Dims{n, 4};
+        tensor::Tensor x = tests::random_tensor(dims, 3);
+        const auto at = [&](int64_t row, int64_t i) -> float& {
+          return x.mutable_data<float>()[static_cast<size_t>(axis == 1 ? row * n + i : i * 4 + row)];
+        };
+        at(0, 5) = Limits::quiet_NaN();
+        at(1, 3) = Limits::infinity();
+        at(2, 0) = -Limits::infinity();
+        tests::expect_as_cpu({.op = op, .in = {x}, .attrs = {{"axis", axis}}});
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme::ops

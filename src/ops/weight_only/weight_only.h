@@ -78,6 +78,10 @@ struct DequantizeExtents {
 };
 DequantizeExtents dequantize_extents(const ir::NodeView& node);
 
+/// Rows of n weights that a device turns into floats at a time, row_bytes each: of about 64 MiB, and 64 or a
+/// multiple, because the results of each such panel must begin on 16 bytes in a row of y.
+int64_t weight_panel_rows(int64_t n, int64_t row_bytes);
+
 std::vector<ir::Kernel> weight_only_linear_cpu_kernels();
 std::vector<ir::Kernel> dequantize_weights_cpu_kernels();
 

@@ -55,11 +55,10 @@ ir::Kernel streamed() {
 /// Converts panels of weights to floats and multiplies by each; the bias is added in a pass afterwards.
 ir::Kernel dequantized() {
   auto prepare = [](const ir::KernelInit& init) {
-    constexpr int64_t kPanelBytes = int64_t{64} << 20;
     const WeightOnlyExtents e = weight_only_extents(init.node);
     const DType dtype = init.node.in[kWoX].dtype;
     const int64_t row_bytes = tensor::bytes_of(dtype, e.k), item = tensor::bytes_of(dtype, 1);
-    const int64_t panel = std::clamp<int64_t>(kPanelBytes / row_bytes, 1, std::max<int64_t>(1, e.n));
+    const int64_t panel = weight_panel_rows(e.n, row_bytes);
     const auto plan = [&](int64_t columns) {
       return cuda::prepare_gemm({init.device, &init.packs}, {.m = e.rows,
                                                              .n = columns,
@@ -92,6 +91,12 @@ ir::Kernel dequantized() {
 }
 
 }  // namespace
+
+int64_t weight_panel_rows(int64_t n, int64_t row_bytes) {
+  constexpr int64_t kPanelBytes = int64_t{64} << 20, kStep = 64;
+  const int64_t rows = std::max(kPanelBytes / row_bytes / kStep, int64_t{1}) * kStep;
+  return std::clamp<int64_t>(n, 1, rows);
+}
 
 std::vector<CudaKernels> weight_only_cuda_kernels() {
   return {{"weight_only_linear", {streamed(), dequantized()}}};

@@ -120,5 +120,19 @@ TEST(WeightOnlyCuda, AsOnTheCpu) {
   }
 }
 
+TEST(WeightOnlyCuda, EachPanelsResultsBeginOnSixteenBytes) {
+  for (const auto& [n, k] : std::vector<std::array<int64_t, 2>>{
+           {4096, 14336}, {3584, 18944}, {8192, 28672}, {128256, 4096}, {1000, 1 << 20}, {7, 1 << 22}}) {
+    for (const int64_t item : {2, 4}) {
+      const int64_t panel = weight_panel_rows(n, k * item);
+      EXPECT_TRUE(panel == n || panel * item % 16 == 0) << panel << " of " << n;
+      EXPECT_LE(panel * k * item, std::max<int64_t>(64 << 20, 64 * k * item));
+    }
+  }
+  EXPECT_EQ(weight_panel_rows(2340, 28672), 2304);
+  EXPECT_EQ(weight_panel_rows(2304, 28672), 2304);
+  EXPECT_EQ(weight_panel_rows(0, 64), 1);
+}
+
 }  // namespace
 }  // namespace trireme::ops

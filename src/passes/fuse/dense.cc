@@ -49,6 +49,12 @@ bool linear_from_matmul(Rewriter& rw, const Node& node) {
   return true;
 }
 
+/// Whether a weight of these extents, broadcast to a product of n columns, has one value per column. A weight
+/// [n, 1] has one per row.
+bool has_value_per_column(const Dims& weight, int64_t n) {
+  return tensor::element_count(weight) == n && (weight.empty() || weight.back() == n);
+}
+
 bool linear_from_gemm(Rewriter& rw, const Node& node) {
   const bool plain = node.attrs.get_float("alpha", 1) == 1 && node.attrs.get_float("beta", 1) == 1 &&
                      node.attrs.get_int("transA", 0) == 0;
@@ -58,7 +64,7 @@ bool linear_from_gemm(Rewriter& rw, const Node& node) {
   if (node.in.size() > 2 && node.in[2] != ir::kNoValue) {
     const int64_t n = (*rw.weight_dims(node.in[1]))[transposed ? 0 : 1];
     const auto bias = rw.weight_dims(node.in[2]);
-    if (!bias || tensor::element_count(*bias) != n) return false;
+    if (!bias || !has_value_per_column(*bias, n)) return false;
     in.push_back(rw.reshaped_weight(node.in[2], {n}, node.from));
   }
   rw.replace(node.out[0], rw.add("linear", std::move(in), {{"transposed", int64_t{transposed}}}, node.from));
@@ -104,8 +110,8 @@ void rebuild(Rewriter& rw, const Dense& fused, ValueId old) {
 /// that the reader sees, and these are the columns.
 bool is_along_columns(const Dense& dense, const Dims& bias) {
   const int64_t n = dense.product.back();
+  if (dense.seen == dense.product) return has_value_per_column(bias, n);
   if (tensor::element_count(bias) != n) return false;
-  if (dense.seen == dense.product) return bias.empty() || bias.back() == n;
   int64_t columns = 1;
   size_t axis = dense.seen.size();
   for (; axis > 0 && columns < n; --axis) columns *= dense.seen[axis - 1];

@@ -302,6 +302,8 @@ bool gather_group_norm(Rewriter& rw, const Node& norm) {
   const auto scale = affine_reader(rw, y, "mul", n);
   const ValueId scaled = scale ? scale->node.out[0] : y;
   const auto bias = affine_reader(rw, scaled, "add", n);
+  // What is missing is made in f32, which a norm of f64 does not take.
+  if ((!scale || !bias) && rw.graph().type(x).dtype == tensor::DType::f64) return false;
   const std::vector<float> zero(static_cast<size_t>(n.extent), 0.0f);
   const ValueId offset =
       bias ? bias->vector

@@ -77,10 +77,13 @@ bool sink_dequantization(Rewriter& rw, const Node& node) {
   if (from.empty() || !have_one_scale(rw, from)) return false;
   std::vector<ValueId> bytes;
   for (const Node& n : from) bytes.push_back(n.in[0]);
+  ir::Attrs attrs;  // without the axis, which says nothing of a single scale
+  if (const int64_t type = from[0].attrs.get_int("output_dtype", 0)) attrs.set("output_dtype", type);
   const std::vector<ValueId> results = rw.add_all(node.op_name(), with_moved(node, bytes), node.out.size());
   for (size_t i = 0; i < results.size(); ++i) {
     if (node.out[i] == ir::kNoValue || rw.uses(node.out[i]) == 0) continue;
-    const ValueId y = rw.add("dequantize_linear", {results[i], from[0].in[1], from[0].in[2]}, {}, node.from);
+    const ValueId y =
+        rw.add("dequantize_linear", {results[i], from[0].in[1], from[0].in[2]}, attrs, node.from);
     rw.replace(node.out[i], y);
   }
   return true;

@@ -24,10 +24,11 @@ std::optional<MatrixProduct> matrix_product(Rewriter& rw, const Node& node) {
   if (p.bias == ir::kNoValue) return p;
   const auto bias = rw.weight_dims(p.bias);
   const auto w = rw.dims(p.w);
-  if (!bias || !w || node.attrs.get_float("beta", 1) != 1) return std::nullopt;
+  if (!bias || !w || w->size() != 2 || node.attrs.get_float("beta", 1) != 1) return std::nullopt;
   const int64_t n = (*w)[p.by_rows ? 0 : 1];
-  if (tensor::element_count(*bias) != n || bias->back() != n) return std::nullopt;
-  if (bias->size() > 1) p.bias = rw.reshaped_weight(p.bias, {n}, node.from);
+  // A scalar is the bias of one column.
+  if (tensor::element_count(*bias) != n || (!bias->empty() && bias->back() != n)) return std::nullopt;
+  p.bias = rw.reshaped_weight(p.bias, {n}, node.from);
   return p;
 }
 

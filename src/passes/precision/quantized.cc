@@ -57,7 +57,8 @@ bool is_all_zero(const Tensor* t) {
   return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 0; });
 }
 
-/// The bias as i32 [n] in units of x_scale * w_scale; nullopt if it is not constant or does not fit.
+/// The bias as i32 [n] in units of x_scale * w_scale; nullopt if it is not constant, has not one value per
+/// column or does not fit.
 std::optional<Tensor> integer_bias(const Rewriter& rw, ValueId id, const std::vector<double>& steps) {
   std::vector<double> real;
   if (const auto dq = rw.producer(id, "dequantize_linear")) {
@@ -67,6 +68,7 @@ std::optional<Tensor> integer_bias(const Rewriter& rw, ValueId id, const std::ve
       return std::nullopt;
     const std::vector<double> s = scale->to_doubles();
     real = q->to_doubles();
+    if (s.size() != 1 && s.size() != real.size()) return std::nullopt;
     for (size_t i = 0; i < real.size(); ++i) real[i] *= s[s.size() == 1 ? 0 : i];
   } else if (const Tensor* t = rw.known(id);
              t != nullptr && t->dtype() == DType::f32 && !tensor::is_absent(*t)) {
@@ -74,7 +76,9 @@ std::optional<Tensor> integer_bias(const Rewriter& rw, ValueId id, const std::ve
   } else {
     return std::nullopt;
   }
-  if (real.size() != steps.size()) return std::nullopt;
+  const tensor::Dims dims = rw.graph().type(id).shape.to_dims();  // known, since the content is
+  const auto n = static_cast<int64_t>(steps.size());
+  if (tensor::element_count(dims) != n || (!dims.empty() && dims.back() != n)) return std::nullopt;
   std::vector<int32_t> out(real.size());
   for (size_t i = 0; i < real.size(); ++i) {
     const double v = std::nearbyint(real[i] / steps[i]);

@@ -136,6 +136,17 @@ TEST_P(AttentionAtLevel, ExcludedQueriesGiveZero) {
   for (size_t i = 0; i + 1 < none.out.size(); ++i) ASSERT_EQ(none.out[i], 0.0f);
 }
 
+TEST_P(AttentionAtLevel, QueriesUnderTheLowestFloatAreAverages) {
+  EncoderProblem p({1, 20, 140, 1, 1, 8, 8}, MaskKind::padding, false);
+  std::fill(p.mask.begin(), p.mask.end(), std::numeric_limits<float>::lowest());
+  attention(p.args, pool_);
+  for (int64_t d = 0; d < 8; ++d) {
+    double mean = 0;
+    for (int64_t j = 0; j < 140; ++j) mean += p.args.v.data[j * 8 + d] / 140.0;
+    for (size_t i = 0; i < 20; ++i) ASSERT_NEAR(p.out[i * 8 + static_cast<size_t>(d)], mean, 3e-6);
+  }
+}
+
 TEST_P(AttentionAtLevel, LateMaximumRescales) {
   // The largest scores come in the last step of keys, so earlier sums must be rescaled.
   EncoderProblem p({1, 9, 300, 1, 1, 4, 4}, MaskKind::full, false);

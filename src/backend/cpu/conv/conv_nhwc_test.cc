@@ -6,6 +6,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "backend/cpu/conv/depthwise_nhwc.h"
@@ -246,6 +248,73 @@ TEST(PoolNhwc, WindowsAgreeWithDoubleLoops) {
           ASSERT_NEAR(mean[i], sum / (count_padding ? padded : inside), 1e-6);
         }
       }
+    }
+  }
+}
+
+/// Maxima and means of the values inside each window, both in double; a NaN in a window makes both NaN.
+struct Pooled {
+  std::vector<double> highest, mean;
+};
+
+Pooled reference_pool(const ConvShape& s, const std::vector<float>& x) {
+  Pooled pooled;
+  const int64_t count = s.n * s.out_h() * s.out_w() * s.c;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t c = i % s.c, q = i / s.c % s.out_w(), p = i / s.c / s.out_w() % s.out_h();
+    const int64_t n = i / s.c / s.out_w() / s.out_h();
+    double highest = -std::numeric_limits<double>::infinity(), sum = 0, inside = 0;
+    for (int64_t a = 0; a < s.kh; ++a) {
+      for (int64_t b = 0; b < s.kw; ++b) {
+        const int64_t ih = p * s.stride_h - s.pad_top + a * s.dilation_h;
+        const int64_t iw = q * s.stride_w - s.pad_left + b * s.dilation_w;
+        if (ih < 0 || iw < 0 || ih >= s.h || iw >= s.w) continue;
+        const double v = x[static_cast<size_t>(((n * s.h + ih) * s.w + iw) * s.c + c)];
+        highest = std::isnan(highest) || v <= highest ? highest : v;
+        sum += v;
+        ++inside;
+      }
+    }
+    pooled.highest.push_back(highest);
+    pooled.mean.push_back(inside > 0 ? sum / inside : 0);
+  }
+  return pooled;
+}
+
+void expect_pooled(const std::vector<float>& got, const std::vector<double>& want, const std::string& what) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::isnan(want[i]))
+      ASSERT_TRUE(std::isnan(got[i])) << what << " at " << i << " is " << got[i];
+    else if (std::isinf(want[i]))
+      ASSERT_EQ(got[i], want[i]) << what << " at " << i;
+    else
+      ASSERT_NEAR(got[i], want[i], 1e-5) << what << " at " << i;
+  }
+}
+
+TEST(PoolNhwc, HighWindowsAndValuesThatAreNotFinite) {
+  ConvShape high{.n = 1, .h = 700, .w = 3, .c = 19, .oc = 19, .kh = 600, .kw = 2, .stride_h = 45};
+  high.pad_top = 30, high.pad_bottom = 20;
+  ConvShape apart = nhwc_shape(11, 70, 70, 3, 2);
+  apart.dilation_h = apart.dilation_w = 2;
+  ConvShape beyond = nhwc_shape(4, 5, 5, 2, 1);  // windows that lie in the padding alone
+  beyond.pad_top = beyond.pad_left = 3;
+  for (const ConvShape& s : {high, apart, beyond}) {
+    std::vector<float> x = random_floats(s.n * s.h * s.w * s.c, 1);
+    for (size_t i = 0; i < x.size() && s.kh < 600; ++i) {
+      if (i % static_cast<size_t>(s.c) % 5 == 0) x[i] = -std::numeric_limits<float>::infinity();
+      if (i % 97 == 0) x[i] = std::numeric_limits<float>::quiet_NaN();
+    }
+    const Pooled want = reference_pool(s, x);
+    for (const Isa isa : usable_isas()) {
+      std::vector<float> y(want.mean.size());
+      PoolArgs args = {s, s.out_h(), s.out_w(), x.data(), y.data(), false, isa};
+      base::ThreadPool pool(2);
+      max_pool_nhwc(args, pool);
+      expect_pooled(y, want.highest, "maximum " + std::string(to_string(isa)));
+      std::vector<char> workspace(average_pool_workspace_bytes(args));
+      average_pool_nhwc(args, workspace.data(), pool);
+      expect_pooled(y, want.mean, "mean " + std::string(to_string(isa)));
     }
   }
 }

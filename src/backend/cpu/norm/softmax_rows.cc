@@ -17,7 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu::HWY_NAMESPACE {
 namespace {
 
-constexpr float kLowest = -3.0e38f;  // a finite maximum: exp(-inf - kLowest) is 0, not NaN
+// A finite maximum: exp(-inf - kLowest) is 0, not NaN. No score is below it but -inf.
+constexpr float kLowest = std::numeric_limits<float>::lowest();
 
 // Stores y = scale * x + mask and returns its maximum; the mask may be absent.
 float scaled_max(const float* x, const float* mask, float scale, float* y, size_t n) {

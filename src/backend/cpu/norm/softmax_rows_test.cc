@@ -68,6 +68,16 @@ TEST_P(SoftmaxAtLevel, Axis) {
   }
 }
 
+TEST_P(SoftmaxAtLevel, RowsUnderTheLowestFloatAreUniform) {
+  for (const int64_t cols : {1, 7, 33, 300}) {
+    const std::vector<float> x = softmax_values(cols, 2);
+    const std::vector<float> mask(static_cast<size_t>(cols), std::numeric_limits<float>::lowest());
+    std::vector<float> y(x.size());
+    softmax_rows({x.data(), y.data(), 1, cols, 0.25f, {mask.data(), 1, 1, cols, 0, cols}, false}, pool_);
+    for (const float p : y) ASSERT_NEAR(p, 1.0 / double(cols), 1e-6) << cols;
+  }
+}
+
 TEST_P(SoftmaxAtLevel, ScaleAndSharedMask) {
   const int64_t batch = 2, heads = 3, query = 5;
   for (int64_t cols : {1, 7, 16, 33, 128, 300}) {

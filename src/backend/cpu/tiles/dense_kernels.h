@@ -79,8 +79,10 @@ struct DepthwiseBand {
 
 /// One output row of a pooling window walk; `scale` null = maximum, else y = sum * scale[ow].
 struct PoolRow {
-  const float* const* in;  // [taps_h] valid input rows only, [w, c]
-  int taps_h, taps_w;
+  const float* in;  // the first input row of the window, [w, c]
+  int64_t in_step;  // elements from one row of the window to the next
+  int64_t taps_h;   // rows of the window inside the input
+  int taps_w;       // columns of the window, inside or not
   int64_t w, c, ow;
   int stride_w, dilation_w, pad_left;
   const float* scale;  // [ow] or null

@@ -1,0 +1,95 @@
+// Tests how nodes of old opsets are rewritten, by what the new nodes compute. Cases that are named in
+// comments, with their results, are those of the ONNX backend tests of that opset.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "model/onnx/emitter.h"
+#include "ops/test_grad.h"
+
+namespace trireme::model::onnx {
+namespace {
+
+using ir::ValueId;
+using tensor::Tensor;
+using Values = std::vector<double>;
+
+/// 1, 2, 3, … as [1, 1, rows, columns].
+Tensor counting(int64_t rows, int64_t columns) {
+  Tensor t = Tensor::empty(tensor::DType::f32, {1, 1, rows, columns});
+  std::iota(t.mutable_data<float>().begin(), t.mutable_data<float>().end(), 1.0f);
+  return t;
+}
+
+/// The values of an old node with operands x and constants; an undefined tensor is an absent operand. With
+/// `is_fed`, the constants are inputs whose values come when the graph runs.
+Values values_of_old(PendingNode node, const Tensor& x, const std::vector<Tensor>& constants,
+                     bool is_fed = false) {
+  ir::Graph g;
+  std::vector<Tensor> fed{x};
+  node.in.push_back(g.add_input("x", x.type()));
+  for (const Tensor& t : constants) {
+    if (!t.defined()) {
+      node.in.push_back(ir::kNoValue);
+    } else if (is_fed) {
+      node.in.push_back(g.add_input(base::concat("c", fed.size()), t.type()));
+      fed.push_back(t);
+    } else {
+      node.in.push_back(g.add_constant(t));
+    }
+  }
+  Emitter emitter(g, "old");
+  const auto results = upgrade(emitter, node);
+  g.add_output(results ? (*results)[0] : emitter.emit(node.op_type, node.in, node.attrs), "y");
+  g.sort();
+  return ops::testing::run_graph(g, fed)[0].to_doubles();
+}
+
+Tensor scales_of(std::vector<float> values) {
+  return Tensor::from<float>({static_cast<int64_t>(values.size())}, std::span<const float>(values));
+}
+
+/// Resize of opset 10 in mode nearest.
+Values resize_10_of(const Tensor& x, std::vector<float> scales) {
+  const PendingNode node{.op_type = "Resize", .opset = 10, .attrs = {{"mode", std::string("nearest")}}};
+  const Values known = values_of_old(node, x, {scales_of(scales)});
+  EXPECT_EQ(values_of_old(node, x, {scales_of(scales)}, true), known) << "with scales that come late";
+  return known;
+}
+
+TEST(OnnxUpgrade, ResizeOfOpset10RoundsUpWhereItShrinks) {
+  // test_resize_downsample_nearest and test_resize_upsample_nearest
+  EXPECT_EQ(resize_10_of(counting(2, 4), {1, 1, 0.6f, 0.6f}), (Values{1, 3}));
+  EXPECT_EQ(resize_10_of(counting(2, 2), {1, 1, 2, 3}),
+            (Values{1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 3, 3, 3, 4, 4, 4}));
+  // Rows 0 and ceil(1 / 0.6) = 2; columns 0, 0, 1, 1.
+  EXPECT_EQ(resize_10_of(counting(4, 2), {1, 1, 0.6f, 2}), (Values{1, 1, 2, 2, 5, 5, 6, 6}));
+  EXPECT_EQ(resize_10_of(counting(1, 3), {1, 1, 1, 1}), (Values{1, 2, 3}));
+}
+
+TEST(OnnxUpgrade, ResizeOfOpset10InterpolatesAtAsymmetricPlaces) {
+  // test_resize_downsample_linear: columns 0 and 1 / 0.6
+  const PendingNode node{.op_type = "Resize", .opset = 10, .attrs = {{"mode", std::string("linear")}}};
+  const Values y = values_of_old(node, counting(2, 4), {scales_of({1, 1, 0.6f, 0.6f})});
+  ASSERT_EQ(y.size(), 2u);
+  EXPECT_NEAR(y[0], 1, 1e-6);
+  EXPECT_NEAR(y[1], 2.6666665, 1e-6);
+}
+
+TEST(OnnxUpgrade, UpsampleRoundsDown) {
+  const PendingNode node{.op_type = "Upsample", .opset = 9, .attrs = {}};
+  EXPECT_EQ(values_of_old(node, counting(1, 2), {scales_of({1, 1, 1, 2.5f})}), (Values{1, 1, 1, 2, 2}));
+}
+
+TEST(OnnxUpgrade, NearestHalfPixelsOfTensorFlow) {
+  // test_resize_downsample_sizes_nearest_tf_half_pixel_for_nn
+  const PendingNode node{.op_type = "Resize",
+                         .opset = 11,
+                         .attrs = {{"mode", std::string("nearest")},
+                                   {"coordinate_transformation_mode", std::string("tf_half_pixel_for_nn")}}};
+  const Tensor none = scales_of({}), sizes = Tensor::from<int64_t>({4}, {1, 1, 3, 2});
+  EXPECT_EQ(values_of_old(node, counting(4, 4), {none, none, sizes}), (Values{6, 8, 10, 12, 14, 16}));
+}
+
+}  // namespace
+}  // namespace trireme::model::onnx
