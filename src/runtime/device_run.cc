@@ -108,7 +108,7 @@ ir::RunArgs DeviceRun::args_of(size_t s, tensor::Stream& stream) {
           .out = operands_.at(operands_.first_out(s)),
           .workspace = arena_ + program_.steps[s].workspace_offset,
           .stream = stream,
-          .status = &status_,
+          .status = &*status_,
           .mesh = collectives_.mesh(),
           .fault = static_cast<int64_t*>(fault_.get()),
           .step = static_cast<int64_t>(s)};
@@ -127,13 +127,13 @@ void DeviceRun::run_step(size_t s, tensor::Stream& stream, DeviceTimeline* timel
 /// Runs a step that is no collective.
 void DeviceRun::compute(size_t s, tensor::Stream& stream) {
   const compile::Step& step = program_.steps[s];
-  step.on_host ? host_steps_.run(s, stream, status_) : step.bound.run(args_of(s, stream));
+  step.on_host ? host_steps_.run(s, stream, *status_) : step.bound.run(args_of(s, stream));
 }
 
 void DeviceRun::launch_all(tensor::Stream& stream) {
   is_launching_ = true;
   const size_t count = program_.steps.size();
-  for (size_t s = 0; s < count && !status_.failed(); ++s) run_step(s, stream);
+  for (size_t s = 0; s < count && !status_->failed(); ++s) run_step(s, stream);
   collectives_.join(stream);
   is_launching_ = false;
 }
@@ -146,7 +146,7 @@ void DeviceRun::launch_timed(tensor::Stream& stream, std::span<const void* const
   transfers_.send(inputs, stream);
   timeline.end(stream, Lane::copy, -1, "inputs");
   is_launching_ = true;
-  for (size_t s = 0; s < count && !status_.failed(); ++s) {
+  for (size_t s = 0; s < count && !status_->failed(); ++s) {
     if (!program_.steps[s].axes.empty()) {
       run_step(s, stream, &timeline);
       continue;
@@ -180,22 +180,48 @@ std::string DeviceRun::step_text(size_t s) const {
   return base::concat("step ", s, " '", step.from, "' (", op, ", kernel ", step.kernel, ")");
 }
 
-void DeviceRun::check_data() {
+/// What kernels on the device found wrong with their data: {step + 1, value}, or zeros, as the words are then
+/// again.
+std::array<int64_t, 2> DeviceRun::take_fault() {
   auto* words = static_cast<int64_t*>(fault_.get());
-  if (status_.failed()) [[unlikely]]
-    status_.throw_if_failed(step_text(failed_step_));
   if (words[0] == 0) [[likely]]
-    return;
-  const auto step = static_cast<size_t>(words[0] - 1);
-  const int64_t value = words[1];
+    return {};
+  const std::array<int64_t, 2> fault{words[0], words[1]};
   words[0] = words[1] = 0;
+  return fault;
+}
+
+void DeviceRun::check_data() {
+  const auto [place, value] = take_fault();  // in any case: the next run begins without it
+  if (status_->failed()) [[unlikely]]
+    status_->throw_if_failed(step_text(failed_step_));
+  if (place == 0) [[likely]]
+    return;
+  const auto step = static_cast<size_t>(place - 1);
   base::fail_invalid(step_text(std::min(step, program_.steps.size() - 1)),
                      ": a value is out of range: ", value);
 }
 
-/// Throws the error with the step that caused it. A replay or a wait may report errors of any step, so the
-/// steps are run again one by one, unless the device accepts no more work.
+/// Throws the error with the step that caused it. The next run begins without what this one found in its
+/// data.
 void DeviceRun::explain(const base::Error& error, tensor::Stream& stream) {
+  try {
+    find_step(error, stream);
+  } catch (const base::Error&) {
+    try {
+      stream.synchronize();  // kernels that are under way may still report data
+    } catch (const base::Error&) {
+      // The first error is already being reported.
+    }
+    take_fault();
+    status_.emplace();
+    throw;
+  }
+}
+
+/// A replay or a wait may report errors of any step, so the steps are run again one by one, unless the device
+/// accepts no more work.
+void DeviceRun::find_step(const base::Error& error, tensor::Stream& stream) {
   const std::string program = base::concat("program '", program_.name, "'");
   collectives_.give_up(stream);
   if (collectives_.has_any() && !is_launching_) throw error.with(program);

@@ -2,7 +2,9 @@
 // replays them.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +47,8 @@ class DeviceRun {
   void launch_or_replay(tensor::Stream& stream);
   void record(tensor::Stream& stream);
   [[noreturn]] void explain(const base::Error& error, tensor::Stream& stream);
+  [[noreturn]] void find_step(const base::Error& error, tensor::Stream& stream);
+  std::array<int64_t, 2> take_fault();
   std::string step_text(size_t step) const;
 
   const compile::Program& program_;
@@ -54,8 +58,8 @@ class DeviceRun {
   DeviceHostSteps host_steps_;
   DeviceCollectives collectives_;
   std::byte* arena_ = nullptr;
-  std::shared_ptr<void> fault_;  ///< two words that kernels and the host see
-  ir::RunStatus status_;         ///< of host steps
+  std::shared_ptr<void> fault_;                         ///< two words that kernels and the host see
+  std::optional<ir::RunStatus> status_{std::in_place};  ///< of host steps
   std::unique_ptr<tensor::Recording> recording_;
   bool may_record_ = false, is_launching_ = false;
   int64_t runs_ = 0;

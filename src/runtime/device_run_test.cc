@@ -58,7 +58,10 @@ class LazyDevice final : public tensor::Device {
   int allocations = 0;
 };
 
-/// `y = x + 1` for f32. Throws if `bad` is set; reports values above a million as errors.
+constexpr float kBreaksKernels = 7000;
+
+/// `y = x + 1` for f32. Throws if `bad` is set or x begins with kBreaksKernels; reports values above a
+/// million as errors.
 struct PlusOne {
   const float* x;
   float* y;
@@ -67,7 +70,7 @@ struct PlusOne {
   int64_t* fault;
   int64_t step;
   void operator()() const {
-    base::check(!*bad, "the kernel broke");
+    base::check(!*bad && (n == 0 || x[0] != kBreaksKernels), "the kernel broke");
     for (int64_t i = 0; i < n; ++i) {
       if (x[i] > 1e6f && fault[0] == 0) fault[0] = step + 1, fault[1] = static_cast<int64_t>(x[i]);
       y[i] = x[i] + 1;
@@ -75,7 +78,8 @@ struct PlusOne {
   }
 };
 
-/// Operators of the test: "plus_one" has a kernel for the device only, "minus_one" for the CPU only.
+/// Operators of the test: "plus_one" has a kernel for the device only, "minus_one" for the CPU only, which
+/// reports values above a million too.
 ir::OpTable make_table(const bool& bad) {
   ir::Kernel plus{.on = tensor::DeviceKind::cuda, .name = "plus"};
   plus.prepare = [&bad](const ir::KernelInit& init) {
@@ -89,8 +93,11 @@ ir::OpTable make_table(const bool& bad) {
   minus.prepare = [](const ir::KernelInit& init) {
     const int64_t n = tensor::element_count(init.node.in_dims(0));
     return ir::BoundKernel{.run = [n](const ir::RunArgs& a) {
-      for (int64_t i = 0; i < n; ++i)
-        static_cast<float*>(a.out[0])[i] = static_cast<const float*>(a.in[0])[i] - 1;
+      for (int64_t i = 0; i < n; ++i) {
+        const float x = static_cast<const float*>(a.in[0])[i];
+        if (x > 1e6f) a.status->fail("the value is large", static_cast<int64_t>(x));
+        static_cast<float*>(a.out[0])[i] = x - 1;
+      }
     }};
   };
   std::vector<ir::OpDef> defs(2);
@@ -197,6 +204,24 @@ TEST_F(DeviceRunTest, BadDataNamesTheStep) {
     const std::string error = error_of({1, 2e6f, 3});
     EXPECT_NE(error.find("step 0 'first' (plus_one, kernel plus)"), std::string::npos) << error;
     EXPECT_NE(error.find("2000000"), std::string::npos) << error;
+    EXPECT_EQ(run({1, 2, 3}), (Floats{4, 5, 6}));
+  }
+}
+
+TEST_F(DeviceRunTest, BadDataOfDeviceAndHostIsForgottenTogether) {
+  open(kOverTheHost);
+  for (int i = 0; i < 2; ++i) {
+    const std::string error = error_of({1, 2e6f, 3});
+    EXPECT_NE(error.find("step 1 'down'"), std::string::npos) << error;
+    EXPECT_EQ(run({1, 2, 3}), (Floats{2, 3, 4}));
+  }
+}
+
+TEST_F(DeviceRunTest, BadDataIsForgottenWhereAnotherStepBreaks) {
+  open(kThreeSteps);
+  for (int i = 0; i < 3; ++i) {  // the second run is recorded
+    const std::string error = error_of({kBreaksKernels - 1, 2e6f, 3});
+    EXPECT_NE(error.find("step 1 'second'"), std::string::npos) << error;
     EXPECT_EQ(run({1, 2, 3}), (Floats{4, 5, 6}));
   }
 }

@@ -117,6 +117,17 @@ TEST_F(Products, OfEightBitFloatsWithScales) {
   }
 }
 
+/// The library chooses an algorithm for the alignment that it is told.
+TEST_F(Products, OfMatricesThatAreLessAlignedAreRefusedOnTheStandIn) {
+  if (has_toolkit()) GTEST_SKIP() << "a GPU does not check";
+  auto* a = upload(std::vector<float>(64));
+  auto* y = upload(std::vector<float>(64));
+  const GemmShape shape{.m = 3, .n = 4, .k = 5};
+  EXPECT_NO_THROW(run(shape, {.a = a, .b = a, .out = y + 4}));
+  EXPECT_THROW(run(shape, {.a = a, .b = a, .out = y + 2}), base::Error);
+  EXPECT_THROW(run(shape, {.a = a + 1, .b = a, .out = y}), base::Error);
+}
+
 TEST_F(Products, KeepTheArgumentOfAnActivationAndMultiplyByItsSlope) {
   constexpr int64_t kM = 5, kN = 8, kK = 3;
   const auto a = normal_values<float>(kM * kK, 1), b = normal_values<float>(kK * kN, 2),

@@ -76,6 +76,7 @@ void by_dim(int64_t dim, F f) {
 
 template <class Kernel>
 void launch_tiles(tensor::Stream& stream, const char* name, int64_t tiles, const Kernel& kernel) {
+  static_assert(Kernel::kSharedBytes <= kMostSharedBytes);
   launch(stream, name,
          {blocks_for(cuda_stream(stream), tiles, 16), Kernel::kMostThreads, Kernel::kSharedBytes}, kernel);
 }

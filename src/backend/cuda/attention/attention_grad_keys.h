@@ -11,8 +11,8 @@ namespace trireme::cuda {
 
 template <int kDim>
 using GradKeysTile = std::conditional_t<
-    (kDim > 128), AttentionTile<kDim, 32, 32, 16>,
-    std::conditional_t<(kDim > 64), AttentionTile<kDim, 64, 32, 16>, AttentionTile<kDim, 64, 32, 8>>>;
+    (kDim > 128), AttentionTile<kDim, 16, 16, 8>,
+    std::conditional_t<(kDim > 64), AttentionTile<kDim, 32, 32, 8>, AttentionTile<kDim, 64, 32, 8>>>;
 
 /// dk and dv; a block a tile of keys of one key head, over the query heads that read it and their tiles. 8
 /// dim flop a query and key, bounds as Attend's.

@@ -46,7 +46,7 @@ struct AttentionDelta {
 
 template <int kDim>
 using GradQueriesTile = std::conditional_t<
-    (kDim > 128), AttentionTile<kDim, 32, 32, 8>,
+    (kDim > 128), AttentionTile<kDim, 32, 16, 8>,
     std::conditional_t<(kDim > 64), AttentionTile<kDim, 64, 32, 8>, AttentionTile<kDim, 64, 64, 8>>>;
 
 /// dq; a block a tile of queries of one head, over tiles of keys and values. 6 dim flop a query and key,

@@ -10,11 +10,10 @@
 
 namespace trireme::cuda {
 
-/// 64 queries and 64 keys (of long heads 32, by twice the threads, so that a block fits the 163 KiB of
-/// sm_80).
+/// 64 queries and 64 keys; of long heads 32 and 32, because a block has 99 KiB of shared memory on some GPUs.
 template <int kDim>
 using AttendTile =
-    std::conditional_t<(kDim > 128), AttentionTile<kDim, 64, 32, 16>, AttentionTile<kDim, 64, 64, 8>>;
+    std::conditional_t<(kDim > 128), AttentionTile<kDim, 32, 32, 8>, AttentionTile<kDim, 64, 64, 8>>;
 
 /// y and log sum exp; a block a tile of queries of one head. 4 dim flop a query and key. For 64 channels a
 /// thread's tile of keys is 4096 multiply-adds, 384 accesses to shared memory and some 700 other instructions
@@ -76,8 +75,9 @@ struct Attend {
       lane.sync();
       load_rows<Tile, Tile::kOthers>(lane, k_head, view.k.seq,
                                      {first, view.keys, view.head_dim, view.packed.k}, keys);
+      // Behind the last key that a query sees values may be anything, which even a weight of 0 would let in.
       load_rows<Tile, Tile::kOthers>(lane, v_head, view.v.seq,
-                                     {first, view.keys, view.value_dim, view.packed.v}, values);
+                                     {first, range.last, view.value_dim, view.packed.v}, values);
       lane.sync();
       TileProducts<Tile> score;
       multiply_rows<Tile>(lane, queries, keys, whole_channels(view.head_dim), score);

@@ -23,7 +23,9 @@ class ProductConvolution final : public ConvolutionPlan {
     reads_x_ = s.x_channels_last && s.taps() == 1 && s.in == s.out && s.pad == std::array<int64_t, 3>{} &&
                s.stride == std::array<int64_t, 3>{1, 1, 1};
     turns_weights_ = s.taps() > 1 && s.channels > 1;
-    piece_ = reads_x_ ? points_ : std::clamp<int64_t>(kMostColumnBytes / (depth_ * kBytes), 1, points_);
+    // Pieces of 4 points or a multiple, so that the results of each begin on 16 bytes.
+    const int64_t most = std::max(kMostColumnBytes / (depth_ * kBytes) / 4, int64_t{1}) * 4;
+    piece_ = reads_x_ ? points_ : std::min(most, points_);
     product_ = prepare_gemm(place, product(piece_));
     if (points_ % piece_ != 0) last_product_ = prepare_gemm(place, product(points_ % piece_));
   }

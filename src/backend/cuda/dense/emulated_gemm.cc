@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "backend/cuda/device/emulated_stream.h"
+#include "backend/cuda/dense/gemm_choice.h"
 #include "backend/cuda/dense/gemm_product.h"
+#include "base/error.h"
 #include "tensor/half.h"
 
 namespace trireme::cuda {
@@ -98,12 +100,15 @@ void multiply(const GemmShape& s, const GemmPointers& p, int64_t batch, A* room)
 
 class EmulatedProduct final : public GemmPlan {
  public:
-  explicit EmulatedProduct(const GemmShape& shape) : shape_(shape) {}
+  EmulatedProduct(const GemmShape& shape, const GemmOptions& options)
+      : shape_(shape), alignment_(choice_alignment(shape, options)) {}
   int64_t workspace_bytes() const override {
     const int64_t width = shape_.in == DType::f64 ? 8 : 4;
     return width * (shape_.m * shape_.k + shape_.k * shape_.n + shape_.n);
   }
   void run(tensor::Stream& stream, const GemmPointers& pointers, void* room) const override {
+    for (const void* at : {pointers.a, pointers.b, static_cast<const void*>(pointers.out)})
+      require_aligned(at);
     static_cast<EmulatedStream&>(stream).launch([shape = shape_, pointers, room](HostGrid&) {
       for (int64_t b = 0; b < shape.outer * shape.inner; ++b) {
         if (shape.in == DType::i8) {
@@ -118,15 +123,22 @@ class EmulatedProduct final : public GemmPlan {
   }
 
  private:
+  /// The library chooses algorithms for this alignment and is wrong, or slow, at other addresses.
+  void require_aligned(const void* at) const {
+    base::check(reinterpret_cast<uintptr_t>(at) % static_cast<uintptr_t>(alignment_) == 0,
+                "a matrix of a product at an address that is no multiple of ", alignment_);
+  }
+
   GemmShape shape_;
+  int64_t alignment_;
 };
 
 }  // namespace
 
-std::unique_ptr<GemmPlan> make_product(const GemmPlace&, const GemmShape& shape, const GemmOptions&) {
+std::unique_ptr<GemmPlan> make_product(const GemmPlace&, const GemmShape& shape, const GemmOptions& options) {
   if (has_finish(shape.finish) || shape.finish.sums != SumsOf::none || shape.scales == Scales::vectors)
     return nullptr;
-  return std::make_unique<EmulatedProduct>(shape);
+  return std::make_unique<EmulatedProduct>(shape, options);
 }
 
 }  // namespace trireme::cuda

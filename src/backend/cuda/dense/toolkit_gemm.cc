@@ -339,7 +339,7 @@ GemmTrial::Launch LtProduct::trial_launch(const GemmPlace& place) const {
   const auto a = room(extent(s.transpose_a ? s.k : s.m, s.lda, o * s.outer_a, i * s.inner_a), s.in);
   const auto b = room(extent(s.transpose_b ? s.n : s.k, s.ldb, o * s.outer_b, i * s.inner_b), s.in_b);
   const auto c = room(extent(s.m, s.ldc, o * s.outer_c, i * s.inner_c), s.out);
-  const auto aux = room(extent(s.m, s.ldc, 0, 0), s.out);
+  const auto aux = room(extent(s.m, s.ldc, o * s.outer_c, i * s.inner_c), s.out);  // as large as the result
   const auto small = room(std::max(s.m, s.n), DType::f32);
   const auto workspace = room(kWorkspaceBytes, DType::i8);
   const GemmPointers p{.a = a.get(),

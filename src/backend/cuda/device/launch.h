@@ -30,6 +30,9 @@ constexpr int blocks_at_once() {
   return 1;
 }
 
+/// Shared memory of a block that every GPU from sm_80 on has: sm_86, sm_89 and sm_120 have no more.
+inline constexpr int64_t kMostSharedBytes = int64_t{99} << 10;
+
 /// Blocks that fill the device `waves` times at most, fewer for little work.
 inline int64_t blocks_for(const CudaStream& stream, int64_t work, int waves = 8) {
   return std::clamp<int64_t>(work, 1, int64_t{stream.multiprocessors()} * waves);
@@ -39,7 +42,6 @@ inline int64_t blocks_for(const CudaStream& stream, int64_t work, int waves = 8)
 /// What a GPU refuses, refused on the stand-in too: no blocks, too many, blocks that are too large.
 inline void require_launchable(const char* name, const Launch& grid, int most_threads) {
   constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
-  constexpr int64_t kMostSharedBytes = int64_t{163} << 10;  // of a block on sm_80; sm_90 has 227 KiB
   base::check(grid.blocks > 0 && grid.blocks <= kMostBlocks, name, ": a launch of ", grid.blocks, " blocks");
   base::check(grid.threads <= most_threads, name, ": a block of ", grid.threads, " threads, compiled for ",
               most_threads);

@@ -36,7 +36,7 @@ struct Softmax {
         const float sum = logf(total);
         map_row(lane, from, y + row * n, n, [&](float v, int64_t) { return v - base - sum; });
       } else {
-        const float scale = total > 0 ? 1.0f / total : 0.0f;
+        const float scale = total == 0 ? 0.0f : 1.0f / total;  // a NaN spreads over its row
         map_row(lane, from, y + row * n, n, [&](float v, int64_t) { return expf(v - base) * scale; });
       }
     }
@@ -67,7 +67,7 @@ struct HeldSoftmax {
         if (!of.log) v[slot] = power;
       });
       total = reduce.one(total, Plus{});
-      const float sum = logf(total), scale = total > 0 ? 1.0f / total : 0.0f;
+      const float sum = logf(total), scale = total == 0 ? 0.0f : 1.0f / total;
       for_held<kSteps>(lane, n, [&](int slot) { v[slot] = of.log ? v[slot] - sum : v[slot] * scale; });
       store_held<kSteps>(lane, v, of.y + row * n, n);
     }
@@ -151,7 +151,7 @@ struct SoftmaxLines {
     }
     const float base = most == -INFINITY ? 0.0f : most;
     for (int64_t i = 0; i < n; ++i) total += expf(to_float(x[at + i * inner]) - base);
-    const float sum = logf(total), scale = total > 0 ? 1.0f / total : 0.0f;
+    const float sum = logf(total), scale = total == 0 ? 0.0f : 1.0f / total;
     for (int64_t i = 0; i < n; ++i) {
       const float v = to_float(x[at + i * inner]) - base;
       y[at + i * inner] = from_float<T>(log ? v - sum : expf(v) * scale);

@@ -9,9 +9,10 @@
 
 namespace trireme::cuda {
 
-inline constexpr int kMostRowProducts = 3;          ///< weights of one launch
-inline constexpr int kMostProductRows = 8;          ///< rows that read a weight once together
-inline constexpr int64_t kNormRowBytes = 96 << 10;  ///< of normalised rows, which a block keeps
+inline constexpr int kMostRowProducts = 3;  ///< weights of one launch
+inline constexpr int kMostProductRows = 8;  ///< rows that read a weight once together
+/// Of normalised rows, which a block keeps; beside f16 weights it keeps sums of its warps too.
+inline constexpr int64_t kNormRowBytes = 96 << 10, kNormTileBytes = 92 << 10;
 
 /// A weight [n, k] of `on.dtype`, or as docs/formats.md stores it in 8 or 4 bits with its scales and zero
 /// points (or null).

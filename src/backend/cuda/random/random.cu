@@ -29,7 +29,7 @@ void run_dropout(On on, const DropoutTrain& s, const int64_t* rng, const void* x
   kernel.threshold = s.threshold;
   kernel.op = s.op;
   kernel.scale = s.scale;
-  const int64_t each = kernel.rank > 1 ? 1 : 4;
+  const int64_t each = kernel.is_run() ? 4 : 1;
   launch(on.stream, "dropout_train",
          {blocks_for(cuda_stream(on.stream), kernel.count / (each * kThreads) + 1, 32), kThreads}, kernel);
 }

@@ -12,8 +12,8 @@
 namespace trireme::cuda {
 
 /// The mask of backend/cpu/elementwise/dropout.h: 64 elements share 16 blocks, word w of a block decides an
-/// element 16 w further. Where x is one run (rank 1) a thread draws a block for four elements, else one for
-/// each. 2 sizeof(T) bytes an element.
+/// element 16 w further. Where x is one run of the whole a thread draws a block for four elements, else one
+/// for each. 2 sizeof(T) bytes an element.
 template <class T>
 struct DropoutStep {
   static constexpr bool kIndependent = true;
@@ -27,6 +27,9 @@ struct DropoutStep {
   uint32_t threshold, op;
   float scale;
 
+  /// Whether neighbours in x are neighbours in the whole.
+  TRIREME_HD bool is_run() const { return rank == 0 || (rank == 1 && steps[0] == 1); }
+
   template <class Lane>
   TRIREME_DEVICE void operator()(const Lane& lane) const {
     const uint64_t seed = static_cast<uint64_t>(rng[0]);
@@ -36,7 +39,7 @@ struct DropoutStep {
         static_cast<uint64_t>(rng[2]) * static_cast<uint64_t>(row_elements) + static_cast<uint64_t>(begin);
     const int64_t stride = lane.blocks() * lane.threads();
     const int64_t own = lane.block() * lane.threads() + lane.thread();
-    if (rank > 1) {
+    if (!is_run()) {
       for (int64_t i = own; i < count; i += stride) draw_one(i, seed, stream, first);
       return;
     }
