@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -38,8 +39,8 @@ def limit_memory():
 def trireme(*args, **how):
     """Runs the program; gives (exit code or None when killed, stderr)."""
     try:
-        done = subprocess.run([TRIREME, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, timeout=LIMIT_S, preexec_fn=limit_memory, **how)
+        done = subprocess.run([TRIREME, *map(str, args)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                              timeout=LIMIT_S, preexec_fn=limit_memory, **{"stdout": subprocess.PIPE, **how})
     except subprocess.TimeoutExpired:
         return None, "hangs"
     return done.returncode, done.stderr.decode(errors="replace")
@@ -455,6 +456,15 @@ def inputs(root, good):
     for i, (_, bad) in enumerate(mutants(whole, 40, rng)):
         (root / "bad.npy").write_bytes(bad)
         expect(f"npy mutant {i}", ["run", good, "--input", f"x={root / 'bad.npy'}"], {0, 2, 4})
+    np.savez(root / "x.npz", x=np.zeros(4, np.float32))
+    np.savez_compressed(root / "packed.npz", x=np.zeros(4, np.float32))
+    np.savez(root / "more.npz", x=np.zeros(4, np.float32), z=np.zeros(4, np.float32))
+    for name, allowed in (("x.npz", {0}), ("packed.npz", {0}), ("more.npz", {2}), ("missing.npz", {3})):
+        expect(f"--input {name}", ["run", good, "--input", root / name], allowed)
+    expect("an input given twice", ["run", good, "--input", root / "x.npz", "--input", f"x={root / 'x.npy'}"], {2})
+    for i, (_, bad) in enumerate(mutants((root / "packed.npz").read_bytes(), 40, rng)):
+        (root / "bad.npz").write_bytes(bad)
+        expect(f"npz mutant {i}", ["run", good, "--input", root / "bad.npz"], {0, 2, 4})
     np.save(root / "i.npy", np.zeros(4, np.int64))
     np.save(root / "long.npy", np.zeros(5, np.float32))
     for text in ["x", "=", f"x={root / 'missing.npy'}", f"z={root / 'x.npy'}", f"x={root}", f"x={root / 'i.npy'}",
@@ -465,8 +475,33 @@ def inputs(root, good):
                   ["--test-data", root / "none"], ["--test-data", root], ["--threads", "1000000000"],
                   ["--cpus", "4096"]):
         expect(f"run {words}", ["run", good, *words], {2, 3, 4, 5})
+    test_sets(root, good)
     expect("output below a file", ["run", good, "--output", root / "x.npy" / "below"], {2, 3, 5})
     full_disk(root, good)
+    lost_output(good)
+
+
+def test_sets(root, good):
+    """Test data that holds nothing to compare with says so."""
+    one = root / "test_data_set_0"
+    one.mkdir()
+    (one / "input_0.pb").write_bytes(numpy_helper.from_array(np.zeros(4, np.float32)).SerializeToString())
+    expect("a test set without outputs", ["run", good, "--test-data", one], {2})
+    (one / "output_0.pb").write_bytes(numpy_helper.from_array(np.zeros(4, np.float32)).SerializeToString())
+    expect("a test set", ["run", good, "--test-data", one], {0})
+
+
+def lost_output(good):
+    """What is printed and cannot be written fails in words, but for a reader that has left."""
+    for words in (["run", good], ["inspect", good, "--program"], ["ops"], ["help"]):
+        with open("/dev/full", "wb") as full:
+            expect(f"{words[0]} to a full disk", words, {5}, stdout=full)
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        with open(write_end, "wb") as left:
+            code, stderr = trireme(*words, stdout=left)
+        if code not in (0, -signal.SIGPIPE) or stderr:
+            failures.append(f"{words[0]} to a pipe without a reader: exit {code}: {stderr[-300:]}")
 
 
 def full_disk(root, good):

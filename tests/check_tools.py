@@ -1,5 +1,7 @@
 # The checks of tools/ catch what they are for: each is fed a small wrong source and must complain, then a right one.
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
@@ -220,6 +222,25 @@ def folder_pages():
     expect("folders of sources", {"src/base", "src/serve/proto"} - set(folders.folders()), set())
 
 
+def moved_trees():
+    """./dev builds anew in a tree that was moved or copied with its builds, and in no other."""
+    dev = Path(__file__).resolve().parent.parent / "dev"
+    with tempfile.TemporaryDirectory() as scratch:
+        tree, link = Path(scratch) / "tree", Path(scratch) / "link"
+        for preset, home in (("here", tree), ("by_link", link), ("elsewhere", Path("/usr")), ("gone", "/no/such")):
+            (tree / "build" / preset).mkdir(parents=True)
+            (tree / "build" / preset / "CMakeCache.txt").write_text(
+                f"CMAKE_GENERATOR:INTERNAL=Ninja\nCMAKE_HOME_DIRECTORY:INTERNAL={home}\n")
+        (tree / "build" / "empty").mkdir()
+        link.symlink_to(tree)
+        script = f"""set -euo pipefail; root=$PWD; stage() {{ shift; "$@"; }}
+                     eval "$(sed -n '/^forget_moved()/,/^}}/p' {dev})"
+                     for preset in here by_link elsewhere gone empty none; do forget_moved $preset; done"""
+        done = subprocess.run(["bash", "-c", script], cwd=tree, capture_output=True, text=True)
+        expect("./dev in a moved tree", (done.returncode, done.stderr), (0, ""))
+        expect("builds that are kept", sorted(p.name for p in (tree / "build").iterdir()), ["by_link", "empty", "here"])
+
+
 def onnx_results():
     def case(name, status, **more):
         return {"case": name, "status": status, "path": "/node/x", "ops": [], "reason": "r", **more}
@@ -236,6 +257,7 @@ def onnx_results():
 scanning()
 emptiness()
 folder_pages()
+moved_trees()
 onnx_results()
 checking()
 rooms()

@@ -90,7 +90,7 @@ def through_transformers(network, cls, inputs, directory, results):
 
 def through_onnx(network, inputs, path, results):
     import onnxruntime
-    subprocess.run([TRIREME, "export", "zoo:" + network, "--opset", "17", path], check=True)
+    subprocess.run([TRIREME, "export", "zoo:" + network, path], check=True)
     session = onnxruntime.InferenceSession(path)
     names = [o.name for o in session.get_outputs()]
     for name, value in zip(names, session.run(names, inputs)):

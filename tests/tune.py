@@ -190,6 +190,28 @@ def keeps_its_configuration():
         assert infer(server, "own", np.zeros((1, WIDTH), np.float32)).shape == (1, WIDTH)
 
 
+def takes_external_data_along():
+    """Weights in files of any name, also in a folder below; what only has a similar name stays."""
+    root = work / "external"
+    proto = onnx.load(network(root / "own.onnx"))
+    (root / "weights").mkdir()
+    for i, weight in enumerate(proto.graph.initializer):
+        name = ("5f0c.data", "weights/rest.bin")[i % 2]
+        with (root / name).open("ab") as file:
+            onnx.external_data_helper.set_external_data(weight, name, file.tell(), len(weight.raw_data))
+            file.write(weight.raw_data)
+        weight.ClearField("raw_data")
+        weight.data_location = TensorProto.EXTERNAL
+    (root / "own.onnx").write_bytes(proto.SerializeToString())
+    (root / "own_notes.txt").write_text("not of the model")
+    tune("--precision", "f32", "--top", 0, *QUICK[:-2], out="beside", path=root / "own.onnx")
+    version = work / "beside/repository/own/1"
+    files = sorted(str(f.relative_to(version)) for f in version.rglob("*") if f.is_file())
+    assert files == ["5f0c.data", "model.onnx", "weights/rest.bin"], files
+    with Server(work / "beside/repository") as server:
+        assert infer(server, "own", np.zeros((1, WIDTH), np.float32)).shape == (1, WIDTH)
+
+
 def cost_of_inferences():
     """The server's cost against its busy time, as other metrics count it, times a price worked out here."""
     prices = work / "prices.yaml"
@@ -230,4 +252,5 @@ def refusals():
 
 
 run_cases([(case.__name__, case) for case in [finds_and_serves, goes_on_after_kills, unreachable_goal, fixed_loads,
-                                              accuracy, keeps_its_configuration, cost_of_inferences, refusals]])
+                                              accuracy, keeps_its_configuration, takes_external_data_along,
+                                              cost_of_inferences, refusals]])

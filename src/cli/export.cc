@@ -3,6 +3,7 @@
 #include "cli/verb.h"
 #include "model/hf/directory.h"
 #include "model/onnx/export.h"
+#include "model/onnx/import.h"
 #include "passes/precision/stored_products.h"
 #include "train/task.h"
 
@@ -26,8 +27,10 @@ struct ExportCommand {
     f.add("target", &target, "the ONNX file or the Hugging Face directory to write").positional().required();
     f.add_choice("form", &form, {"by_name", "onnx", "huggingface"},
                  "what to write; by_name: ONNX if the target ends in .onnx, else a Hugging Face directory");
-    f.add("opset", &opset, "ONNX: version of the default operator set; raised where an operator is younger")
-        .at_least(1);
+    f.add("opset", &opset,
+          "ONNX: version of the default operator set; raised where an operator, or a form of it, is younger")
+        .at_least(model::onnx::kOldestExportOpset)
+        .at_most(model::onnx::kNewestOpset);
     f.add("average", &average, "of a run or checkpoint: the averaged weights");
     f.add("companions", &companions, "Hugging Face: directory whose tokenizer files are copied");
   }

@@ -1,5 +1,9 @@
 // The program's entry: picks the verb and maps errors to exit codes.
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <stdexcept>
@@ -106,6 +110,18 @@ int complain(base::ErrorCode code, std::string_view message) {
   return exit_code(code);
 }
 
+/// Writes what is still held of the results. A full disk shows only here, and gives an exit code in place of
+/// 0; a reader that has gone, as `head` does, has what it wanted.
+int end_output(int code) {
+  std::cout.flush();
+  if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  pollfd output{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  if (::poll(&output, 1, 0) > 0 && (output.revents & (POLLERR | POLLHUP)) != 0) return code;
+  const int lost = complain(base::ErrorCode::exhausted,
+                            "standard output could not be written to the end; results are missing");
+  return code != 0 ? code : lost;
+}
+
 }  // namespace
 }  // namespace trireme::cli
 
@@ -114,7 +130,7 @@ int main(int argc, char** argv) {
   using trireme::base::ErrorCode;
   using trireme::cli::complain;
   try {
-    return trireme::cli::dispatch({argv + 1, argv + argc});
+    return trireme::cli::end_output(trireme::cli::dispatch({argv + 1, argv + argc}));
   } catch (const Error& e) {
     return complain(e.code(), e.message());
   } catch (const std::bad_alloc&) {

@@ -62,7 +62,9 @@ struct RunOptions {
     f.add("test_data", &test_data,
           "directory with test_data_set_*, or one such set: compare with its outputs");
     f.add("tolerance", &tolerance, "largest relative error that passes").at_least(0);
-    f.add("input", &input, "name=x.npy; inputs that are not given are random");
+    f.add(
+        "input", &input,
+        "name=x.npy, or x.npz, whose arrays have the names of inputs; inputs that are not given are random");
     f.add("output", &output, "directory that gets every output as NAME.npy");
     f.add("shape", &shape, "name:1,3,224,224: the shape of a random input");
     f.add("dim", &dim, "seq=128: the size of a symbolic dimension of random inputs");
@@ -118,6 +120,9 @@ int check_test_data(engine::Session& session, const RunOptions& options, base::J
   for (const fs::path& set : test_sets(options.test_data)) {
     const std::vector<tensor::Tensor> in = read_set(set, "input", graph.inputs().size());
     const std::vector<tensor::Tensor> expected = read_set(set, "output", graph.outputs().size());
+    base::require(expected.size() == graph.outputs().size(), "'", set.string(), "' has the first ",
+                  expected.size(), " of ", graph.outputs().size(), " outputs: output_", expected.size(),
+                  ".pb is missing");
     const std::vector<tensor::Tensor> actual = session.run(in);
     for (size_t i = 0; i < expected.size(); ++i) {
       const double error = tensor::relative_error(actual[i], expected[i]);
@@ -141,22 +146,38 @@ int check_test_data(engine::Session& session, const RunOptions& options, base::J
   return failures;
 }
 
+/// The tensors of name=x.npy and x.npz, by the names of inputs.
+std::map<std::string, tensor::Tensor> read_inputs(const std::vector<std::string>& given) {
+  std::map<std::string, tensor::Tensor> all;
+  const auto add = [&](const std::string& name, tensor::Tensor t) {
+    base::require(all.emplace(name, std::move(t)).second, "input '", name, "' is given twice");
+  };
+  for (const std::string& text : given) {
+    if (text.ends_with(".npz") && text.find('=') == std::string::npos) {
+      for (auto& [name, array] : model::read_npz(text)) add(name, std::move(array));
+    } else {
+      const auto [name, path] = split_assignment(text);
+      add(name, model::read_npy(path));
+    }
+  }
+  return all;
+}
+
 std::vector<tensor::Tensor> make_inputs(const ir::Graph& graph, const RunOptions& options) {
-  std::map<std::string, std::string> files;
-  for (const std::string& text : options.input) files.insert(split_assignment(text));
+  std::map<std::string, tensor::Tensor> given = read_inputs(options.input);
   std::vector<std::string> shapes = options.shape;
   std::vector<tensor::Tensor> inputs(graph.inputs().size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string& name = graph.value(graph.inputs()[i]).name;
-    const auto at = files.find(name);
-    if (at == files.end()) continue;
-    inputs[i] = model::read_npy(at->second);
+    const auto at = given.find(name);
+    if (at == given.end()) continue;
+    inputs[i] = std::move(at->second);
     std::string dims;
     for (int64_t d : inputs[i].dims()) dims += (dims.empty() ? "" : ",") + std::to_string(d);
     shapes.push_back(name + ":" + dims);
-    files.erase(at);
+    given.erase(at);
   }
-  base::require(files.empty(), "the model has no input '", files.empty() ? "" : files.begin()->first, "'");
+  base::require(given.empty(), "the model has no input '", given.empty() ? "" : given.begin()->first, "'");
   const std::vector<tensor::Dims> all = input_shapes(graph, options.batch, shapes, options.dim);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].defined()) continue;

@@ -54,7 +54,6 @@ void add_totals(LoadResult& to, const LoadResult& from) {
   to.scheduled += from.scheduled;
   to.succeeded += from.succeeded;
   to.completed_in_window += from.completed_in_window;
-  to.taken += from.taken;
   to.sent_bytes += from.sent_bytes;
   to.received_bytes += from.received_bytes;
   for (const auto& [error, count] : from.errors) to.errors[error] += count;
@@ -77,19 +76,41 @@ void Effort::merge(const Effort& other) {
   starved += other.starved;
 }
 
+void Interval::merge(const Interval& other) {
+  latency.merge(other.latency);
+  completed += other.completed;
+  errors += other.errors;
+}
+
+void LoadResult::widen_intervals(int64_t covered_ns) {
+  constexpr int64_t kMost = 120;
+  if (interval_ns <= 0) return;
+  while (covered_ns / interval_ns >= kMost) {
+    interval_ns *= 2;
+    for (size_t i = 1; i < intervals.size(); ++i) {
+      if (i % 2 == 1) {
+        intervals[i / 2].merge(intervals[i]);
+      } else {
+        intervals[i / 2] = std::move(intervals[i]);
+      }
+    }
+    intervals.resize((intervals.size() + 1) / 2);
+  }
+}
+
 void LoadResult::merge(const LoadResult& other) {
   add_totals(*this, other);
+  taken = std::max(taken, other.taken);  // threads take turns
   records.insert(records.end(), other.records.begin(), other.records.end());
   if (intervals.size() < other.intervals.size()) intervals.resize(other.intervals.size());
   for (size_t i = 0; i < other.intervals.size(); ++i) {
-    intervals[i].latency.merge(other.intervals[i].latency);
-    intervals[i].completed += other.intervals[i].completed;
-    intervals[i].errors += other.intervals[i].errors;
+    intervals[i].merge(other.intervals[i]);
   }
 }
 
 void LoadResult::append(const LoadResult& later) {
   add_totals(*this, later);
+  taken += later.taken;
   // As if it had followed at once.
   const auto shift_ns = static_cast<int64_t>(window_s * 1e9);
   for (Record r : later.records) {

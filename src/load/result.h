@@ -21,6 +21,8 @@ struct Interval {
   base::Histogram latency;
   int64_t completed = 0;
   int64_t errors = 0;
+
+  void merge(const Interval& other);
 };
 
 /// The part of one class of a mix.
@@ -66,7 +68,7 @@ struct LoadResult {
   int64_t succeeded = 0;
   std::map<std::string, int64_t> errors;  // class -> count: "status 503", "timeout", "connect", "closed"
   int64_t completed_in_window = 0;        // successes that ended inside the window: the throughput
-  size_t taken = 0;                       // of the prepared messages that are sent in turn, warm-up included
+  size_t taken = 0;                       // how far the turn of the prepared messages went, warm-up included
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;  // bodies of successes
   int64_t interval_ns = 0;
@@ -82,6 +84,9 @@ struct LoadResult {
   double throughput() const { return window_s > 0 ? static_cast<double>(completed_in_window) / window_s : 0; }
   /// Latency quantile with every failed request counted as infinitely late; INT64_MAX if it falls on one.
   int64_t quantile_with_errors(double q) const;
+  /// Joins neighbouring intervals until 120 of them are as long as `covered_ns`: nobody knows in advance how
+  /// long a run takes that ends by what it has sent.
+  void widen_intervals(int64_t covered_ns);
   /// Adds what another thread measured at the same time.
   void merge(const LoadResult& other);
   /// Adds what was measured later: another window of the same load.

@@ -71,8 +71,9 @@ void link_file(const fs::path& from, const fs::path& to) {
   if (error) fs::copy_file(fs::canonical(from), to, fs::copy_options::overwrite_existing);
 }
 
-/// An ONNX file brings what stands beside it under its own name: external data.
-void link_model(const std::string& path, const fs::path& version) {
+/// An ONNX file brings its external data, where it names them.
+void link_model(const Variant& variant, const fs::path& version) {
+  const fs::path path(variant.path);
   if (fs::is_directory(path)) {
     for (const auto& entry : fs::recursive_directory_iterator(path)) {
       if (entry.is_regular_file() && entry.path().filename() != "config.pbtxt")
@@ -80,16 +81,8 @@ void link_model(const std::string& path, const fs::path& version) {
     }
     return;
   }
-  const fs::path file(path);
-  link_file(file, version / "model.onnx");
-  const fs::path directory = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  const std::string stem = file.stem().string();
-  for (const auto& entry : fs::directory_iterator(directory)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file() && name != file.filename() && name.rfind(stem, 0) == 0 &&
-        entry.path().extension() != ".onnx")
-      link_file(entry.path(), version / name);
-  }
+  link_file(path, version / "model.onnx");
+  for (const std::string& name : variant.external) link_file(path.parent_path() / name, version / name);
 }
 
 }  // namespace
@@ -134,7 +127,7 @@ void write_model_directory(const std::string& repository, const Subject& subject
         link_file(entry.path(), root / entry.path().filename());
     }
   }
-  link_model(subject.variants[candidate.variant].path, root / "1");
+  link_model(subject.variants[candidate.variant], root / "1");
   base::write_file_atomic((root / "config.pbtxt").string(), config_text(subject, candidate));
 }
 

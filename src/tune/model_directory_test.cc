@@ -85,15 +85,21 @@ TEST(ModelDirectory, LinksTheFilesOfTheVariant) {
   std::string root = (fs::temp_directory_path() / "trireme-tune-XXXXXX").string();
   ASSERT_NE(mkdtemp(root.data()), nullptr);
   base::write_file_atomic(root + "/net.onnx", "graph");
-  base::write_file_atomic(root + "/net.onnx.data", "weights");
+  fs::create_directories(root + "/weights");
+  base::write_file_atomic(root + "/weights/part.bin", "weights");
+  base::write_file_atomic(root + "/9b1d.data", "more weights");
   base::write_file_atomic(root + "/network2.onnx", "another");
+  base::write_file_atomic(root + "/network.txt", "notes");
   Subject s = subject();
   s.given = s.variants[0].path = root + "/net.onnx";
+  s.variants[0].external = {"weights/part.bin", "9b1d.data"};
   for (int round = 0; round < 2; ++round) {  // again over what is there
     write_model_directory(root + "/repository", s, {.layout = {1, 1}});
     EXPECT_EQ(base::read_file(root + "/repository/m/1/model.onnx"), "graph");
-    EXPECT_EQ(base::read_file(root + "/repository/m/1/net.onnx.data"), "weights");
+    EXPECT_EQ(base::read_file(root + "/repository/m/1/weights/part.bin"), "weights");
+    EXPECT_EQ(base::read_file(root + "/repository/m/1/9b1d.data"), "more weights");
     EXPECT_FALSE(fs::exists(root + "/repository/m/1/network2.onnx"));
+    EXPECT_FALSE(fs::exists(root + "/repository/m/1/network.txt"));
     EXPECT_TRUE(fs::exists(root + "/repository/m/config.pbtxt"));
   }
   fs::remove_all(root);

@@ -45,7 +45,7 @@ std::string model_path(const std::string& given, const serve::ModelConfig& confi
 /// What a measurement means depends on these: the model, the machine, the program, the traffic.
 std::string subject_key(const Subject& subject, const TuneOptions& o) {
   std::string all = o.text_file.empty() ? "" : base::read_file(o.text_file);
-  for (const Variant& v : subject.variants) all += v.name + files_hash(v.path);
+  for (const Variant& v : subject.variants) all += v.name + files_hash(v.path, v.external);
   const base::CpuInfo cpu = base::read_cpu_info();
   all += base::concat(cpu.model, cpu.allowed.size(), ' ', cpu.quota, ' ', o.batch, ' ', o.seed, ' ',
                       o.probe.ns, ' ', o.trial.ns, ' ', o.stability);
@@ -226,16 +226,30 @@ void check_accuracy(Subject& subject, const TuneOptions& o) {
   }
 }
 
+/// What the importer has opened beside the model's own file.
+std::vector<std::string> external_files(const model::Model& model, const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& file : model.files) {
+    if (file->path() != path)
+      names.push_back(fs::path(file->path()).lexically_relative(model.directory).string());
+  }
+  return names;
+}
+
 void load_variants(Subject& subject, const serve::OtherModels& others) {
   for (size_t i = 0; i < subject.variants.size(); ++i) {
     Variant& v = subject.variants[i];
     const auto same = std::find_if(subject.variants.begin(), subject.variants.begin() + static_cast<long>(i),
                                    [&](const Variant& earlier) { return earlier.path == v.path; });
     try {
-      v.model =
-          same != subject.variants.begin() + static_cast<long>(i)
-              ? same->model
-              : std::make_shared<const engine::PreparedModel>(serve::open_as_tensors(v.path, others).graph);
+      if (same != subject.variants.begin() + static_cast<long>(i)) {
+        v.model = same->model;
+        v.external = same->external;
+      } else {
+        model::Model opened = serve::open_as_tensors(v.path, others);
+        v.external = external_files(opened, v.path);
+        v.model = std::make_shared<const engine::PreparedModel>(std::move(opened.graph));
+      }
     } catch (const base::Error& e) {
       throw e.with(base::concat("variant '", v.name, "'"));
     }
@@ -253,7 +267,7 @@ std::string default_name(const std::string& given) {
   return name;
 }
 
-std::string files_hash(const std::string& path) {
+std::string files_hash(const std::string& path, const std::vector<std::string>& beside) {
   std::vector<std::string> lines;
   const auto add = [&](const fs::path& file) {
     lines.push_back(
@@ -261,6 +275,7 @@ std::string files_hash(const std::string& path) {
   };
   if (!fs::is_directory(path)) {
     add(path);
+    for (const std::string& name : beside) add(fs::path(path).parent_path() / name);
   } else {
     for (const auto& entry : fs::recursive_directory_iterator(path)) {
       if (entry.is_regular_file() && entry.file_size() > 0) add(entry.path());

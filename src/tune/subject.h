@@ -20,6 +20,8 @@ struct Variant {
   passes::Precision precision = passes::Precision::f32;
   double error = 0;     ///< against f32: largest over all outputs, of the output's largest value
   std::string refusal;  ///< why it does not compete; empty: it does
+  /// Files that an ONNX file has beside itself, its external data, as it names them.
+  std::vector<std::string> external = {};
   std::shared_ptr<const engine::PreparedModel> model;
 };
 
@@ -51,8 +53,8 @@ Subject open_subject(const TuneOptions& options, const serve::OtherModels& other
 
 /// The name that a model has by its file or directory.
 std::string default_name(const std::string& given);
-/// Of names and checksums of all files of a model; of a text.
-std::string files_hash(const std::string& path);
+/// Of names and checksums of all files of a model, for a file with those that lie `beside` it; of a text.
+std::string files_hash(const std::string& path, const std::vector<std::string>& beside = {});
 std::string text_hash(const std::string& text);
 
 /// Largest |actual - exact| of an output over its largest |exact|; infinite where one is not a number.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "base/error.h"
@@ -107,6 +108,7 @@ Payload make_mix(const std::vector<MixEntry>& entries, uint64_t seed) {
       all.requests.push_back(std::move(request));
       all.class_of.push_back(e);
     }
+    std::move(one.warm_up.begin(), one.warm_up.end(), std::back_inserter(all.warm_up));
     for (const std::string& model : one.models) {
       if (std::find(all.models.begin(), all.models.end(), model) == all.models.end())
         all.models.push_back(model);

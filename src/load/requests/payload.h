@@ -20,6 +20,7 @@ struct Payload {
   std::string prefix;                 // of their paths
   http::HeaderList headers;           // for those calls too
   std::vector<std::string> requests;  // head and body
+  std::vector<std::string> warm_up;   // what is sent before a scenario or trace begins; empty: requests
   int64_t items_per_request = 1;      // sentences or batch rows
   // A mix only: names of the classes, the class of each request, and the order in which they are sent.
   std::vector<std::string> classes;

@@ -13,8 +13,10 @@ namespace trireme::load {
 namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 30;
-constexpr size_t kPlainVariants = 2000;  // so many prompts before one comes again and is known
-constexpr size_t kTextBytes = 8000;      // of the text whose tokens prompts are made of
+constexpr size_t kPlainVariants = 2000;          // so many prompts before one comes again and is known
+constexpr size_t kPlainBytes = size_t{1} << 28;  // or as many as take this, but not fewer than are counted
+constexpr size_t kWarmUpVariants = 64;
+constexpr size_t kTextBytes = 8000;  // of the text whose tokens prompts are made of
 
 /// Words of random letters: their tokens are pieces of words, as those of texts are.
 std::string words(uint64_t seed) {
@@ -119,9 +121,7 @@ std::vector<TextLengths> text_lengths(const LoadOptions& options, const std::vec
   // A trace is sent once; lengths come again, with other prompts.
   if (!list.empty() && options.text.lengths.empty()) return list;
   const size_t given = list.size();
-  const size_t count =
-      options.requests > 0 ? std::min(static_cast<size_t>(options.requests), kPlainVariants) : kPlainVariants;
-  list.resize(std::max(given, count),
+  list.resize(std::max(given, kPlainVariants),
               {.prompt = options.text.prompt_tokens, .answer = options.text.answer_tokens});
   for (size_t i = given; given > 0 && i < list.size(); ++i) list[i] = list[i - given];
   return list;
@@ -158,24 +158,33 @@ void add_text_requests(const LoadOptions& options, Payload& payload) {
   http::HeaderList headers = payload.headers;
   headers.emplace_back("Content-Type", "application/json");
   const std::string settings = settings_of(options);
-  size_t bytes = 0;
-  uint64_t number = 0;
-  for (TextLengths lengths : text_lengths(options, arrivals)) {
+  const auto request_of = [&](TextLengths lengths, uint64_t number) {
     // What the model cannot take is cut, the answer first.
     lengths.answer = std::clamp<int64_t>(lengths.answer, 1, std::max<int64_t>(1, model.max_length - 1));
     lengths.prompt =
         std::clamp<int64_t>(lengths.prompt, 1, std::max<int64_t>(1, model.max_length - lengths.answer));
-    std::vector<int64_t> prompt = draw_prompt(lengths, model.vocabulary, seed, number++);
+    std::vector<int64_t> prompt = draw_prompt(lengths, model.vocabulary, seed, number);
     if (arrivals.empty())
       std::copy_n(beginning.begin(), std::min(beginning.size(), prompt.size()), prompt.begin());
     const std::string body = completion_body(options, prompt, lengths.answer, settings);
-    payload.requests.push_back(
-        http::request_head("POST", payload.url.target, payload.url.authority(), body.size(), headers) + body);
+    return http::request_head("POST", payload.url.target, payload.url.authority(), body.size(), headers) +
+           body;
+  };
+  const std::vector<TextLengths> all = text_lengths(options, arrivals);
+  const size_t counted = options.requests > 0 ? static_cast<size_t>(options.requests) : 1;
+  size_t bytes = 0;
+  for (const TextLengths& lengths : all) {
+    if (options.trace.empty() && bytes > kPlainBytes && payload.requests.size() >= counted) break;
+    payload.requests.push_back(request_of(lengths, payload.requests.size()));
     bytes += payload.requests.back().size();
     if (bytes > kMostBytes)
-      base::fail(base::ErrorCode::exhausted, "requests of more than ", kMostBytes,
-                 " bytes: take a shorter trace");
+      base::fail(base::ErrorCode::exhausted, "requests of more than ", kMostBytes, " bytes: take ",
+                 options.trace.empty() ? "fewer or shorter ones" : "a shorter trace");
   }
+  // Drawn by numbers that no request and no block has: only a shared beginning is sent again.
+  constexpr uint64_t kOfWarmUp = uint64_t{1} << 62;
+  for (size_t i = 0; i < std::min({all.size(), payload.requests.size(), kWarmUpVariants}); ++i)
+    payload.warm_up.push_back(request_of({.prompt = all[i].prompt, .answer = all[i].answer}, kOfWarmUp | i));
 }
 
 }  // namespace trireme::load

@@ -22,7 +22,8 @@ struct TextLengths {
 inline constexpr int64_t kSharedBlock = 512;
 
 /// The requests of an arrival list, once where it is that of --trace, again and again where it is that of
-/// --lengths; without one those of --prompt-tokens, --answer-tokens and --shared-tokens.
+/// --lengths; without one those of --prompt-tokens, --answer-tokens and --shared-tokens. Other lists than a
+/// trace's are long, however few requests are counted: warm-ups and further runs send prompts too.
 std::vector<TextLengths> text_lengths(const LoadOptions& options, const std::vector<Arrival>& arrivals);
 
 /// A prompt of tokens from `vocabulary`: equal blocks have equal tokens, everything else is drawn by seed and
@@ -30,8 +31,10 @@ std::vector<TextLengths> text_lengths(const LoadOptions& options, const std::vec
 std::vector<int64_t> draw_prompt(const TextLengths& lengths, const std::vector<int64_t>& vocabulary,
                                  uint64_t seed, uint64_t number);
 
-/// Fills the payload with POST /v1/completions of --model, one for each of the lengths. Asks the server's
-/// /tokenize for tokens that the model has. Throws exhausted for requests of more than a gibibyte together.
+/// Fills the payload with POST /v1/completions of --model, one for each of the lengths, fewer where prompts
+/// are so long that they would take much memory, and with some of other prompts for a warm-up. Asks the
+/// server's /tokenize for tokens that the model has. Throws exhausted where a trace, or as many requests as
+/// are counted, take more than a gibibyte.
 void add_text_requests(const LoadOptions& options, Payload& payload);
 
 }  // namespace trireme::load

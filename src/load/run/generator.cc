@@ -174,6 +174,8 @@ void Worker::run() {
       on_event(*static_cast<Connection*>(e.data.ptr), e.events);
     }
   }
+  // Where the quota ended the run, nothing was counted after this.
+  tally.end_at(std::min(tally.end_ns(), now_ns_));
   const ThreadTimes after = ThreadTimes::now();
   const auto run_ns = static_cast<double>(std::max<int64_t>(1, now_ns_ - start_ns_));
   tally.result.effort.busy_share = static_cast<double>(after.cpu_ns - before.cpu_ns) / run_ns;
@@ -527,20 +529,24 @@ LoadResult run_load(const LoadPlan& plan) {
     });
   }
   for (std::thread& t : threads) t.join();
-  int64_t ended = std::min(base::SystemClock().now_ns(), window.end_ns);
+  // Answers are counted until the end of a thread's window. A quota of requests can end it before the last
+  // answer is there.
+  int64_t ended = window.counted_from_ns;
   LoadResult result;
   for (const auto& w : workers) {
     if (w->failure) std::rethrow_exception(w->failure);
     result.merge(w->tally.result);
-    if (w->tally.result.is_interrupted) ended = std::min(ended, w->tally.end_ns());
+    ended = std::max(ended, w->tally.end_ns());
   }
   result.concurrency = plan.concurrency;
   result.offered_rate = plan.rate;
   result.window_s = std::max(1e-9, static_cast<double>(ended - window.counted_from_ns) / 1e9);
-  result.interval_ns = interval;
+  // Threads of one run have the same intervals: only those of a pacer, which has one thread, become longer.
+  result.interval_ns = workers.front()->tally.result.interval_ns;
+  result.widen_intervals(ended - window.counted_from_ns);
   // Intervals in which nothing happened count as well.
-  result.intervals.resize(
-      static_cast<size_t>(std::max(1.0, std::round(result.window_s * 1e9 / static_cast<double>(interval)))));
+  const double intervals = std::round(result.window_s * 1e9 / static_cast<double>(result.interval_ns));
+  result.intervals.resize(static_cast<size_t>(std::max(1.0, intervals)));
   return result;
 }
 

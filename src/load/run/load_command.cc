@@ -97,6 +97,10 @@ class Measurement {
       warmup.duration_ns = plan_.warmup_ns;
       warmup.max_requests = 0;
       warmup.records = false;
+      if (!payload_.warm_up.empty()) {
+        warmup.requests = &payload_.warm_up;
+        warmup.mix = nullptr;  // which counts and orders the others
+      }
       run_load(warmup);
     }
     plan_.concurrency = 0;

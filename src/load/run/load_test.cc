@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
@@ -334,6 +335,110 @@ TEST(Load, ASecondRunGoesOnBehindTheFirst) {
   std::sort(bodies.begin(), bodies.end());
   const size_t different = static_cast<size_t>(std::unique(bodies.begin(), bodies.end()) - bodies.begin());
   EXPECT_EQ(different, std::min<size_t>(bodies.size(), 2000));  // so many prompts there are
+}
+
+/// A language model that keeps what it was asked.
+struct KeptTexts {
+  std::vector<std::string> bodies;
+  http::Server server{
+      local(), [this](http::Request&& request, http::Reply reply) {
+        if (request.path == "/tokenize")
+          return reply.send(http::json_response(200, R"({"tokens":[4,5,6,7,8,9],"max_model_len":9999})"));
+        bodies.emplace_back(request.body.view());
+        reply.send(http::json_response(200, "{}"));
+      }};
+  size_t different() const { return std::set<std::string>(bodies.begin(), bodies.end()).size(); }
+};
+
+TEST(Load, ThreadsSendDifferentPrompts) {
+  KeptTexts model;
+  run(model.server,
+      {"--model", "m", "--completions", "--threads", "4", "--sweep", "4,8", "--requests", "800"});
+  EXPECT_EQ(model.bodies.size(), 1600u);
+  EXPECT_EQ(model.different(), 1600u) << "also more than are counted in one run";
+}
+
+/// A file of arrivals, removed at the end.
+class TraceFile {
+ public:
+  explicit TraceFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() /
+              ("trireme_trace_" + std::to_string(::getpid()) + ".csv")) {
+    std::ofstream(path_) << text;
+  }
+  ~TraceFile() { std::filesystem::remove(path_); }
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(Load, TheWarmUpOfATraceSendsNoneOfItsPrompts) {
+  KeptTexts model;
+  const TraceFile trace("timestamp,length\n0,30\n0.01,40\n0.02,50\n");
+  LoadOptions options = options_for(model.server, {"--model", "m", "--completions", "--trace", trace.path()});
+  options.warmup.ns = 200 * base::kNsPerMs;
+  const Report report = measure(options, [](const std::string&) {});
+  EXPECT_EQ(report.runs.at(0).result.succeeded, 3);
+  ASSERT_GT(model.bodies.size(), 3u);
+  for (size_t i = model.bodies.size() - 3; i < model.bodies.size(); ++i)
+    EXPECT_EQ(std::count(model.bodies.begin(), model.bodies.end(), model.bodies[i]), 1) << i;
+}
+
+TEST(Load, ATraceWithoutDurationHasFewIntervals) {
+  http::Server server(local(), ok);
+  const TraceFile trace("timestamp\n7\n7\n7\n");
+  const LoadResult r = run(server, {"--trace", trace.path()}).runs.at(0).result;
+  EXPECT_EQ(r.succeeded, 3);
+  EXPECT_LE(r.intervals.size(), 121u);
+  EXPECT_GE(static_cast<double>(r.intervals.size()) * static_cast<double>(r.interval_ns), r.window_s * 0.9e9);
+  int64_t completed = 0, latencies = 0;
+  for (const Interval& i : r.intervals) {
+    completed += i.completed;
+    latencies += i.latency.count();
+  }
+  EXPECT_EQ(completed, 3);
+  EXPECT_EQ(latencies, 3);
+}
+
+TEST(LoadResult, WiderIntervalsKeepWhatWasCounted) {
+  LoadResult r;
+  r.interval_ns = 1;
+  r.intervals.resize(5);
+  for (size_t i = 0; i < 5; ++i) {
+    r.intervals[i].completed = static_cast<int64_t>(i);
+    r.intervals[i].latency.record(static_cast<int64_t>(10 * i));
+  }
+  r.widen_intervals(119);
+  EXPECT_EQ(r.interval_ns, 1);
+  r.widen_intervals(240);
+  EXPECT_EQ(r.interval_ns, 4);
+  ASSERT_EQ(r.intervals.size(), 2u);
+  EXPECT_EQ(r.intervals[0].completed, 0 + 1 + 2 + 3);
+  EXPECT_EQ(r.intervals[0].latency.max(), 30);
+  EXPECT_EQ(r.intervals[1].completed, 4);
+  EXPECT_EQ(r.intervals[1].latency.count(), 1);
+}
+
+// Answers that come after the last request was due are not part of the throughput, and neither is the time
+// until then. The end is that of the schedule: a machine that is busy does not move it.
+TEST(Load, TheWindowOfCountedRequestsEndsWithTheirSchedule) {
+  constexpr size_t kRequests = 50;
+  std::vector<http::Reply> held;
+  http::Server server(local(), [&](http::Request&&, http::Reply reply) {
+    held.push_back(std::move(reply));
+    if (held.size() < kRequests) return;
+    std::this_thread::sleep_for(300ms);
+    for (http::Reply& one : held) one.send(http::text_response(200, "ok"));
+  });
+  const LoadResult r = run(server, {"--rate", "200", "--arrivals", "fixed", "--requests", "50", "--threads",
+                                    "1", "--timeout", "1h"})
+                           .runs.at(0)
+                           .result;
+  EXPECT_EQ(r.succeeded, 50);
+  EXPECT_NEAR(r.window_s, 50 / 200.0, 1e-6);
 }
 
 TEST(Load, JsonTensorsOfEveryDatatype) {

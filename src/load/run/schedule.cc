@@ -31,7 +31,7 @@ Schedule::Schedule(const LoadPlan& plan, const Window& window, int thread)
       start_ns_(window.start_ns),
       quota_(plan.max_requests > 0 ? share_of(plan.max_requests, plan.threads, thread) : -1),
       arrivals_(plan, thread),
-      next_request_(plan.first_request + static_cast<size_t>(thread) * 7919) {
+      next_request_(plan.first_request + static_cast<size_t>(thread)) {
   if (plan.rate > 0) next_arrival_ns_ = start_ns_ + arrivals_.next_ns();
 }
 
@@ -68,8 +68,9 @@ void Schedule::queue_paced(int64_t now_ns, Tally& tally) {
 
 size_t Schedule::next_request(Tally& tally) {
   const bool ordered = plan_.mix != nullptr && !plan_.mix->order.empty();
-  ++tally.result.taken;
-  const size_t at = next_request_++ % (ordered ? plan_.mix->order.size() : plan_.requests->size());
+  const size_t at = next_request_ % (ordered ? plan_.mix->order.size() : plan_.requests->size());
+  tally.result.taken = next_request_ + 1 - plan_.first_request;
+  next_request_ += static_cast<size_t>(plan_.threads);
   return ordered ? plan_.mix->order[at] : at;
 }
 

@@ -39,7 +39,7 @@ class Schedule {
   int64_t quota_;  ///< counted requests still to start; < 0: unlimited
   ArrivalTimes arrivals_;
   int64_t next_arrival_ns_ = 0;
-  size_t next_request_;
+  size_t next_request_;  ///< of the turn, in which threads alternate
 };
 
 /// The part of a total that one of so many threads has.

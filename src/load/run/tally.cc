@@ -16,8 +16,9 @@ size_t Tally::class_of(size_t request) const {
 }
 
 Interval& Tally::interval_at(int64_t ns) {
-  const auto at =
-      static_cast<size_t>(std::max<int64_t>(0, (ns - window_.counted_from_ns) / window_.interval_ns));
+  const int64_t since_ns = std::max<int64_t>(0, ns - window_.counted_from_ns);
+  result.widen_intervals(since_ns);
+  const auto at = static_cast<size_t>(since_ns / result.interval_ns);
   if (result.intervals.size() <= at) result.intervals.resize(at + 1);
   return result.intervals[at];
 }
