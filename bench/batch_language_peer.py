@@ -3,7 +3,8 @@
 batch_language_peer.py write FILE SHAPE: a GGUF file (q8_0) of random weights; its vocabulary has the words w0, w1, ….
 batch_language_peer.py run SETTINGS: reads the texts of JSON lines, continues each by the likeliest tokens, as many at a
 time as `sequences`, a new one as soon as one has ended, and writes JSON lines. SETTINGS is JSON: input, output, model,
-threads, sequences, tokens, flash (1: flash attention, 0: without). Prints one JSON line: rows, and the seconds from the first read to the last write.
+threads, sequences, tokens, flash (1: flash attention, 0: without). Prints one JSON line: rows, and the seconds from
+the first read to the last write.
 """
 import ctypes
 import json

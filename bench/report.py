@@ -347,7 +347,7 @@ class Language:
 
     @staticmethod
     def table(rows):
-        yield "| format | sequences | tokens of a prompt and an answer | decoding, tokens/s: Trireme / llama.cpp (its " \
+        yield "| format | sequences | prompt + answer, tokens | decoding, tokens/s: Trireme / llama.cpp (its " \
               "attention) | times | % of read: Trireme / llama.cpp | prompts, tokens/s: Trireme / llama.cpp | times |"
         yield "|---|---|---|---|---|---|---|---|"
         for r in rows:

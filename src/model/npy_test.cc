@@ -65,8 +65,9 @@ TEST_F(NpyTest, RefusesBrokenFiles) {
   }
 }
 
-/// A zip file whose directory lists one stored member `times` times.
-std::string zip_of(const std::string& npy, int times) {
+/// A zip file whose directory lists one stored member `times` times; with `wide` its end record leaves count
+/// and offset to that of ZIP64.
+std::string zip_of(const std::string& npy, int times, bool wide = false) {
   const auto number = [](uint64_t value, int bytes) {
     std::string text;
     for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> 8 * i & 255);
@@ -82,9 +83,29 @@ std::string zip_of(const std::string& npy, int times) {
             number(0, 8) + number(0, 4) + number(0, 4) + name;
   }
   const size_t end = file.size();
-  return file + "PK\5\6" + number(0, 4) + number(static_cast<uint64_t>(times), 2) +
-         number(static_cast<uint64_t>(times), 2) + number(end - directory, 4) + number(directory, 4) +
-         number(0, 2);
+  const auto count = static_cast<uint64_t>(times);
+  if (wide) {
+    file += "PK\6\6" + number(44, 8) + number(45, 2) + number(45, 2) + number(0, 8) + number(count, 8) +
+            number(count, 8) + number(end - directory, 8) + number(directory, 8);
+    file += "PK\6\7" + number(0, 4) + number(end, 8) + number(1, 4);
+  }
+  return file + "PK\5\6" + number(0, 4) + number(wide ? 0xffff : count, 2) +
+         number(wide ? 0xffff : count, 2) + number(wide ? 0xffffffff : end - directory, 4) +
+         number(wide ? 0xffffffff : directory, 4) + number(0, 2);
+}
+
+TEST_F(NpyTest, ReadsTheEndRecordOfZip64) {
+  write_npy(file("a.npy"), Tensor::zeros(DType::u8, {500}));
+  const auto wide = std::make_shared<std::string>(zip_of(base::read_file(file("a.npy")), 1, true));
+  ASSERT_EQ(parse_npz(*wide, wide).size(), 1u);
+  EXPECT_EQ(parse_npz(*wide, wide)[0].first, "a");
+  EXPECT_EQ(parse_npz(*wide, wide)[0].second.dims(), tensor::Dims{500});
+  const size_t locator = wide->find("PK\6\7");
+  for (char& byte : {std::ref((*wide)[locator + 8]), std::ref((*wide)[locator + 15])}) {
+    byte = static_cast<char>(byte ^ 0x7f);  // it points elsewhere, or past the end
+    EXPECT_THROW(parse_npz(*wide, wide), base::Error);
+    byte = static_cast<char>(byte ^ 0x7f);
+  }
 }
 
 // Members that share bytes would let a small file expand by the number of times it lists them.

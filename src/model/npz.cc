@@ -9,7 +9,8 @@ namespace trireme::model {
 namespace {
 
 constexpr uint32_t kEndSignature = 0x06054b50, kEntrySignature = 0x02014b50, kLocalSignature = 0x04034b50;
-constexpr size_t kEndSize = 22, kEntrySize = 46, kLocalSize = 30, kMaxComment = 65535;
+constexpr uint32_t kEnd64Signature = 0x06064b50, kLocatorSignature = 0x07064b50;
+constexpr size_t kEndSize = 22, kLocatorSize = 20, kEntrySize = 46, kLocalSize = 30, kMaxComment = 65535;
 
 uint64_t field(std::string_view bytes, size_t at, size_t size) {
   base::require(at <= bytes.size() && size <= bytes.size() - at, "zip file is truncated");
@@ -49,12 +50,27 @@ size_t find_end(std::string_view file) {
   base::fail_invalid("not a zip file: it has no end record");
 }
 
-std::vector<Entry> read_directory(std::string_view file) {
+struct Directory {
+  uint64_t count = 0, offset = 0;  ///< of its entries
+};
+
+/// A count or an offset that does not fit the end record is in that of ZIP64, to which a locator points that
+/// lies between the two.
+Directory find_directory(std::string_view file) {
   const size_t end = find_end(file);
-  const uint64_t count = field(file, end + 10, 2);
-  uint64_t at = field(file, end + 16, 4);
+  Directory found{.count = field(file, end + 10, 2), .offset = field(file, end + 16, 4)};
+  if (found.count != 0xffff && found.offset != 0xffffffff) return found;
+  if (end < kLocatorSize || field(file, end - kLocatorSize, 4) != kLocatorSignature) return found;
+  const uint64_t end64 = field(file, end - kLocatorSize + 8, 8);
+  base::require(field(file, end64, 4) == kEnd64Signature, "zip directory is damaged");
+  return {.count = field(file, end64 + 32, 8), .offset = field(file, end64 + 48, 8)};
+}
+
+std::vector<Entry> read_directory(std::string_view file) {
+  const Directory directory = find_directory(file);
+  uint64_t at = directory.offset;
   std::vector<Entry> entries;
-  for (uint64_t i = 0; i < count; ++i) {
+  for (uint64_t i = 0; i < directory.count; ++i) {
     base::require(field(file, at, 4) == kEntrySignature, "zip directory is damaged");
     Entry e{.method = field(file, at + 10, 2),
             .crc = field(file, at + 16, 4),
@@ -123,7 +139,7 @@ std::vector<std::pair<std::string, tensor::Tensor>> parse_npz(std::string_view b
   for (const Entry& entry : read_directory(bytes)) {
     base::require(entry.packed_bytes <= left, "zip members overlap");
     left -= entry.packed_bytes;
-    std::string name(entry.name.substr(0, 200));
+    std::string name(entry.name);
     if (!name.ends_with(".npy")) continue;
     name.resize(name.size() - 4);
     try {

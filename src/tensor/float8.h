@@ -89,8 +89,11 @@ TRIREME_FLOAT8_HD inline uint8_t float8_code(float x, const Float8Form& form) {
 /// The value of a code, exact.
 TRIREME_FLOAT8_HD inline float float8_value(uint8_t code, const Float8Form& form) {
   const uint32_t sign = static_cast<uint32_t>(code & 0x80u) << 24, u = code & 0x7fu;
-  // In the place of a float's bits the code is the value times a power of two; subnormals too.
-  const float scaled = float_of(u << (23 - form.mantissa)) * power_of_two(127 - form.bias);
+  // In the place of a float's bits the code is the value times a power of two. A subnormal code there would
+  // be a subnormal float, which counts as zero in programs.
+  const float scaled = u >> form.mantissa == 0
+                           ? static_cast<float>(u) * power_of_two(1 - form.bias - form.mantissa)
+                           : float_of(u << (23 - form.mantissa)) * power_of_two(127 - form.bias);
   float value = scaled;
   if (u > form.largest) value = float_of(form.mantissa == 2 && u == 0x7c ? kFloatInfinity : 0x7fc00000u);
   return float_of(float_bits(value) | sign);
