@@ -35,8 +35,17 @@ void Bytes::reserve(size_t bytes) {
 
 void Bytes::make_room(size_t more, size_t whole) {
   if (size_ + more <= capacity_) return;
-  const size_t trusted = base::process_memory().is_tight() ? kTightTrustedBytes : kTrustedBytes;
-  reserve(std::max(size_ + more, std::min(whole, std::max(trusted, size_ * 2))));
+  const auto with_ahead = [&](size_t trusted) {
+    return std::max(size_ + more, std::min(whole, std::max(trusted, size_ * 2)));
+  };
+  const bool is_tight = base::process_memory().is_tight();
+  try {
+    reserve(with_ahead(is_tight ? kTightTrustedBytes : kTrustedBytes));
+  } catch (const base::Error& error) {
+    // Several bodies may take what is left at a time: nobody is refused for what was announced alone.
+    if (is_tight || error.code() != base::ErrorCode::exhausted) throw;
+    reserve(with_ahead(kTightTrustedBytes));
+  }
 }
 
 void Bytes::swap(Bytes& other) noexcept {

@@ -545,8 +545,11 @@ LoadResult run_load(const LoadPlan& plan) {
   result.interval_ns = workers.front()->tally.result.interval_ns;
   result.widen_intervals(ended - window.counted_from_ns);
   // Intervals in which nothing happened count as well.
-  const double intervals = std::round(result.window_s * 1e9 / static_cast<double>(result.interval_ns));
-  result.intervals.resize(static_cast<size_t>(std::max(1.0, intervals)));
+  // A last interval of less than half is left out, but where a trace ends by itself, in which it may hold the
+  // last answers.
+  const double intervals = result.window_s * 1e9 / static_cast<double>(result.interval_ns);
+  const double kept = plan.pacer ? std::floor(intervals) + 1 : std::max(1.0, std::round(intervals));
+  result.intervals.resize(static_cast<size_t>(kept));
   return result;
 }
 
