@@ -155,7 +155,7 @@ TEST(HttpServer, PromisesOfBodiesTakeLittleWhereMemoryIsTight) {
   EXPECT_TRUE(eventually([&] { return server.counts().connections_open == 60; }));
   Client other = client_of(server);
   EXPECT_EQ(other.post("/", std::string(100'000, 'x')).body, "100000");
-  EXPECT_EQ(server.counts().connections_open, 61);  // nobody was refused, which would have closed a connection
+  EXPECT_EQ(server.counts().connections_open, 61);  // a refusal would have closed one
   EXPECT_TRUE(base::process_memory().is_tight());
 }
 
