@@ -128,6 +128,11 @@ bool spreads_over_results(const OpSchema& op, size_t operand) {
   return has_ellipsis(in[std::min(operand, in.size() - 1)]);
 }
 
+bool moves_operand(const OpSchema& op, size_t operand) {
+  constexpr size_t kLast = 31;
+  return (op.moves >> std::min(operand, kLast) & 1u) != 0;
+}
+
 PrecisionRule precision_of(const OpSchema& op) {
   if (op.precision) return *op.precision;
   if (op.moves == 0) return {};

@@ -174,6 +174,8 @@ struct OpSchema {
 /// operands that are numbers or lend a type: every result of the notation is "...", and so is operand 0.
 bool is_elementwise(const OpSchema& op);
 PrecisionRule precision_of(const OpSchema& op);
+/// Whether results hold elements of the operand; operands beyond the mask are as its last one.
+bool moves_operand(const OpSchema& op, size_t operand);
 inline bool has_products(const OpSchema& op) { return op.is_product || !op.sums.empty(); }
 
 /// Results by the rule of the op: `infer` if given, else its index notation. Checks the operand count first.

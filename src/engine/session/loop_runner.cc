@@ -261,7 +261,26 @@ std::vector<Dims> LoopRunner::body_shapes(const LoopCall& call) const {
   return shapes;
 }
 
+/// Rounds read operands and the states of the round before where they lie, without a look at their types.
+void LoopRunner::check_types(const LoopCall& call) const {
+  const auto check = [&](size_t i, tensor::DType given) {
+    const ir::Value& input = body_.value(body_.inputs()[i]);
+    if (given == input.type.dtype) return;
+    base::fail_invalid("input '", input.name, "' of a loop's body is ", tensor::name_of(input.type.dtype),
+                       ", it is given ", tensor::name_of(given));
+  };
+  for (size_t i = 0; i < call.operands.size(); ++i) {
+    const Tensor& operand = call.operands[i];
+    base::require(operand.defined() || i < signature_.first_state(), "a loop lacks operand ", i);
+    if (operand.defined()) check(i, operand.dtype());
+  }
+  for (size_t s = 0; s < signature_.states; ++s)
+    check(signature_.first_state() + s,
+          body_.type(body_.outputs()[signature_.first_state_result() + s]).dtype);
+}
+
 std::vector<Tensor> LoopRunner::run(LoopCall call) {
+  check_types(call);
   if (call.trips <= 0) return without_rounds(call);
   const std::vector<Dims> shapes = body_shapes(call);
   for (const LoopRows rows : {LoopRows::exist, LoopRows::may_be_missing}) {

@@ -25,6 +25,7 @@ class LoopRunner {
   struct Formed;
   class Rounds;
   Formed& formed_for(const std::vector<tensor::Dims>& shapes, lower::LoopRows rows);
+  void check_types(const LoopCall& call) const;
   std::vector<tensor::Dims> body_shapes(const LoopCall& call) const;
   std::vector<tensor::Tensor> without_rounds(const LoopCall& call) const;
 

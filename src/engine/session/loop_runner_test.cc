@@ -531,6 +531,28 @@ TEST(Loops, RowsThatDoNotExist) {
   EXPECT_THROW(run(gathered, 4), base::Error);
 }
 
+/// A round would read values of another type behind their end.
+TEST(Loops, ValuesOfOtherTypesAreRefused) {
+  const auto run = [](const char* state, const char* row, const char* next) {
+    const std::string text =
+        base::concat("graph \"body\"\n  %0 = input \"h\" : ", state, "[64]\n  %1 = input \"x\" : ", row,
+                     "[64]\n", next, "  return %2\n");
+    ir::Attrs attrs{{"num_scan_inputs", int64_t{1}}, {"captures", int64_t{0}}};
+    attrs.set("body", std::make_shared<const ir::Graph>(ir::parse(text, ops::table())));
+    ir::Graph outer;
+    const ValueId h = outer.add_input("h", {DType::f32, Shape{64}});
+    const ValueId x = outer.add_input("x", {DType::f32, Shape{3, 64}});
+    outer.add_output(outer.add1(ops::table().need("scan"), {h, x}, attrs), "last");
+    Session session(std::make_shared<const PreparedModel>(std::move(outer)), {.threads = 1});
+    return session.run({Tensor::zeros(DType::f32, {64}), Tensor::zeros(DType::f32, {3, 64})})[0];
+  };
+  const char* const sum = "  %2 = add(%0, %1)\n";
+  EXPECT_EQ(run("f32", "f32", sum).dtype(), DType::f32);
+  EXPECT_THROW(run("f64", "f64", sum), base::Error);
+  EXPECT_THROW(run("f32", "f64", "  %2 = relu(%0)\n"), base::Error);
+  EXPECT_THROW(run("f32", "f32", "  %2 = greater(%0, %1)\n"), base::Error);
+}
+
 /// Weights that the file computes, and those that it carries around the loop, are constants of the body.
 TEST(Loops, WeightsThatAreFoundOutsideArePacked) {
   ir::Graph outer;

@@ -11,7 +11,8 @@
 namespace trireme::ops {
 namespace {
 
-constexpr int64_t kPieces = 16;  // fixed; each has its own scratch
+/// The pieces in which lanes are processed, each with its own scratch; results do not depend on their number.
+int64_t pieces_for(int64_t lanes) { return std::min<int64_t>(lanes, 16); }
 
 /// Lanes of a transform: `given` samples (the rest of `length` is zero) and `bins` results; steps count
 /// elements.
@@ -43,6 +44,18 @@ void dft_lane(const DftPlan& p, const Fourier& f, const T* x, T* y, Complex* lin
   }
 }
 
+/// The tables of a length. They take some hundred bytes for each sample, and the length may be a value that a
+/// stranger gives, so it is bounded by the operand.
+Fourier fourier_of(int64_t length, const ir::NodeView& n) {
+  constexpr int64_t kAnyLength = int64_t{1} << 20;
+  const int64_t most = kAnyLength + 2 * tensor::element_count(n.in_dims(0));
+  if (length > most) {
+    base::fail(base::ErrorCode::exhausted, n.name, ": a transform of ", length, " samples for an operand of ",
+               tensor::element_count(n.in_dims(0)), " numbers; at most ", most, " are computed");
+  }
+  return Fourier(length);
+}
+
 ir::BoundKernel prepare_dft(const ir::KernelInit& init) {
   const ir::NodeView& n = init.node;
   const tensor::Dims x = n.in_dims(0), y = n.out_dims(0);
@@ -64,18 +77,17 @@ ir::BoundKernel prepare_dft(const ir::KernelInit& init) {
   p.parts_in = x.back();
   p.parts_out = y.back();
   base::require(p.parts_in == 1 || p.parts_in == 2, "dft: the last axis must be 1 (real) or 2 (complex)");
-  const Fourier f(p.length);
-  const int64_t line = p.length + f.scratch();
+  const Fourier f = fourier_of(p.length, n);
+  const int64_t line = p.length + f.scratch(), lanes = p.outer * p.inner, pieces = pieces_for(lanes);
   return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
     using T = decltype(zero);
     if constexpr (std::is_integral_v<T>) {
       base::fail_unsupported("dft of integers");
     } else {
-      return {[p, f, line](const ir::RunArgs& args) {
-                cpu::pool_of(args.stream).run(kPieces, [&](int64_t piece) {
-                  const int64_t lanes = p.outer * p.inner;
+      return {[p, f, line, lanes, pieces](const ir::RunArgs& args) {
+                cpu::pool_of(args.stream).run(pieces, [&](int64_t piece) {
                   Complex* scratch = static_cast<Complex*>(args.workspace) + piece * line;
-                  for (int64_t i = lanes * piece / kPieces; i < lanes * (piece + 1) / kPieces; ++i) {
+                  for (int64_t i = lanes * piece / pieces; i < lanes * (piece + 1) / pieces; ++i) {
                     const int64_t o = i / p.inner, r = i % p.inner;
                     dft_lane(
                         p, f, static_cast<const T*>(args.in[0]) + (o * p.axis_in * p.inner + r) * p.parts_in,
@@ -83,7 +95,7 @@ ir::BoundKernel prepare_dft(const ir::KernelInit& init) {
                   }
                 });
               },
-              kPieces * line * static_cast<int64_t>(sizeof(Complex))};
+              pieces * line * static_cast<int64_t>(sizeof(Complex))};
     }
   });
 }
@@ -125,23 +137,22 @@ ir::BoundKernel prepare_stft(const ir::KernelInit& init) {
   if (n.present(2)) p.window = n.in_dims(2)[0];
   p.length = n.value(3) != nullptr ? n.value(3)->to_ints().at(0) : p.window;
   base::require(p.window <= p.length, "stft: the window is longer than the frame");
-  const Fourier f(p.length);
-  const int64_t line = p.length + f.scratch();
+  const Fourier f = fourier_of(p.length, n);
+  const int64_t line = p.length + f.scratch(), all = p.batch * p.frames, pieces = pieces_for(all);
   return tensor::visit_dtype(n.in[0].dtype, [&](auto zero) -> ir::BoundKernel {
     using T = decltype(zero);
     if constexpr (std::is_integral_v<T>) {
       base::fail_unsupported("stft of integers");
     } else {
-      return {[p, f, line](const ir::RunArgs& args) {
-                cpu::pool_of(args.stream).run(kPieces, [&](int64_t piece) {
+      return {[p, f, line, all, pieces](const ir::RunArgs& args) {
+                cpu::pool_of(args.stream).run(pieces, [&](int64_t piece) {
                   Complex* scratch = static_cast<Complex*>(args.workspace) + piece * line;
-                  const int64_t all = p.batch * p.frames;
-                  for (int64_t i = all * piece / kPieces; i < all * (piece + 1) / kPieces; ++i) {
+                  for (int64_t i = all * piece / pieces; i < all * (piece + 1) / pieces; ++i) {
                     stft_frame<T>(p, f, args, i, scratch);
                   }
                 });
               },
-              kPieces * line * static_cast<int64_t>(sizeof(Complex))};
+              pieces * line * static_cast<int64_t>(sizeof(Complex))};
     }
   });
 }

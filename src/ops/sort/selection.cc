@@ -9,6 +9,15 @@
 namespace trireme::ops {
 namespace {
 
+/// -1, 0 or 1: the order of two elements, in which NaN comes after all numbers and equals itself.
+template <class T>
+int compare_elements(T a, T b) {
+  if (a < b) return -1;
+  if (b < a) return 1;
+  const bool a_nan = a != a, b_nan = b != b;
+  return a_nan == b_nan ? 0 : a_nan ? 1 : -1;
+}
+
 /// Slices of a dense tensor along one axis, which compare element by element in row-major order.
 template <class T>
 struct Slices {
@@ -18,10 +27,10 @@ struct Slices {
   int compare(int64_t a, int64_t b) const {
     for (int64_t o = 0; o < outer; ++o) {
       for (int64_t i = 0; i < inner; ++i) {
-        const T& p = x[(o * count + a) * inner + i];
-        const T& q = x[(o * count + b) * inner + i];
-        if (p < q) return -1;
-        if (q < p) return 1;
+        using C = Arithmetic<T>;
+        const int order = compare_elements(static_cast<C>(x[(o * count + a) * inner + i]),
+                                           static_cast<C>(x[(o * count + b) * inner + i]));
+        if (order != 0) return order;
       }
     }
     return 0;

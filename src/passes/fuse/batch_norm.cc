@@ -18,12 +18,14 @@ struct Affine {
   bool is_absent = false;
 };
 
+/// nullopt if operands are computed or differ in number: lengths are unchecked for an x of unknown rank.
 std::optional<Affine> affine_of(const Rewriter& rw, const ir::Node& bn) {
   std::vector<std::vector<double>> p;  // scale, bias, mean, variance: [channels] each
   Affine a;
   for (size_t i = 1; i < 5; ++i) {
     const Tensor* t = rw.known(bn.in[i]);
-    if (t == nullptr) return std::nullopt;
+    if (t == nullptr || t->elements() == 0 || t->elements() != rw.known(bn.in[1])->elements())
+      return std::nullopt;
     a.is_absent = a.is_absent || tensor::is_absent(*t);
     p.push_back(a.is_absent ? std::vector<double>(static_cast<size_t>(t->elements()), 1.0) : t->to_doubles());
   }

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "ops/test_eval.h"
+#include "passes/fuse/batch_norm.h"
 #include "passes/fuse/transformer.h"
 #include "passes/lists/lists.h"
 #include "tests/run_kernels.h"
@@ -638,6 +639,24 @@ TEST(Patterns, RepeatedOperandsAreNotCopied) {
                        "y");
     const bool covers = a == x;
     EXPECT_LE(count(optimized(p), "expand"), covers ? 0u : 2u) << trial;
+  }
+}
+
+/// Statistics that are not one for each channel, which no type rule sees where x has no rank, and no
+/// channels.
+TEST(Patterns, BatchNormsWithoutStatisticsForEachChannelStay) {
+  const struct {
+    const char *x, *weight, *channels, *mean;
+  } cases[] = {{"f32[*]", "f32[2,3,1,1]#seed=1", "f32[2]{1, 2}", "f32[1]{0}"},
+               {"f32[1,3,4,4]", "f32[0,3,1,1]#zeros", "f32[0]{}", "f32[0]{}"}};
+  for (const auto& c : cases) {
+    ir::Graph graph = ir::parse(
+        base::concat("graph \"g\"\n  %0 = input \"x\" : ", c.x, "\n  %1 = param \"w\" : ", c.weight,
+                     "\n  %2 = const : ", c.channels, "\n  %3 = const : ", c.mean,
+                     "\n  %4 = conv(%0, %1)\n  %5 = batch_norm(%4, %2, %2, %3, %2)\n", "  return %5 \"y\"\n"),
+        ops::table());
+    EXPECT_EQ(fold_batch_norm(graph), 0u) << c.x;
+    EXPECT_EQ(count(graph, "batch_norm"), 1u) << c.x;
   }
 }
 

@@ -13,9 +13,7 @@ using ir::Node;
 using ir::ValueId;
 using tensor::DType;
 
-bool is_moved(const Node& node, size_t operand) {
-  return operand < 32 && (node.op->schema.moves >> operand & 1u) != 0;
-}
+bool is_moved(const Node& node, size_t operand) { return ir::moves_operand(node.op->schema, operand); }
 
 /// The node that dequantizes `id`, if its operand is a computed 8-bit value with one scale.
 std::optional<Node> dequantization(const Rewriter& rw, ValueId id) {

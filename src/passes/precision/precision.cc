@@ -83,7 +83,7 @@ class PrecisionLowering {
       if (node.op != nullptr) visit(ir::NodeId(static_cast<uint32_t>(n)), node);
     }
     std::vector<ValueId> outputs = graph_.outputs();
-    for (ValueId& id : outputs) id = wide(now(id), "");
+    for (ValueId& id : outputs) id = as_before(id);
     graph_.set_outputs(outputs, std::vector<std::string>(graph_.output_names()));
     graph_.sort();
     return std::move(report_);
@@ -117,6 +117,11 @@ class PrecisionLowering {
   }
   ValueId low(ValueId id, const std::string& from) {
     return type(id) == DType::f32 ? cast(id, low_type_, from) : id;
+  }
+  /// What replaces a value of the old graph, in the type that the value had there.
+  ValueId as_before(ValueId id) {
+    const ValueId made = now(id);
+    return type(made) == type(id) ? made : cast(made, type(id), "");
   }
 
   /// A constant of one element in the low type, if it represents the value exactly.
@@ -171,6 +176,21 @@ class PrecisionLowering {
                        [&](ValueId id) { return id != ir::kNoValue && is_half(type(id)); });
   }
 
+  /// Widens 16-bit operands of another type than the low one where both types would meet: in a model that is
+  /// 16-bit already. `lowered`: f32 operands before this place become low, those behind it do not count.
+  void part_halves(const Node& node, std::vector<ValueId>& in, size_t lowered) {
+    const auto is_other = [&](ValueId id) {
+      return id != ir::kNoValue && is_half(type(id)) && type(id) != low_type_;
+    };
+    bool is_met = false;
+    for (size_t i = 0; i < in.size(); ++i) {
+      if (in[i] == ir::kNoValue) continue;
+      is_met = is_met || type(in[i]) == low_type_ || (i < lowered && type(in[i]) == DType::f32);
+    }
+    if (!is_met || node.op->schema.updates_state()) return;
+    for (ValueId& id : in) id = is_other(id) ? cast(id, DType::f32, node.from) : id;
+  }
+
   /// Decides about a node after its operands have been decided.
   void visit(ir::NodeId number, const Node& node) {
     std::vector<ValueId> in;
@@ -186,6 +206,8 @@ class PrecisionLowering {
     const ir::PrecisionRule rule = rule_of(node, options_);
     bool is_low = true, is_float8 = false;
     std::string why(rule.why);
+    if (rule.kind == Kind::product || rule.kind == Kind::follows)
+      part_halves(node, in, rule.kind == Kind::product ? rule.operands : 0);
     switch (rule.kind) {
       case Kind::product: {
         for (size_t i = 0; i < in.size(); ++i) {
@@ -369,12 +391,11 @@ class Localiser {
     const Node* p = graph_.producer(id);
     if (p == nullptr || depth == 0) return false;
     if (p->op_name() == "cast") return graph_.type(p->in[0]).dtype == half;
-    const uint32_t moved = p->op->schema.moves;
     for (size_t i = 0; i < p->in.size(); ++i) {
-      const bool is_moved = i < 32 && (moved >> i & 1u) != 0;
+      const bool is_moved = ir::moves_operand(p->op->schema, i);
       if (is_moved && p->in[i] != ir::kNoValue && !holds_halves(p->in[i], half, depth - 1)) return false;
     }
-    return moved != 0;
+    return p->op->schema.moves != 0;
   }
 
   ir::Graph& graph_;

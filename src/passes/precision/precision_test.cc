@@ -196,6 +196,42 @@ TEST(Precision, F32ChangesNothing) {
   EXPECT_EQ(ir::print(a.g), ir::print(b.g));
 }
 
+/// A model of 16-bit floats: its answers are read as the type that its outputs declare.
+TEST(Precision, OutputsKeepTheirTypes) {
+  for (const Precision compute : {Precision::bf16, Precision::f16}) {
+    ir::Graph g;
+    const ValueId x = g.add_input("x", {DType::f16, {2, 4}});
+    const ValueId moved = g.add1(ops::table().need("relu"), {x});
+    const ValueId kept = g.add1(ops::table().need("exp"), {x});
+    g.add_output(moved, "moved");
+    g.add_output(kept, "kept");
+    g.add_output(g.add1(ops::table().need("cast"), {kept}, {{"to", int64_t{1}}}), "wide");
+    g.sort();
+    lower_precision(g, {.compute = compute});
+    ir::verify(g);
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_EQ(g.type(g.outputs()[i]).dtype, i < 2 ? DType::f16 : DType::f32) << g.output_names()[i];
+  }
+}
+
+/// What stays f32 becomes the low type before the next product, whose weight, like x, is of the model's type.
+TEST(Precision, TypesOf16BitsDoNotMix) {
+  ir::Graph g;
+  const ValueId x = g.add_input("x", {DType::f16, {2, 4}});
+  const ValueId w = g.add_state("w", {DType::f16, {4, 4}});
+  const ValueId y = g.add1(ops::table().need("linear"), {g.add1(ops::table().need("exp"), {x}), w});
+  g.add_output(g.add1(ops::table().need("add"), {y, x}), "z");
+  g.sort();
+  lower_precision(g, {.compute = Precision::bf16});
+  ir::verify(g);
+  for (const ir::Node& node : g.nodes()) {
+    if (node.op_name() == "linear" || node.op_name() == "add") {
+      EXPECT_EQ(g.type(node.in[0]).dtype, g.type(node.in[1]).dtype) << node.op_name();
+    }
+  }
+  EXPECT_EQ(g.type(g.outputs()[0]).dtype, DType::f16);
+}
+
 TEST(Precision, AWeightReadTwiceIsCastOnce) {
   ir::Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {2, 4}});

@@ -196,9 +196,10 @@ class Storing {
   std::pair<ops::StoredWeights, ops::WeightError> made_of(const Tensor& w, bool by_rows,
                                                           const WeightRow& row) const {
     const std::pair<const std::byte*, bool> key(w.raw(), by_rows);
-    if (cache_ != nullptr && cache_->entries.contains(key)) {
-      const StoredWeightCache::Entry& entry = cache_->entries.at(key);
-      return {entry.made, entry.error};
+    if (cache_ != nullptr) {
+      const auto at = cache_->entries.find(key);
+      const bool is_kept = at != cache_->entries.end() && at->second.source.type() == w.type();
+      if (is_kept) return {at->second.made, at->second.error};  // else another view of the same memory
     }
     ops::WeightError error;
     ops::StoredWeights made;

@@ -70,6 +70,20 @@ TEST(StoreWeights, ProductsWithConstantMatrices) {
   EXPECT_NE(report.text().find("3 of 4 matrices stored"), std::string::npos) << report.text();
 }
 
+/// Files may give one range of bytes two names, with extents of their own.
+TEST(StoreWeights, ViewsOfOneMemoryAreStoredApart) {
+  Tensor w = Tensor::empty(tensor::DType::f32, {64, 128});
+  base::Rng rng(1);
+  for (float& v : w.mutable_data<float>()) v = static_cast<float>(rng.normal());
+  ir::Graph g;
+  const ir::ValueId x = g.add_input("x", {tensor::DType::f32, {3, 64}});
+  const ir::ValueId y = g.add1(ops::table().need("matmul"), {x, g.add_param("w", w)});
+  g.add_output(g.add1(ops::table().need("matmul"), {y, g.add_param("v", w.reshaped({128, 64}))}), "y");
+  StoredWeightCache cache;
+  store_weights(g, {.weights = WeightBits::int8, .weight_group = 32, .least_elements = 1}, &cache);
+  EXPECT_EQ(shape_outline(g), "weight_only_linear [3,128] of 3\nweight_only_linear [3,64] of 3\n");
+}
+
 TEST(StoreWeights, GroupsThatDoNotDivideTheDepthStay) {
   ir::Graph g = net();
   const WeightReport report =

@@ -383,8 +383,6 @@ InferResponse BatchedModel::response_of(Work& work) const {
       for (const Work::Part& part : work.parts) groups.push_back(&part.outcome.outputs.at(wish.output));
       values = merge_rows(groups, work.places, work.rows);
     }
-    const TensorConfig& output = config().outputs[wish.output];
-    if (output.reshape) values = values.reshaped(client_shape(output, config().is_batched(), values.dims()));
     form_.add(response, wish, leave(wish.output, std::move(values), work.strings));
   }
   return response;
@@ -393,6 +391,8 @@ InferResponse BatchedModel::response_of(Work& work) const {
 /// Converts a tensor of the graph to the client's tensor.
 WireTensor BatchedModel::leave(size_t output, Tensor values, const StringTable& strings) const {
   const TensorConfig& config_of = config().outputs[output];
+  if (config_of.reshape)
+    values = values.reshaped(client_shape(config_of, config().is_batched(), values.dims()));
   if (parts_.strings.gives(config_of.name)) return parts_.strings.leave(config_of.name, values, strings);
   return {.name = config_of.name, .type = config_of.type, .dims = values.dims(), .values = std::move(values)};
 }

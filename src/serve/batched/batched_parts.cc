@@ -39,6 +39,8 @@ void set_answer_dims(std::vector<TensorConfig>& outputs, bool streams_rows, bool
   if (!streams_rows) return;
   for (TensorConfig& t : outputs) {
     base::require(as_graph || !t.dims.empty(), "stream_rows: output '", t.name, "' has no rows");
+    if (t.reshape)
+      base::fail_unsupported("output '", t.name, "': reshape is not honoured of a model with stream_rows");
     if (as_graph) {
       t.dims.insert(t.dims.begin(), -1);
     } else {

@@ -27,6 +27,7 @@ class Setup {
 
  private:
   void share_machine(sched::SchedulerOptions& out, const RunConfig& run) const;
+  void bound_queue(sched::SchedulerOptions& out) const;
   std::vector<Tensor> idle_row() const;
   std::vector<sched::WarmUp> warm_up(const std::vector<int64_t>& rows) const;
   void add_warmups(std::vector<sched::WarmUp>& list) const;
@@ -57,6 +58,24 @@ void Setup::share_machine(sched::SchedulerOptions& out, const RunConfig& run) co
                               .text();
   out.pin = options.pin;
   out.cpus = cpu.allowed;
+}
+
+/// Each priority level has a queue of its own, so that the requests of one never keep out those of another.
+void Setup::bound_queue(sched::SchedulerOptions& out) const {
+  constexpr size_t kMost = size_t{1} << 40;  // of one level and of all: sums stay within a number
+  const auto most = static_cast<size_t>(host_.options.max_queue);
+  const auto own = static_cast<size_t>(config_.queue.max_queue_size);
+  out.max_queue = own > 0 ? own : most;
+  if (config_.priority_levels == 0) return;
+  size_t all = 0;
+  bool is_bounded = true;
+  for (uint64_t level = 1; level <= config_.priority_levels; ++level) {
+    const auto size = std::min(static_cast<size_t>(config_.queue_of(level).max_queue_size), kMost);
+    is_bounded = is_bounded && size > 0;
+    all = std::min(all + size, kMost);
+    if (size > 0) out.level_queue[static_cast<uint32_t>(level)] = size;
+  }
+  out.max_queue = is_bounded ? all : std::max(all, most);
 }
 
 sched::SchedulerOptions Setup::options() const {
@@ -111,12 +130,7 @@ sched::SchedulerOptions Setup::options() const {
     out.padding.length_buckets = parts_.text->buckets();
     out.padding.padded_inputs = parts_.text->padded_inputs();
   }
-  out.max_queue = static_cast<size_t>(config_.queue.max_queue_size > 0 ? config_.queue.max_queue_size
-                                                                       : options.max_queue);
-  for (const auto& [level, queue] : config_.level_queues) {
-    if (queue.max_queue_size > 0)
-      out.level_queue[static_cast<uint32_t>(level)] = static_cast<size_t>(queue.max_queue_size);
-  }
+  bound_queue(out);
   out.hold_until = static_cast<size_t>(options.delay_scheduler);
   out.instances = config_.instances;
   out.is_fair = host_.tenants.is_on();

@@ -37,6 +37,9 @@ Step read_step(const TextField& field) {
       out.version = f.as_int();
     } else if (f.name == "input_map") {
       out.inputs.push_back(read_pair(f));
+      const auto twice = [&](const auto& in) { return in.first == out.inputs.back().first; };
+      base::require(std::count_if(out.inputs.begin(), out.inputs.end(), twice) == 1, "line ", f.line,
+                    ": input_map gives input '", out.inputs.back().first, "' twice");
     } else if (f.name == "output_map") {
       out.outputs.push_back(read_pair(f));
     } else {

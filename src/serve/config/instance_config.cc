@@ -9,6 +9,8 @@ namespace {
 
 using Fields = std::vector<TextField>;
 
+constexpr int64_t kMostInstances = 1024;  ///< of a group
+
 sched::RateNeed read_resource(const Fields& fields) {
   sched::RateNeed need{.count = 0};
   for (const TextField& f : fields) {
@@ -51,8 +53,8 @@ InstanceGroup read_instance_group(const Fields& fields) {
   for (const TextField& f : fields) {
     if (f.name == "count") {
       const int64_t count = f.as_int();
-      base::require(count >= 0 && count <= 1024, "line ", f.line, ": instance_group.count ", count,
-                    " is not within 0 and 1024");
+      base::require(count >= 0 && count <= kMostInstances, "line ", f.line, ": instance_group.count ", count,
+                    " is not within 0 and ", kMostInstances);
       group.count = count == 0 ? 1 : static_cast<int>(count);
     } else if (f.name == "kind") {
       constexpr std::string_view kKinds[] = {"KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"};
@@ -71,6 +73,9 @@ InstanceGroup read_instance_group(const Fields& fields) {
     }
   }
   base::require(group.gpus.empty() || group.kind == "KIND_GPU", "instance_group.gpus without kind KIND_GPU");
+  const int64_t all = group.count * static_cast<int64_t>(group.gpus.size());
+  base::require(all <= kMostInstances, "instance_group: count ", group.count, " on each of ",
+                group.gpus.size(), " gpus makes more than ", kMostInstances, " instances");
   return group;
 }
 

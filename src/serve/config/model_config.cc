@@ -193,10 +193,13 @@ void read_tag(const Fields& fields, ModelConfig& config) {
     if (f.name != "key" && f.name != "value") refuse_field("metric_tags", f);
     (f.name == "key" ? key : value) = f.as_string();
   }
-  bool is_label = !key.empty() && key != "model" && key != "version" && key != "reason" && key != "le";
+  // Those that series have besides the tags: a scraper rejects an exposition in which a series has one twice.
+  constexpr std::string_view kTaken[] = {"model", "version", "reason", "le", "instance", "quantile"};
+  bool is_label = !key.empty() && std::find(std::begin(kTaken), std::end(kTaken), key) == std::end(kTaken);
   for (char c : key) is_label = is_label && (std::isalnum(static_cast<unsigned char>(c)) || c == '_');
   base::require(is_label && !std::isdigit(static_cast<unsigned char>(key[0])), "metric_tags: '", key,
                 "' is no label of a metric");
+  std::erase_if(config.metric_tags, [&](const auto& tag) { return tag.first == key; });  // the last counts
   config.metric_tags.emplace_back(std::move(key), std::move(value));
 }
 

@@ -115,6 +115,32 @@ TEST(ModelConfig, RefusesOtherFieldsByName) {
   EXPECT_NE(refusal("input { name: \"x\" data_type: FP32 dims: 1 }").find("data_type"), std::string::npos);
 }
 
+/// A scraper refuses all metrics if one series has a label twice.
+TEST(ModelConfig, TagsAreLabelsThatNoSeriesHas) {
+  const auto tag = [](const char* key) {
+    return refusal(base::concat("metric_tags { key: \"", key, "\" value: \"a\" }"));
+  };
+  EXPECT_EQ(tag("team"), "accepted");
+  for (const char* key : {"", "1a", "a-b", "model", "version", "reason", "le", "instance", "quantile"})
+    EXPECT_NE(tag(key).find("no label"), std::string::npos) << key;
+  const ModelConfig c = parse_model_config(
+      "metric_tags { key: \"t\" value: \"a\" } metric_tags { key: \"u\" value: \"b\" } "
+      "metric_tags { key: \"t\" value: \"c\" }");
+  using Tags = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(c.metric_tags, (Tags{{"u", "b"}, {"t", "c"}}));
+}
+
+TEST(ModelConfig, StepsGiveEachInputOnce) {
+  const auto step = [](const char* second) {
+    return refusal(base::concat(
+        "platform: \"ensemble\" max_batch_size: 0 ensemble_scheduling { step { model_name: \"m\" "
+        "input_map { key: \"x\" value: \"A\" } input_map { key: \"",
+        second, "\" value: \"B\" } output_map { key: \"y\" value: \"C\" } } }"));
+  };
+  EXPECT_EQ(step("z"), "accepted");
+  EXPECT_NE(step("x").find("gives input 'x' twice"), std::string::npos) << step("x");
+}
+
 ir::Graph relu(std::initializer_list<tensor::Dim> dims) {
   ir::Graph g;
   const ir::ValueId x = g.add_input("x", {tensor::DType::f32, tensor::Shape(dims)});
@@ -160,6 +186,8 @@ TEST(ModelConfig, GroupsOfGpusHaveInstancesOnEach) {
             (std::vector<std::string>{"cuda:1", "cuda:1", "cuda:3", "cuda:3", "cpu", "cuda:0", ""}));
   EXPECT_EQ(c.claims().size(), 7u);
   EXPECT_EQ(parse_model_config_json(config_json(c).dump()).devices(), c.devices());
+  EXPECT_NE(refusal("instance_group { count: 1000 kind: KIND_GPU gpus: [ 0, 1 ] }").find("more than 1024"),
+            std::string::npos);
 }
 
 TEST(ModelConfig, ReadsInstanceGroupsAndTheirResources) {

@@ -163,8 +163,11 @@ Json KserveCore::statistics(const std::string& name, const std::string& version)
   require_loaded();
   Json list = Json::array();
   const auto catalog = repository_.catalog();
-  if (!name.empty()) {
+  if (!name.empty() && !version.empty()) {
     list.push_back(catalog->find(name, version)->stats());
+  } else if (!name.empty()) {
+    static_cast<void>(catalog->find(name, ""));  // throws if none serves
+    for (const std::string& own : catalog->versions(name)) list.push_back(catalog->find(name, own)->stats());
   } else {
     for (const auto& model : catalog->serving()) list.push_back(model->stats());
   }

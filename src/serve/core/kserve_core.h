@@ -41,7 +41,8 @@ class KserveCore {
   /// All versions that serve.
   std::vector<std::shared_ptr<ServedModel>> serving() const;
   base::Json metadata(const std::string& name, const std::string& version) const;
-  /// `{"model_stats":[...]}`, of one model or, for an empty name, of all.
+  /// `{"model_stats":[...]}`, of one version; of all that serve, for an empty version; of all models, for an
+  /// empty name.
   base::Json statistics(const std::string& name, const std::string& version) const;
   /// The index as an array, without what does not serve if so asked.
   base::Json index(bool ready_only) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -62,9 +63,27 @@ void check_step(const ModelConfig& config, const Step& step, const ModelConfig& 
   }
 }
 
+/// Refuses an ensemble that an ensemble among its steps leads back to: a request would never end. A model
+/// that serves as another kind becomes such an ensemble when it is loaded again. `seen`: what was looked at.
+void check_circle(const std::string& own, const EnsembleConfig& member, const FindModel& find,
+                  std::set<std::pair<std::string, int64_t>>& seen) {
+  for (const Step& step : member.steps) {
+    base::require(step.model != own, "ensemble '", own, "' is a step of an ensemble among its steps");
+    if (!seen.emplace(step.model, step.version).second) continue;
+    std::shared_ptr<ServedModel> model;
+    try {
+      model = find(step.model, step.version_text());
+    } catch (const base::Error&) {
+      continue;  // leads nowhere until it is loaded, which looks for a circle again
+    }
+    if (model->config().ensemble) check_circle(own, *model->config().ensemble, find, seen);
+  }
+}
+
 /// Checks that the ensemble and its members agree on each tensor. Returns true if a member keeps sequences.
 bool check_members(const ModelConfig& config, const FindModel& find) {
   std::map<std::string, Outline> outlines;
+  std::set<std::pair<std::string, int64_t>> seen;
   bool takes_sequences = false;
   const auto meet = [&](const std::string& name, const Outline& outline) {
     const auto [at, is_new] = outlines.try_emplace(name, outline);
@@ -76,6 +95,7 @@ bool check_members(const ModelConfig& config, const FindModel& find) {
   for (const TensorConfig& t : config.inputs) meet(t.name, outline_of(config.name, t, config.is_batched()));
   for (const TensorConfig& t : config.outputs) meet(t.name, outline_of(config.name, t, config.is_batched()));
   for (const Step& step : config.ensemble->steps) {
+    base::require(step.model != config.name, "ensemble '", config.name, "' is a step of itself");
     std::shared_ptr<ServedModel> model;
     try {
       model = find(step.model, step.version_text());
@@ -84,6 +104,7 @@ bool check_members(const ModelConfig& config, const FindModel& find) {
                          "' which has no loaded version: ", e.message());
     }
     const ModelConfig& member = model->config();
+    if (member.ensemble) check_circle(config.name, *member.ensemble, find, seen);
     check_step(config, step, member);
     takes_sequences = takes_sequences || model->takes_sequences();
     for (const auto& [own, name] : step.inputs)

@@ -16,6 +16,7 @@ ServedModel::ServedModel(ModelSource source, ModelConfig config, const ModelHost
   if (config_.is_decoupled) metrics_->show_first_responses(host.metrics, labels);
   if (instances > 0) metrics_->add_instances(host.metrics, labels, instances);
   if (host.options.metric_summaries) metrics_->show_summaries(host.metrics, labels, env_.clock);
+  if (host.keep_metrics) host.keep_metrics(metrics_);
 }
 
 MetricLabels ServedModel::metric_labels() const {

@@ -47,6 +47,9 @@ struct ModelHost {
   sched::RateLimiter* limiter = nullptr;                 ///< null: resources are not limited
   std::shared_ptr<base::HaltPolling> halt_polling = {};  ///< null: processors halt when they idle
   std::shared_ptr<engine::PageStore> pages = {};         ///< null: nothing is kept of what texts give up
+  /// Told of a model's metrics once they are registered, also if its load fails afterwards: the next one must
+  /// go on with them, because a series keeps reading what it was registered with.
+  std::function<void(const std::shared_ptr<ModelMetrics>&)> keep_metrics = {};
 };
 
 /// Any thread. Protocols and the repository know models by this alone; kinds derive from it, and

@@ -160,7 +160,7 @@ void Repository::load() {
       list_failure(name, e.what());
     }
   }
-  if (options_.model_control == ModelControl::poll)
+  if (options_.model_control == ModelControl::poll && options_.poll_interval.ns > 0)
     next_poll_ns_ = env_.clock.now_ns() + options_.poll_interval.ns;
   changes_.start([this] { return look(); });
 }
@@ -365,8 +365,9 @@ CatalogVersion Repository::load_version(const ModelSource& source) {
   CatalogVersion version;
   try {
     std::shared_ptr<ModelMetrics>& counts = counts_[{source.name, source.version}];
-    version.model = load_served_model(source, host(), counts.get());
-    counts = version.model->metrics();
+    ModelHost own = host();
+    own.keep_metrics = [&counts](const std::shared_ptr<ModelMetrics>& registered) { counts = registered; };
+    version.model = load_served_model(source, own, counts.get());
     version.state = "READY";
     const double seconds = static_cast<double>(env_.clock.now_ns() - start) * 1e-9;
     const MetricLabels labels{{"model", source.name}, {"version", source.version}};

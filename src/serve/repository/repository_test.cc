@@ -182,6 +182,118 @@ TEST_F(RepositoryTest, NoRequestFailsWhileModelsAreSwapped) {
   EXPECT_GT(asked, 10);
 }
 
+// An interval of 0 means that files are not looked at after the start, not that they are all the time.
+TEST_F(RepositoryTest, PollsNeverWithoutAnInterval) {
+  options_.model_control = ModelControl::poll;
+  options_.poll_interval = {0};
+  write_model(root_ / "m/1/model.onnx", 1);
+  start();
+  EXPECT_EQ(ask("m"), 1);
+  write_model(root_ / "later/1/model.onnx", 2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_THROW(ask("later"), base::Error);
+}
+
+TEST_F(RepositoryTest, AnswersOfDecoupledModelsAreReshaped) {
+  write_model(root_ / "m/1/model.onnx", 1);
+  const std::string decoupled = "max_batch_size: 8 model_transaction_policy { decoupled: true } ";
+  const std::string output =
+      "output { name: \"y\" data_type: TYPE_FP32 dims: [ 2, 2 ] reshape { shape: [ 4 ] } } ";
+  base::write_file_atomic((root_ / "m/config.pbtxt").string(), decoupled + output);
+  start();
+  ASSERT_EQ(load("m"), "");
+  const std::string body(32, '\0');
+  InferRequest request;
+  request.inputs.push_back(tensor_from_bytes("x", tensor::DType::f32, {2, 4}, {body}));
+  std::promise<tensor::Dims> end;
+  tensor::Dims given;
+  InferSink sink;
+  sink.received_ns = env_.clock.now_ns();
+  sink.part = [&](InferResponse&& r) { given = r.outputs.at(0).tensor.dims; };
+  sink.done = [&](InferResponse&&) { end.set_value(given); };
+  sink.failed = [&](const base::Error& e) { end.set_exception(std::make_exception_ptr(e)); };
+  repository_->catalog()->find("m", "")->infer(std::move(request), std::move(sink));
+  EXPECT_EQ(end.get_future().get(), (tensor::Dims{2, 2, 2}));
+  base::write_file_atomic(
+      (root_ / "m/config.pbtxt").string(),
+      decoupled + output + "parameters { key: \"stream_rows\" value { string_value: \"true\" } }");
+  EXPECT_NE(load("m").find("stream_rows"), std::string::npos);
+}
+
+// A request to a circle would never end. What its models were before serves on.
+TEST_F(RepositoryTest, EnsemblesFormNoCircleOverLoads) {
+  const auto ensemble = [](const std::string& step) {
+    const auto tensor = [](const char* kind, const char* name) {
+      return base::concat("\"", kind, "\": [{\"name\": \"", name,
+                          "\", \"data_type\": \"TYPE_FP32\", \"dims\": [4]}], ");
+    };
+    return LoadOverride{.config = base::concat(
+                            "{\"platform\": \"ensemble\", \"max_batch_size\": 8, ", tensor("input", "x"),
+                            tensor("output", "y"), "\"ensemble_scheduling\": {\"step\": [{\"model_name\": \"",
+                            step, "\", \"input_map\": {\"x\": \"x\"}, \"output_map\": {\"y\": \"y\"}}]}}"),
+                        .files = {}};
+  };
+  for (const char* name : {"a", "b", "c"}) write_model(root_ / name / "1/model.onnx", 1);
+  start();
+  ASSERT_EQ(load("a"), "");
+  EXPECT_NE(load("a", ensemble("a")).find("step of itself"), std::string::npos);
+  ASSERT_EQ(load("b", ensemble("a")), "");
+  ASSERT_EQ(load("c", ensemble("b")), "");
+  EXPECT_NE(load("a", ensemble("c")).find("step of an ensemble among its steps"), std::string::npos);
+  EXPECT_EQ(ask("c"), 1);
+}
+
+TEST_F(RepositoryTest, EachPriorityLevelHasAQueueOfItsOwn) {
+  options_.delay_scheduler = 100;  // nothing runs before the end
+  write_model(root_ / "m/1/model.onnx", 1);
+  base::write_file_atomic((root_ / "m/config.pbtxt").string(),
+                          "max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 2 "
+                          "default_queue_policy { max_queue_size: 1 } }");
+  start();
+  ASSERT_EQ(load("m"), "");
+  const std::string body(16, '\0');
+  std::atomic<int> refused{0}, answered{0};
+  const auto is_taken = [&](uint64_t priority) {
+    const int before = refused;
+    InferRequest request;
+    request.priority = priority;
+    request.inputs.push_back(tensor_from_bytes("x", tensor::DType::f32, {1, 4}, {body}));
+    InferSink sink;
+    sink.received_ns = env_.clock.now_ns();
+    sink.done = [&](InferResponse&&) { ++answered; };
+    sink.failed = [&](const base::Error&) { ++refused; };
+    repository_->catalog()->find("m", "")->infer(std::move(request), std::move(sink));
+    return refused == before;
+  };
+  EXPECT_TRUE(is_taken(2));
+  EXPECT_FALSE(is_taken(2));
+  EXPECT_TRUE(is_taken(1));
+  EXPECT_FALSE(is_taken(1));
+  EXPECT_EQ(unload("m"), "");
+  EXPECT_EQ(answered, 2);
+}
+
+TEST_F(RepositoryTest, CountsGoOnAfterALoadThatFailed) {
+  write_model(root_ / "m/1/model.onnx", 1);
+  const auto config = [&](const char* input) {
+    base::write_file_atomic(
+        (root_ / "m/config.pbtxt").string(),
+        base::concat(
+            "max_batch_size: 8 response_cache { enable: true } model_warmup { name: \"w\" batch_size: 1 "
+            "inputs { key: \"",
+            input, "\" value { data_type: TYPE_FP32 dims: 4 zero_data: true } } }"));
+  };
+  start();
+  config("z");
+  EXPECT_NE(load("m").find("model_warmup"), std::string::npos);
+  config("x");
+  ASSERT_EQ(load("m"), "");
+  EXPECT_EQ(ask("m"), 1);
+  const std::string shown = metrics_.expose();
+  EXPECT_NE(shown.find("nv_cache_num_misses_per_model{model=\"m\",version=\"1\"} 1\n"), std::string::npos)
+      << shown;
+}
+
 // A request without rows would be padded to a batch of a size that the client names at no cost to itself.
 TEST_F(RepositoryTest, RequestsHaveARowAtLeast) {
   write_model(root_ / "m/1/model.onnx", 1);

@@ -158,6 +158,8 @@ void Tracer::update(const std::string& model, const Json& changes) {
     const auto at = table.models.find(model);
     return at == table.models.end() ? Settings() : at->second;
   });
+  Settings started;  // what a cleared setting becomes: of a model the server's
+  if (model.empty()) started = {.is_on = options_.is_on, .rate = options_.rate};
   for (const auto& [key, value] : changes.as_object()) {
     const Json* is = now.find(key);
     base::require(is != nullptr, "unknown trace setting '", key, "'");
@@ -168,9 +170,9 @@ void Tracer::update(const std::string& model, const Json& changes) {
       return n;
     };
     if (key == "trace_level") {
-      next.is_on = value.is_null() ? std::nullopt : std::optional<bool>(level_of(value));
+      next.is_on = value.is_null() ? started.is_on : std::optional<bool>(level_of(value));
     } else if (key == "trace_rate") {
-      next.rate = number(1);
+      next.rate = value.is_null() ? started.rate : number(1);
     } else if (key == "trace_count") {
       next.count = number(-1);
     } else if (key == "log_frequency") {

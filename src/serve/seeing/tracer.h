@@ -66,7 +66,8 @@ class Tracer {
 
   /// Of the server or, if named, of a model: `{"trace_level":["OFF"],"trace_rate":"1000",...}`.
   base::Json settings(const std::string& model) const;
-  /// Applies an object; null clears a model's own setting. Throws for what is not served.
+  /// Applies an object; null clears a model's own setting, and sets one of the server as the start had it.
+  /// Throws for what is not served.
   void update(const std::string& model, const base::Json& changes);
 
   /// A trace to be filled and given to finish(), or null: not this one. A caller that samples is followed.
