@@ -2,8 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <limits>
 
+#include "ops/attention/paged.h"
+#include "tensor/small_float_math.h"
 #include "tests/run_kernels.h"
 
 namespace trireme::ops::paged_cases {
@@ -36,6 +40,56 @@ inline Tensor as(const Tensor& t, DType type) {
   const int64_t onnx = type == DType::f16 ? 10 : 16;
   return evaluate(table().need("cast"), {{"to", onnx}}, {t}, 1, pool)[0];
 }
+
+/// Rows of f32 as codes with their scale behind them.
+inline Tensor coded(const Tensor& t, DType type) {
+  tensor::Dims dims = t.dims();
+  const int64_t dim = dims.back();
+  dims.back() = row_elements(type, dim);
+  Tensor made = Tensor::empty(type, dims);
+  auto* to = made.mutable_raw();
+  const std::span<const float> from = t.data<float>();
+  for (size_t row = 0; row * static_cast<size_t>(dim) < from.size(); ++row) {
+    const auto x = from.subspan(row * static_cast<size_t>(dim), static_cast<size_t>(dim));
+    float most = 0;
+    for (const float v : x) most = std::isnan(v) ? v : std::max(most, std::fabs(v));
+    const float scale = most / (type == DType::i8 ? 127.0f : 448.0f);
+    for (const float v : x) {
+      const float code = most > 0 ? v * (1.0f / scale) : 0.0f;
+      *to++ = static_cast<std::byte>(type == DType::i8 ? static_cast<uint8_t>(std::lrint(code))
+                                                       : tensor::encode_small_float(type, code, true));
+    }
+    std::memcpy(to, &scale, sizeof scale);
+    to += sizeof scale;
+  }
+  return made;
+}
+
+/// The floats that rows of codes stand for.
+inline Tensor decoded(const Tensor& t) {
+  tensor::Dims dims = t.dims();
+  const int64_t elements = dims.back();
+  dims.back() -= row_elements(t.dtype(), 0);
+  Tensor made = Tensor::empty(DType::f32, dims);
+  float* to = made.mutable_data<float>().data();
+  const auto* row = reinterpret_cast<const uint8_t*>(t.raw());
+  for (int64_t i = 0; i * dims.back() < made.elements(); ++i, row += elements) {
+    float scale;
+    std::memcpy(&scale, row + dims.back(), sizeof scale);
+    for (int64_t d = 0; d < dims.back(); ++d) {
+      const float code = t.dtype() == DType::i8 ? static_cast<float>(static_cast<int8_t>(row[d]))
+                                                : tensor::decode_small_float(t.dtype(), row[d]);
+      *to++ = code * scale;
+    }
+  }
+  return made;
+}
+
+/// Pages of f32 in another type, and back.
+inline Tensor pages_as(const Tensor& t, DType type) {
+  return holds_codes(type) ? coded(t, type) : as(t, type);
+}
+inline Tensor plain_pages(const Tensor& t) { return holds_codes(t.dtype()) ? decoded(t) : t; }
 
 /// Operands of a case: pages of all sequences shuffled into one pool, with unused ones full of NaN.
 struct Operands {
@@ -90,8 +144,8 @@ inline Operands make(const Case& c, const std::vector<int>& seeds) {
   std::vector<int32_t> lengths(c.lengths.begin(), c.lengths.end());
   const auto count = static_cast<int64_t>(n);
   return {as(q, c.type),
-          as(keys, c.pages),
-          as(values, c.pages),
+          pages_as(keys, c.pages),
+          pages_as(values, c.pages),
           ints({count, most}, places),
           ints({count}, lengths),
           ints({count + 1}, starts),

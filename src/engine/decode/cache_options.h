@@ -7,7 +7,7 @@
 
 namespace trireme::engine {
 
-enum class CacheType : uint8_t { f32, bf16, f16 };
+enum class CacheType : uint8_t { f32, bf16, f16, int8, fp8 };
 
 struct CacheOptions {
   CacheType cache_type = CacheType::f32;
@@ -17,7 +17,8 @@ struct CacheOptions {
   int64_t max_adapters = 0, max_adapter_rank = 16;
 
   void fields(base::OptionList& f) {
-    f.add_choice("cache_type", &cache_type, {"f32", "bf16", "f16"}, "keys and values that are kept");
+    f.add_choice("cache_type", &cache_type, {"f32", "bf16", "f16", "int8", "fp8"},
+                 "keys and values that are kept; int8 and fp8 with a scale for each token and head");
     f.add("cache_bytes", &cache_bytes,
           "memory for keys and values of each rank; 0: up to half of the device's");
     f.add("page_tokens", &page_tokens, "tokens of a page of keys and values").at_least(1);
@@ -32,7 +33,8 @@ struct CacheOptions {
   }
 
   void apply(DecodeOptions& o) const {
-    constexpr tensor::DType kTypes[] = {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16};
+    using tensor::DType;
+    constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i8, DType::f8e4m3fn};
     o.cache_type = kTypes[static_cast<size_t>(cache_type)];
     o.cache_bytes = cache_bytes.bytes;
     o.page_tokens = page_tokens;

@@ -12,6 +12,7 @@
 #include "passes/lists/lists.h"
 #include "passes/partition/shard_rules.h"
 #include "passes/precision/byte_products.h"
+#include "tensor/blocks/coded_rows.h"
 
 namespace trireme::engine {
 namespace {
@@ -125,7 +126,8 @@ KvLayout DecodeModel::kv_layout(int number) const {
   const passes::DecodeGraph& form = part(number);
   const int64_t parts = strategy_.mesh().extent("tp");
   KvLayout layout{.layers = {}, .type = form.options.page_type, .page_tokens = form.options.page_tokens};
-  for (const passes::DecodeLayer& l : form.layers) layout.layers.push_back({l.kv_heads / parts, l.dim});
+  for (const passes::DecodeLayer& l : form.layers)
+    layout.layers.push_back({l.kv_heads / parts, tensor::row_elements(layout.type, l.dim)});
   return layout;
 }
 

@@ -31,7 +31,7 @@ struct DecodeOptions {
   bool run_ahead = true;       ///< a device is given its next step before the last one's tokens are here
   int threads = 0;             ///< 0: all cores this process may use
   std::vector<int> cpus = {};
-  tensor::DType cache_type = tensor::DType::f32;  ///< of keys and values: f32, bf16 or f16
+  tensor::DType cache_type = tensor::DType::f32;  ///< of keys and values: f32, bf16, f16, i8 or f8e4m3fn
   int64_t page_tokens = 16;
   /// Precision of products, how weights are stored, and the ranks that hold the model together, by tp and pp:
   /// threads of this process, which share its cores.

@@ -207,7 +207,8 @@ TEST(DecodeSession, LowPrecisionIsNear) {
   const auto want = run({.threads = 2});
   for (const passes::Precision p :
        {passes::Precision::f32, passes::Precision::bf16, passes::Precision::f16}) {
-    for (const tensor::DType cache : {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16}) {
+    for (const tensor::DType cache :
+         {tensor::DType::f32, tensor::DType::bf16, tensor::DType::f16, tensor::DType::i8}) {
       const auto got = run({.threads = 2, .cache_type = cache, .strategy = {.precision = {.compute = p}}});
       const bool is_exact = p == passes::Precision::f32 && cache == tensor::DType::f32;
       EXPECT_LE(difference(got, want), is_exact ? 0 : 0.02);
@@ -246,6 +247,10 @@ TEST(DecodeSession, RunsOnADevice) {
                          want),
               0.05)
         << model.name;
+    const DecodeOptions codes{.threads = 1, .cache_type = tensor::DType::i8};
+    DecodeOptions there = codes;
+    there.device = *device;
+    EXPECT_LT(difference(run(there), run(codes)), 1e-2) << model.name << " in codes";
   }
 }
 

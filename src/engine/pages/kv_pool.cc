@@ -5,7 +5,7 @@ namespace trireme::engine {
 
 int64_t KvLayout::page_bytes() const {
   int64_t bytes = 0;
-  for (const Layer& l : layers) bytes += 2 * tensor::bytes_of(type, l.kv_heads * page_tokens * l.dim);
+  for (const Layer& l : layers) bytes += 2 * tensor::bytes_of(type, l.kv_heads * page_tokens * l.row);
   return bytes;
 }
 
@@ -32,7 +32,7 @@ KvPool::KvPool(tensor::Device& device, KvLayout layout, int64_t pages) : layout_
 
 int64_t KvPool::layer_bytes(size_t layer) const {
   const KvLayout::Layer& l = layout_.layers.at(layer);
-  return tensor::bytes_of(layout_.type, l.kv_heads * layout_.page_tokens * l.dim);
+  return tensor::bytes_of(layout_.type, l.kv_heads * layout_.page_tokens * l.row);
 }
 
 void* KvPool::keys(size_t layer) const { return static_cast<std::byte*>(memory_.get()) + offsets_.at(layer); }

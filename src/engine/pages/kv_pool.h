@@ -12,7 +12,8 @@ namespace trireme::engine {
 /// What one token keeps.
 struct KvLayout {
   struct Layer {
-    int64_t kv_heads = 1, dim = 1;
+    int64_t kv_heads = 1;
+    int64_t row = 1;  ///< elements of the key or value of a token and head, a scale among them
   };
   std::vector<Layer> layers;
   tensor::DType type = tensor::DType::f32;
@@ -34,7 +35,7 @@ class KvPool {
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
   const KvLayout& layout() const { return layout_; }
   int64_t bytes() const { return pages() * layout_.page_bytes(); }
-  /// [pages, kv_heads, page_tokens, dim] of a layer, memory of the device.
+  /// [pages, kv_heads, page_tokens, row] of a layer, memory of the device.
   void* keys(size_t layer) const;
   void* values(size_t layer) const;
 

@@ -108,9 +108,10 @@ ir::CutRule packed(const ir::NodeView& n, CutNotation& notation, bool is_backwar
 
 }  // namespace
 
-/// Queries and result [..., tokens, heads * channels], pages [pages, kv_heads, page_tokens, channels].
+/// Queries and result [..., tokens, heads * channels], pages [pages, kv_heads, page_tokens, elements].
 ir::CutRule paged_attention_cut(const ir::NodeView& n) {
-  const int64_t kv_heads = n.in_dims(1)[1], heads = n.in_dims(0).back() / n.in_dims(1)[3];
+  const int64_t scale = row_elements(n.in[1].dtype, 0), dim = n.in_dims(1)[3] - scale;
+  const int64_t kv_heads = n.in_dims(1)[1], heads = n.in_dims(0).back() / dim;
   const auto rule = [&n](const Cut& c) {
     const std::string q = dots(n.in[0].shape.rank() - 1) + c.query_heads;
     const std::string pages{'.', c.key_heads, '.', '.'};

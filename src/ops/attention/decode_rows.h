@@ -40,7 +40,10 @@ struct PageWriter {
   tensor::DType row_type = tensor::DType::f32, page_type = tensor::DType::f32;
 
   int64_t places() const { return pages.pages * pages.page_tokens; }
-  /// A head's row to place `slot` of its pages, the same bits, widened, or rounded to nearest even.
+  /// Bytes that the key or value of a token and head takes in its page.
+  int64_t row_bytes() const { return ops::row_bytes(page_type, pages.dim); }
+  /// A head's row to place `slot` of its pages: the same bits, widened, rounded to nearest even, or as codes
+  /// and their scale.
   void write(const void* row, int64_t slot, int64_t head, void* to) const;
   /// New content of pages: in place as programs have it, else a copy first.
   void keep(const void* from, void* to) const;

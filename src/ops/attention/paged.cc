@@ -18,12 +18,14 @@ using tensor::TensorType;
 constexpr const char* kNoGrad =
     "keys and values in pages serve inference; training attends to whole sequences";
 
-bool is_cache_type(DType type) { return type == DType::f32 || type == DType::bf16 || type == DType::f16; }
+bool is_cache_type(DType type) {
+  return type == DType::f32 || type == DType::bf16 || type == DType::f16 || holds_codes(type);
+}
 
 void need_pages(const ir::NodeView& n, size_t i) {
   base::require(n.in[i].shape.is_static() && n.in[i].shape.rank() == 4 && is_cache_type(n.in[i].dtype),
-                "pages are f32, bf16 or f16 [pages, kv_heads, page_tokens, dim], operand ", i, " is ",
-                n.in[i].to_string());
+                "pages are f32, bf16, f16, i8 or f8e4m3fn [pages, kv_heads, page_tokens, elements], operand ",
+                i, " is ", n.in[i].to_string());
 }
 
 void need_ints(const ir::NodeView& n, size_t i, size_t rank) {
@@ -34,7 +36,9 @@ void need_ints(const ir::NodeView& n, size_t i, size_t rank) {
 
 PageShape page_shape(const ir::NodeView& n, size_t i) {
   const tensor::Dims d = n.in_dims(i);
-  return {d[0], d[1], d[2], d[3]};
+  const int64_t scale = row_elements(n.in[i].dtype, 0);
+  base::require(d[3] > scale, "pages whose rows have ", d[3], " elements");
+  return {d[0], d[1], d[2], d[3] - scale};
 }
 
 /// The product of all extents but the last.
@@ -77,19 +81,18 @@ ir::Cost paged_cost(const ir::NodeView& n) {
   const int64_t held = std::min(p.most_pages, p.pages.pages) * p.pages.page_tokens;
   const auto keys = static_cast<double>(p.window > 0 ? std::min(held, p.window + p.rows) : held);
   const auto row = static_cast<double>(p.heads * p.pages.dim);
-  const double cache = 2 * keys * static_cast<double>(p.pages.kv_heads * p.pages.dim * p.sequences);
-  const double unit = static_cast<double>(tensor::bytes_of(n.in[1].dtype, 1));
+  const int64_t token_bytes = p.pages.kv_heads * row_bytes(n.in[1].dtype, p.pages.dim);
+  const double cache = 2 * keys * static_cast<double>(token_bytes * p.sequences);
   return {.flop = 4 * static_cast<double>(p.rows) * row * keys,
-          .bytes = cache * unit + 2 * static_cast<double>(tensor::bytes_of(n.in[0].dtype, p.rows)) * row};
+          .bytes = cache + 2 * static_cast<double>(tensor::bytes_of(n.in[0].dtype, p.rows)) * row};
 }
 
 /// Each new key and value is read once and written once.
 ir::Cost append_cost(const ir::NodeView& n) {
   const AppendPlan p = plan_append(n);
-  const int64_t elements = 2 * p.tokens * p.pages.kv_heads * p.pages.dim;
-  return {.flop = 0,
-          .bytes = static_cast<double>(tensor::bytes_of(n.in[0].dtype, elements) +
-                                       tensor::bytes_of(n.in[2].dtype, elements))};
+  const int64_t rows = 2 * p.tokens * p.pages.kv_heads;
+  const int64_t bytes = row_bytes(n.in[0].dtype, p.pages.dim) + row_bytes(n.in[2].dtype, p.pages.dim);
+  return {.flop = 0, .bytes = static_cast<double>(rows * bytes)};
 }
 
 ir::OpSchema paged_attention() {
@@ -98,8 +101,8 @@ ir::OpSchema paged_attention() {
               "y = softmax(scale q k^T) v, scores capped where softcap is set, of the last tokens of each "
               "sequence over its keys and values in "
               "pages, causal; operands q [..., tokens, heads dim], key and value pages [pages, kv_heads, "
-              "page_tokens, dim], table [sequences, pages of one], lengths [sequences], starts [sequences + "
-              "1], sinks f32 "
+              "page_tokens, dim], in 8 bits dim + 4: codes and an f32 scale, table [sequences, pages of "
+              "one], lengths [sequences], starts [sequences + 1], sinks f32 "
               "[heads] or none: one more score of each head, which has no value",
           .precision = ir::PrecisionRule{PrecisionKind::paged, "products, softmax and sums in f32", 1},
           .cut = paged_attention_cut,
@@ -118,7 +121,9 @@ ir::OpSchema kv_append() {
       .name = "kv_append",
       .doc =
           "writes keys and values [..., tokens, kv_heads dim] to places slots[token] of the key and value "
-          "pages, in place; place = page * page_tokens + token in the page, below 0: nowhere",
+          "pages, in place; place = page * page_tokens + token in the page, below 0: nowhere; pages of 8 "
+          "bits "
+          "take codes and a scale, as paged_attention reads them",
       .precision = ir::PrecisionRule{PrecisionKind::paged, "moves elements", 2},
       .cut = kv_append_cut,
       .min_in = 5,

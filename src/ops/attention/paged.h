@@ -5,10 +5,15 @@
 #include <vector>
 
 #include "ir/kernel.h"
+#include "tensor/blocks/coded_rows.h"
 
 namespace trireme::ops {
 
-/// Keys and values of all sequences: [pages, kv_heads, page_tokens, dim].
+using tensor::holds_codes;
+using tensor::row_bytes;
+using tensor::row_elements;
+
+/// Keys and values of all sequences: [pages, kv_heads, page_tokens, row_elements(type, dim)].
 struct PageShape {
   int64_t pages = 0, kv_heads = 1, page_tokens = 1, dim = 1;
 };

@@ -1,8 +1,10 @@
 // Kernels of paged_attention and kv_append on CPU.
+#include <algorithm>
 #include <cstring>
 
 #include "backend/cpu/elementwise/cast_types.h"
 #include "backend/cpu/device/cpu_stream.h"
+#include "backend/cpu/attention/page_codes.h"
 #include "backend/cpu/attention/paged_attention.h"
 #include "ops/attention/decode_rows.h"
 #include "ops/kernel_forms.h"
@@ -28,6 +30,7 @@ ir::BoundKernel prepare_paged(const ir::KernelInit& init) {
                             .heads = p.heads,
                             .kv_heads = p.pages.kv_heads,
                             .dim = p.pages.dim,
+                            .row_bytes = row_bytes(init.node.in[1].dtype, p.pages.dim),
                             .pages = p.pages.pages,
                             .page_tokens = p.pages.page_tokens,
                             .most_pages = p.most_pages,
@@ -55,6 +58,14 @@ ir::BoundKernel prepare_paged(const ir::KernelInit& init) {
   return {run, cpu::paged_attention_workspace_bytes(fixed)};
 }
 
+/// Widens n elements of f32, bf16 or f16; those of f32 stay where they are.
+const float* widened(const void* from, DType type, float* room, size_t n) {
+  const auto* bits = static_cast<const uint16_t*>(from);
+  if (type == DType::bf16) cpu::bf16_to_f32(bits, room, n);
+  if (type == DType::f16) cpu::f16_to_f32(bits, room, n);
+  return type == DType::f32 ? static_cast<const float*>(from) : room;
+}
+
 /// Converts n elements between two types: copied, widened, or rounded to nearest even.
 void convert(const void* from, DType from_type, void* to, DType to_type, size_t n) {
   if (from_type == to_type) {
@@ -62,16 +73,22 @@ void convert(const void* from, DType from_type, void* to, DType to_type, size_t 
     return;
   }
   float wide[cpu::kPagedMaxDim];
-  const auto* bits = static_cast<const uint16_t*>(from);
+  const auto* bytes = static_cast<const std::byte*>(from);
   for (size_t i = 0; i < n; i += cpu::kPagedMaxDim) {
     const size_t count = std::min<size_t>(cpu::kPagedMaxDim, n - i);
-    const float* x = from_type == DType::f32 ? static_cast<const float*>(from) + i : wide;
-    if (from_type == DType::bf16) cpu::bf16_to_f32(bits + i, wide, count);
-    if (from_type == DType::f16) cpu::f16_to_f32(bits + i, wide, count);
+    const std::byte* rest = bytes + tensor::bytes_of(from_type, static_cast<int64_t>(i));
+    const float* x = widened(rest, from_type, wide, count);
     if (to_type == DType::f32) std::memcpy(static_cast<float*>(to) + i, x, count * sizeof(float));
     if (to_type == DType::bf16) cpu::f32_to_bf16(x, static_cast<uint16_t*>(to) + i, count);
     if (to_type == DType::f16) cpu::f32_to_f16(x, static_cast<uint16_t*>(to) + i, count);
   }
+}
+
+ir::Refusal refuse_append(const ir::NodeView& node) {
+  if (auto why = refuse_dtype(node, 0, kPagedTypes)) return why;
+  if (holds_codes(node.in[2].dtype) && plan_append(node).pages.dim > cpu::kPagedMaxDim)
+    return base::concat("a head has more than ", cpu::kPagedMaxDim, " channels");
+  return std::nullopt;
 }
 
 ir::BoundKernel prepare_append(const ir::KernelInit& init) {
@@ -104,12 +121,15 @@ ir::BoundKernel prepare_append(const ir::KernelInit& init) {
 void PageWriter::write(const void* row, int64_t slot, int64_t head, void* to) const {
   const int64_t page = slot / pages.page_tokens, at = slot % pages.page_tokens;
   const int64_t place = (page * pages.kv_heads + head) * pages.page_tokens + at;
-  convert(row, row_type, static_cast<std::byte*>(to) + place * tensor::bytes_of(page_type, pages.dim),
-          page_type, static_cast<size_t>(pages.dim));
+  std::byte* own = static_cast<std::byte*>(to) + place * row_bytes();
+  const auto channels = static_cast<size_t>(pages.dim);
+  if (!holds_codes(page_type)) return convert(row, row_type, own, page_type, channels);
+  float wide[cpu::kPagedMaxDim];
+  cpu::encode_row(widened(row, row_type, wide, channels), page_type, own, channels);
 }
 
 void PageWriter::keep(const void* from, void* to) const {
-  const int64_t bytes = tensor::bytes_of(page_type, places() * pages.kv_heads * pages.dim);
+  const int64_t bytes = places() * pages.kv_heads * row_bytes();
   if (from != to && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
@@ -118,9 +138,7 @@ std::vector<ir::Kernel> paged_attention_cpu_kernels() {
 }
 
 std::vector<ir::Kernel> kv_append_cpu_kernels() {
-  return {{.name = "rows",
-           .refuse = [](const ir::NodeView& node) { return refuse_dtype(node, 0, kPagedTypes); },
-           .prepare = prepare_append}};
+  return {{.name = "rows", .refuse = refuse_append, .prepare = prepare_append}};
 }
 
 }  // namespace trireme::ops

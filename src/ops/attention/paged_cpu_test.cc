@@ -13,7 +13,8 @@ namespace {
 using namespace paged_cases;
 
 std::vector<double> naive_paged(const Case& c, const Operands& o) {
-  const auto q = o.q.to_doubles(), keys = o.keys.to_doubles(), values = o.values.to_doubles();
+  const auto q = o.q.to_doubles(), keys = plain_pages(o.keys).to_doubles(),
+             values = plain_pages(o.values).to_doubles();
   const auto table = o.table.to_ints(), starts = o.starts.to_ints();
   const int64_t most = o.table.dims()[1], group = c.heads / c.kv_heads;
   std::vector<double> y(q.size(), 0);
@@ -102,6 +103,12 @@ TEST(PagedAttention, MatchesNaiveLoops) {
       {4, 2, 16, 16, {300, 700, 5}, {100, 3, 5}, DType::f32, DType::f32, 1, 41},
       {2, 2, 24, 7, {600, 520}, {600, 2}, DType::f32, DType::f32, 0, 256, 0.5},
       {4, 1, 64, 16, {530, 40}, {1, 40}, DType::bf16, DType::f32, 0, -1, 1.5},
+      {4, 2, 64, 16, {5, 40, 1}, {1, 1, 1}, DType::i8},
+      {8, 2, 24, 7, {300, 17, 600}, {1, 17, 40}, DType::i8, DType::f32, 3},
+      {6, 1, 128, 16, {513, 255}, {2, 5}, DType::i8, DType::bf16, 0, 99},
+      {3, 3, 5, 1, {4, 2}, {2, 1}, DType::f8e4m3fn, DType::f32, 1},
+      {8, 2, 64, 16, {530, 40}, {1, 40}, DType::f8e4m3fn, DType::f32, 0, -1, 1.5},
+      {2, 1, 80, 32, {70, 256}, {70, 1}, DType::f8e4m3fn, DType::f16},
   };
   for (const cpu::SimdLevel& level : cpu::simd_levels()) {
     cpu::simd_force(level);
@@ -131,8 +138,9 @@ std::vector<float> rows_of(const Tensor& y, int64_t begin, int64_t n) {
 }
 
 TEST(PagedAttention, RowsDoNotDependOnMatesChunksOrThreads) {
-  for (const auto& [pages, left, cap] : {std::tuple{DType::f32, -1, 0.0}, std::tuple{DType::bf16, -1, 0.0},
-                                         std::tuple{DType::f32, 299, 0.0}, std::tuple{DType::f32, 30, 2.0}}) {
+  for (const auto& [pages, left, cap] :
+       {std::tuple{DType::f32, -1, 0.0}, std::tuple{DType::bf16, -1, 0.0}, std::tuple{DType::i8, -1, 0.0},
+        std::tuple{DType::f32, 299, 0.0}, std::tuple{DType::f32, 30, 2.0}}) {
     const Case alone{8, 2, 64, 16, {700}, {700}, pages, DType::f32, 0, left, cap};
     const Tensor whole = run(alone, {5}, 1);
     for (const int chunk : {1, 3, 64, 256, 333}) {
@@ -174,23 +182,57 @@ TEST(PagedAttention, ReportsBadTables) {
 }
 
 TEST(KvAppend, WritesSlotsAndNothingElse) {
-  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16, DType::i8, DType::f8e4m3fn}) {
     const Tensor k = random_tensor({1, 3, 10}, 1), v = random_tensor({1, 3, 10}, 2);
-    const Tensor keys = as(random_tensor({4, 2, 3, 5}, 3), type),
-                 values = as(random_tensor({4, 2, 3, 5}, 4), type);
+    const Tensor keys = pages_as(random_tensor({4, 2, 3, 5}, 3), type),
+                 values = pages_as(random_tensor({4, 2, 3, 5}, 4), type);
     const auto got = tests::run_kernels("kv_append", {}, {k, v, keys, values, ints({3}, {7, -1, 2})}, 2);
     ASSERT_EQ(got.size(), 1u);
     for (size_t i : {0, 1}) {
-      std::vector<double> want = (i == 0 ? keys : values).to_doubles();
-      const auto fresh = as(i == 0 ? k : v, type).to_doubles();
+      std::vector<double> want = plain_pages(i == 0 ? keys : values).to_doubles();
+      const Tensor rows = (i == 0 ? k : v).reshaped({3, 2, 5});
+      const auto fresh = plain_pages(pages_as(rows, type)).to_doubles();
       for (const auto& [token, slot] : {std::pair<size_t, size_t>{0, 7}, {2, 2}}) {
         for (size_t h = 0; h < 2; ++h) {
           for (size_t d = 0; d < 5; ++d)
             want[((slot / 3 * 2 + h) * 3 + slot % 3) * 5 + d] = fresh[token * 10 + h * 5 + d];
         }
       }
-      EXPECT_EQ(got[0].out[i].to_doubles(), want);
+      EXPECT_EQ(plain_pages(got[0].out[i]).to_doubles(), want);
     }
+  }
+}
+
+TEST(KvAppend, CodesAreTheNearest) {
+  // Magnitudes over all codes of a row whose largest value makes the scale 1, so that halves are met exactly.
+  std::vector<float> row;
+  for (int i = 0; i < 254; ++i) row.push_back(static_cast<float>(i % 2 == 0 ? i : -i) / 4.0f + 0.25f);
+  for (const DType type : {DType::i8, DType::f8e4m3fn}) {
+    const float most = type == DType::i8 ? 127.0f : 448.0f;
+    std::vector<float> x = row;
+    x.insert(x.end(), {most, 0.001f});
+    const Tensor k = Tensor::from<float>({1, 1, 256}, std::span<const float>(x));
+    const Tensor pages = coded(Tensor::zeros(DType::f32, {1, 1, 1, 256}), type);
+    const auto got = tests::run_kernels("kv_append", {}, {k, k, pages, pages, ints({1}, {0})}, 2);
+    const auto* codes = reinterpret_cast<const uint8_t*>(got.at(0).out[0].raw());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const uint8_t want = type == DType::i8 ? static_cast<uint8_t>(std::lrint(x[i]))
+                                             : tensor::encode_small_float(type, x[i], true);
+      EXPECT_EQ(codes[i], want) << name_of(type) << " of " << x[i];
+    }
+  }
+}
+
+TEST(KvAppend, RowsThatAreNoNumbersStaySo) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> x{1, inf, 2, 3, 1e-40f, 0, 0, 1e-41f};  // a row with an infinity, a tiny one
+  const Tensor k = Tensor::from<float>({1, 2, 4}, std::span<const float>(x));
+  for (const DType type : {DType::i8, DType::f8e4m3fn}) {
+    const Tensor pages = coded(Tensor::zeros(DType::f32, {1, 1, 2, 4}), type);
+    const auto got = tests::run_kernels("kv_append", {}, {k, k, pages, pages, ints({2}, {0, 1})}, 2);
+    const auto read = decoded(got.at(0).out[0]).to_doubles();
+    for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(std::isnan(read[i])) << i;
+    for (size_t i = 4; i < 8; ++i) EXPECT_EQ(read[i], 0) << i;
   }
 }
 

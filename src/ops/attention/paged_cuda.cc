@@ -14,9 +14,10 @@ using tensor::DType;
 /// Checks the types; queries are operand 0, pages are operand `pages`.
 ir::Refusal refuse_pages(const ir::NodeView& node, size_t pages) {
   if (auto why = refuse_dtype(node, 0, kPagedTypes)) return why;
-  if (node.in[0].dtype != node.in[pages].dtype && node.in[0].dtype != DType::f32)
-    return base::concat("queries are ", name_of(node.in[0].dtype), ", pages ", name_of(node.in[pages].dtype));
-  if (node.in_dims(pages)[3] > cuda::kMostPagedDim)
+  const DType type = node.in[pages].dtype;
+  if (node.in[0].dtype != type && node.in[0].dtype != DType::f32 && !holds_codes(type))
+    return base::concat("queries are ", name_of(node.in[0].dtype), ", pages ", name_of(type));
+  if (node.in_dims(pages)[3] - row_elements(type, 0) > cuda::kMostPagedDim)
     return base::concat("a head has more than ", cuda::kMostPagedDim, " channels");
   return std::nullopt;
 }
@@ -64,6 +65,7 @@ ir::BoundKernel prepare_paged_on_gpu(const ir::KernelInit& init) {
 
 ir::Refusal refuse_decode(const ir::NodeView& node) {
   if (auto why = refuse_pages(node, kDaKeyPages)) return why;
+  if (holds_codes(node.in[kDaKeyPages].dtype)) return "a warp, not a thread, writes a row of codes";
   if (!node.present(kDaCosine)) return std::nullopt;
   return node.in[kDaCosine].dtype == node.in[0].dtype ? std::nullopt
                                                       : refuse_dtype(node, kDaCosine, {DType::f32});
@@ -120,8 +122,8 @@ ir::BoundKernel prepare_append_on_gpu(const ir::KernelInit& init) {
                                  .dim = p.pages.dim,
                                  .pages = p.pages.pages,
                                  .page_tokens = p.pages.page_tokens};
-  const int64_t elements = p.pages.pages * p.pages.kv_heads * p.pages.page_tokens * p.pages.dim;
-  const int64_t bytes = tensor::bytes_of(fixed.page_type, elements);
+  const int64_t rows = p.pages.pages * p.pages.kv_heads * p.pages.page_tokens;
+  const int64_t bytes = rows * row_bytes(fixed.page_type, p.pages.dim);
   return {[fixed, bytes](const ir::RunArgs& args) {
     // Programs update the pages in place; otherwise they are copied first.
     for (size_t i : {0, 1}) {

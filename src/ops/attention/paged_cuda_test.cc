@@ -33,6 +33,12 @@ TEST(PagedCuda, AttendsAsOnCpu) {
       {4, 4, 64, 7, {129, 1, 64}, {1, 1, 4}, DType::f16, DType::f16, 0, -1, 1.5},
       {4, 1, 40, 16, {4300, 90}, {2, 3}, DType::bf16, DType::bf16, 0, 100},
       {2, 1, 32, 16, {8300, 3}, {1, 1}, DType::f16, DType::f16},
+      // Codes: few and many new tokens, widths that are no multiples of 4, a window, a cap.
+      {4, 2, 64, 16, {5, 300, 1}, {1, 1, 1}, DType::i8},
+      {8, 2, 128, 16, {260, 90, 700}, {2, 90, 1}, DType::i8, DType::bf16, 3},
+      {3, 3, 5, 1, {40, 2}, {2, 1}, DType::i8, DType::f32, 1},
+      {4, 4, 96, 7, {300, 20}, {100, 4}, DType::f8e4m3fn, DType::f16, 0, 41},
+      {2, 1, 200, 16, {70, 256}, {70, 1}, DType::f8e4m3fn, DType::f32, 0, -1, 1.5},
   };
   // More sequences than a warp looks at in one turn, those with most tokens last.
   Case many{2, 1, 16, 4, std::vector<int>(40, 5), std::vector<int>(40, 1), DType::bf16, DType::bf16};
@@ -61,6 +67,17 @@ TEST(PagedCuda, AppendsAsOnCpu) {
                             .out_count = 2,
                             .relative = 0,
                             .absolute = 0});
+    }
+    for (const DType to : {DType::i8, DType::f8e4m3fn}) {
+      tests::expect_as_cpu(
+          {.op = "kv_append",
+           .in = {as(tests::random_tensor({1, 4, 70}, 1), from),
+                  as(tests::random_tensor({1, 4, 70}, 2), from),
+                  coded(tests::random_tensor({4, 2, 3, 35}, 3), to),
+                  coded(tests::random_tensor({4, 2, 3, 35}, 4), to), ints({4}, {7, -1, 2, 11})},
+           .out_count = 2,
+           .relative = 0,
+           .absolute = 0});
     }
   }
 }

@@ -147,6 +147,7 @@ ir::BoundKernel prepare(const ir::KernelInit& init) {
                  .heads = p.heads,
                  .kv_heads = p.pages.kv_heads,
                  .dim = p.pages.dim,
+                 .row_bytes = row_bytes(init.node.in[kBaKeyPages].dtype, p.pages.dim),
                  .pages = p.pages.pages,
                  .page_tokens = p.pages.page_tokens,
                  .most_pages = p.most_pages,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ops/attention/attention_plan.h"
+#include "ops/attention/paged.h"
 #include "ops/random/sample_tokens.h"
 #include "ops/table.h"
 #include "passes/independence/independence.h"
@@ -96,8 +97,9 @@ class DecodeRewriter {
       base::fail_unsupported("decoding of attention '", node.from, "' whose values have another width");
     const size_t layer = form_.layers.size();
     form_.layers.push_back({kv_heads, dim, layer});
-    const tensor::TensorType pages{
-        form_.options.page_type, Shape::of({form_.options.pages, kv_heads, form_.options.page_tokens, dim})};
+    const tensor::TensorType pages{form_.options.page_type,
+                                   Shape::of({form_.options.pages, kv_heads, form_.options.page_tokens,
+                                              ops::row_elements(form_.options.page_type, dim)})};
     const ValueId keys = graph().add_state(key_pages(layer), pages);
     const ValueId values = graph().add_state(value_pages(layer), pages);
     const ValueId q = flat(node, 0), k = flat(node, 1), v = flat(node, 2);

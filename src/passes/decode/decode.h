@@ -12,7 +12,7 @@
 namespace trireme::passes {
 
 struct DecodeOptions {
-  tensor::DType page_type = tensor::DType::f32;  ///< of keys and values: f32, bf16 or f16
+  tensor::DType page_type = tensor::DType::f32;  ///< of keys and values: f32, bf16, f16, i8 or f8e4m3fn
   int64_t pages = 1;                             ///< of the pool
   int64_t page_tokens = 16;
   int64_t most_pages = 0;  ///< of one sequence; 0: as many as the model's positions fill

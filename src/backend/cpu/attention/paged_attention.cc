@@ -11,6 +11,7 @@
 #include "backend/cpu/elementwise/cast_types.h"
 #include "backend/cpu/simd/simd_targets.h"
 #include "backend/cpu/device/round_up.h"
+#include "tensor/blocks/coded_rows.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/paged_attention.cc"
 #include "hwy/foreach_target.h"
@@ -76,6 +77,32 @@ void narrow(const float* from, DType type, void* to, size_t n) {
   if (type == DType::f16) f32_to_f16(from, static_cast<uint16_t*>(to), n);
 }
 
+// Writes a row of codes as floats: codes times the scale that lies behind them.
+void widen_codes(const std::byte* row, DType type, float* to, size_t dim) {
+  float scale;
+  std::memcpy(&scale, row + dim, sizeof scale);
+  if (type == DType::i8) {
+    const hn::Rebind<int8_t, F32> bytes;
+    const hn::Rebind<int32_t, F32> words;
+    const auto* codes = reinterpret_cast<const int8_t*>(row);
+    const VF by = set(scale);
+    int8_t last[kLanes] = {};  // a row need not end with a whole vector
+    if (dim % kLanes != 0) std::memcpy(last, codes + dim / kLanes * kLanes, dim % kLanes);
+    for (size_t d = 0; d < dim; d += kLanes) {
+      const auto code = hn::LoadU(bytes, d + kLanes <= dim ? codes + d : last);
+      hn::StoreU(hn::Mul(hn::ConvertTo(kF, hn::PromoteTo(words, code)), by), kF, to + d);
+    }
+    return;
+  }
+  // A code of e4m3 shifted to the places of f16 is its value over 2^8, subnormal ones included.
+  uint16_t halves[kMaxDim] = {};
+  const auto* codes = reinterpret_cast<const uint8_t*>(row);
+  for (size_t d = 0; d < dim; ++d)
+    halves[d] = static_cast<uint16_t>((codes[d] & 0x80) << 8 | (codes[d] & 0x7f) << 7);
+  f16_to_f32(halves, to, dim);
+  for (size_t d = 0; d < dim; ++d) to[d] *= 256.0f * scale;
+}
+
 int64_t bytes_of(DType type) { return type == DType::f32 ? 4 : 2; }
 
 const std::byte* element(const void* base, DType type, int64_t at) {
@@ -96,16 +123,22 @@ struct Run {
 Run load_run(const PagedAttention& g, const PagedJob& job, const Tokens& tokens, float* room) {
   const auto [pages, token, n] = tokens;
   const int64_t page = g.table[job.sequence * g.most_pages + token / g.page_tokens];
-  const int64_t first = ((page * g.kv_heads + job.kv) * g.page_tokens + token % g.page_tokens) * g.dim;
+  const int64_t first = (page * g.kv_heads + job.kv) * g.page_tokens + token % g.page_tokens;
   const size_t dim = static_cast<size_t>(g.dim), width = width_of(g.dim);
-  const std::byte* from = element(pages, g.page_type, first);
+  const std::byte* from = static_cast<const std::byte*>(pages) + first * g.row_bytes;
+  const bool has_codes = tensor::holds_codes(g.page_type);
   if (g.page_type == DType::f32 && dim == width) return {reinterpret_cast<const float*>(from), dim};
-  if (dim == width) {
+  if (dim == width && !has_codes) {
     widen(from, g.page_type, room, n * dim);
     return {room, width};
   }
   for (size_t t = 0; t < n; ++t) {
-    widen(from + static_cast<int64_t>(t) * g.dim * bytes_of(g.page_type), g.page_type, room + t * width, dim);
+    const std::byte* row = from + static_cast<int64_t>(t) * g.row_bytes;
+    if (has_codes) {
+      widen_codes(row, g.page_type, room + t * width, dim);
+    } else {
+      widen(row, g.page_type, room + t * width, dim);
+    }
     std::fill(room + t * width + dim, room + (t + 1) * width, 0.0f);
   }
   return {room, width};

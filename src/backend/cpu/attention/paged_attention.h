@@ -19,14 +19,15 @@ inline constexpr int64_t kPagedMaxDim = 256;
 /// the last sequence's give 0.
 struct PagedAttention {
   tensor::DType type = tensor::DType::f32;        ///< of q and y: f32, bf16 or f16
-  tensor::DType page_type = tensor::DType::f32;   ///< of keys and values: f32, bf16 or f16
+  tensor::DType page_type = tensor::DType::f32;   ///< of keys and values: f32, bf16, f16, i8 or f8e4m3fn
   const void* q = nullptr;                        ///< [rows, heads, dim]
-  const void *keys = nullptr, *values = nullptr;  ///< [pages, kv_heads, page_tokens, dim]
+  const void *keys = nullptr, *values = nullptr;  ///< [pages, kv_heads, page_tokens] rows of row_bytes
   const int32_t* table = nullptr;                 ///< [sequences, most_pages]: pages in the order of tokens
   const int32_t *lengths = nullptr, *starts = nullptr;  ///< [sequences], [sequences + 1]
   void* y = nullptr;                                    ///< [rows, heads, dim]
   const float* sinks = nullptr;  ///< [heads] or null: one more score of each head, which has no value
   int64_t rows = 0, sequences = 0, heads = 1, kv_heads = 1, dim = 0;
+  int64_t row_bytes = 0;  ///< of a key or value: dim elements; types of 8 bits have their f32 scale behind
   int64_t pages = 0, page_tokens = 16, most_pages = 0;
   int64_t window = 0;            ///< keys that a query sees, its own among them; 0: all before it
   float scale = 1, softcap = 0;  ///< scores become cap tanh(score / cap); 0: off

@@ -3,12 +3,12 @@
 
 #include <type_traits>
 
-#include "backend/cuda/attention/paged_decode_kernels.h"
+#include "backend/cuda/attention/paged_any_type.h"
 #include "backend/cuda/attention/paged_launch.h"
 #include "backend/cuda/attention/paged_mma_kernels.h"
 #include "backend/cuda/attention/paged_mma_parts_kernels.h"
-#include "backend/cuda/attention/paged_tile_kernels.h"
 #include "backend/cuda/device/types.h"
+#include "tensor/blocks/coded_rows.h"
 
 namespace trireme::cuda {
 
@@ -25,6 +25,8 @@ PagedView view_of(const PagedAttentionArgs& a) {
           .page_tokens = a.page_tokens,
           .most_pages = a.most_pages,
           .window = a.window,
+          .row_elements = tensor::row_elements(a.page_type, a.dim),
+          .has_float_codes = a.page_type == tensor::DType::f8e4m3fn,
           .group_size = a.heads / a.kv_heads,
           .scale = a.scale,
           .softcap = a.softcap,
@@ -38,19 +40,6 @@ namespace {
 int64_t state_bytes(const PagedAttentionArgs& a) {
   const PagedView view = view_of(a);
   return view.states() * (a.dim + 2) * static_cast<int64_t>(sizeof(float));
-}
-
-template <class Q, class T, int kDim, int kVectors>
-void launch_parts(tensor::Stream& stream, const PagedAttentionArgs& a) {
-  using Kernel = PagedParts<Q, T, kDim, kVectors>;
-  const PagedView view = view_of(a);
-  const int64_t work = a.sequences * a.kv_heads * Kernel::chunks_of(view) * view.most_parts();
-  if (work == 0) return;
-  launch(stream, "paged_attention",
-         {blocks_for(cuda_stream(stream), work, 16), Kernel::kThreads, Kernel::kSharedBytes},
-         Kernel{view, static_cast<const Q*>(a.q), static_cast<const T*>(a.k_pages),
-                static_cast<const T*>(a.v_pages), static_cast<float*>(a.workspace), tickets_of(a),
-                static_cast<Q*>(a.y)});
 }
 
 template <class T, int kDim>
@@ -80,16 +69,6 @@ void launch_mma(tensor::Stream& stream, const PagedAttentionArgs& a) {
 }
 
 template <class Q, class T, int kDim>
-void launch_tiles(tensor::Stream& stream, const PagedAttentionArgs& a) {
-  using Kernel = PagedTiles<Q, T, kDim>;
-  const int64_t tiles = (a.rows / Kernel::kRows + a.sequences) * a.heads;
-  launch(stream, "paged_tiles",
-         {blocks_for(cuda_stream(stream), tiles, 16), Kernel::kThreads, Kernel::kSharedBytes},
-         Kernel{view_of(a), static_cast<const Q*>(a.q), static_cast<const T*>(a.k_pages),
-                static_cast<const T*>(a.v_pages), static_cast<Q*>(a.y)});
-}
-
-template <class Q, class T, int kDim>
 void attend_pages(tensor::Stream& stream, const PagedAttentionArgs& a) {
   if constexpr (std::is_same_v<Q, T> && sizeof(T) == 2 && kDim <= 128) {
     if (a.dim % 8 == 0) {
@@ -99,19 +78,12 @@ void attend_pages(tensor::Stream& stream, const PagedAttentionArgs& a) {
       return launch_tiles<Q, T, kDim>(stream, a);
     }
   }
-  a.heads == a.kv_heads ? launch_parts<Q, T, kDim, 1>(stream, a) : launch_parts<Q, T, kDim, 4>(stream, a);
-  if (a.rows > kFewRows) launch_tiles<Q, T, kDim>(stream, a);
+  attend_any<Q, T, kDim>(stream, a);
 }
 
 template <class Q, class T>
 void by_width(tensor::Stream& stream, const PagedAttentionArgs& a) {
-  if (a.dim <= 64) {
-    attend_pages<Q, T, 64>(stream, a);
-  } else if (a.dim <= 128) {
-    attend_pages<Q, T, 128>(stream, a);
-  } else {
-    attend_pages<Q, T, 256>(stream, a);
-  }
+  with_width(a.dim, [&](auto width) { attend_pages<Q, T, width.value>(stream, a); });
 }
 
 }  // namespace
@@ -130,12 +102,14 @@ int64_t paged_attention_workspace_bytes(const PagedAttentionArgs& a) {
 void require_paged(const PagedAttentionArgs& a) {
   base::check(a.dim > 0 && a.dim <= kMostPagedDim && a.heads % a.kv_heads == 0, "paged attention of ",
               a.heads, " heads of ", a.dim, " channels over ", a.kv_heads);
-  base::check(a.type == a.page_type || a.type == tensor::DType::f32, "paged attention of ",
-              tensor::name_of(a.type), " over pages of ", tensor::name_of(a.page_type));
+  const bool fits = a.type == a.page_type || a.type == tensor::DType::f32 || tensor::holds_codes(a.page_type);
+  base::check(fits, "paged attention of ", tensor::name_of(a.type), " over pages of ",
+              tensor::name_of(a.page_type));
 }
 
 void attend_prepared(tensor::Stream& stream, const PagedAttentionArgs& a) {
   if (a.sequences == 0) return;
+  if (tensor::holds_codes(a.page_type)) return attend_codes(stream, a);
   if (a.type == a.page_type)
     return by_float(a.type, [&](auto zero) { by_width<decltype(zero), decltype(zero)>(stream, a); });
   a.page_type == tensor::DType::bf16 ? by_width<float, BFloat16>(stream, a)
@@ -156,6 +130,7 @@ void paged_attention(tensor::Stream& stream, const PagedAttentionArgs& a) {
 void kv_append(tensor::Stream& stream, const KvAppendArgs& a) {
   const int64_t elements = a.tokens * a.kv_heads * a.dim;
   if (elements == 0) return;
+  if (tensor::holds_codes(a.page_type)) return append_codes(stream, a);
   by_float(a.type, [&](auto from) {
     by_float(a.page_type, [&](auto to) {
       launch(stream, "kv_append", flat_launch(stream, elements),

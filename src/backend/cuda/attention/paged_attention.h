@@ -10,10 +10,11 @@ namespace trireme::cuda {
 
 /// Sequence s has rows starts[s] .. starts[s + 1] of q, its last tokens of lengths[s]; row i of n sees its
 /// first lengths[s] - n + i + 1 keys. Rows behind the last sequence's give 0. q, y [rows, heads, dim]; pages
-/// [pages, kv_heads, page_tokens, dim]; table [sequences, most_pages].
+/// [pages, kv_heads, page_tokens, row], a row dim elements or, in 8 bits, codes and their scale; table
+/// [sequences, most_pages].
 struct PagedAttentionArgs {
   tensor::DType type = tensor::DType::bf16;       ///< of q and y: f32, bf16 or f16
-  tensor::DType page_type = tensor::DType::bf16;  ///< the same, or 16 bits under f32 queries
+  tensor::DType page_type = tensor::DType::bf16;  ///< the same, 16 bits under f32 queries, or codes
   const void *q = nullptr, *k_pages = nullptr, *v_pages = nullptr;
   const int32_t *table = nullptr, *lengths = nullptr, *starts = nullptr;
   void* y = nullptr;
@@ -36,7 +37,8 @@ void paged_attention(tensor::Stream& stream, const PagedAttentionArgs& args);
 
 /// Writes keys and values [tokens, kv_heads, dim] to places slots[token] of the pages; below 0: nowhere.
 struct KvAppendArgs {
-  tensor::DType type = tensor::DType::bf16, page_type = tensor::DType::bf16;  ///< f32, bf16 or f16 each
+  tensor::DType type = tensor::DType::bf16;       ///< f32, bf16 or f16
+  tensor::DType page_type = tensor::DType::bf16;  ///< one of these, i8 or f8e4m3fn
   const void *keys = nullptr, *values = nullptr;
   const int32_t* slots = nullptr;
   void *k_pages = nullptr, *v_pages = nullptr;

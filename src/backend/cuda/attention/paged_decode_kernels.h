@@ -109,8 +109,8 @@ struct PagedParts {
       const int64_t from = token < tokens.end ? view.place(at.sequence, at.kv, token) : -1;
       is_there[t] = from >= 0;
       if (from < 0) continue;
-      load_channels<kEach>(k_pages + from, channel, view.dim, key[t]);
-      load_channels<kEach>(v_pages + from, channel, view.dim, value[t]);
+      load_row<kEach>(view, k_pages + from, channel, key[t]);
+      load_row<kEach>(view, v_pages + from, channel, value[t]);
     }
     TRIREME_UNROLL
     for (int i = 0; i < kVectors; ++i) {

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/attention/paged_attention.h"
 #include "backend/cuda/attention/paged_view.h"
+#include "tensor/small_float_math.h"
 
 namespace trireme::cuda {
 
@@ -65,8 +66,8 @@ struct PagedTiles {
         if (from < 0) {
           for (int c = 0; c < kPack<T>; ++c) k_to[c] = v_to[c] = none[c];
         } else {
-          load_channels<kPack<T>>(k_pages + from, channel, view.dim, k_to);
-          load_channels<kPack<T>>(v_pages + from, channel, view.dim, v_to);
+          load_row<kPack<T>>(view, k_pages + from, channel, k_to);
+          load_row<kPack<T>>(view, v_pages + from, channel, v_to);
         }
       }
       lane.sync();
@@ -134,6 +135,59 @@ struct AppendPages {
       static_cast<T*>(a.k_pages)[to] = from_float<T>(to_float(static_cast<const From*>(a.keys)[i]));
       static_cast<T*>(a.v_pages)[to] = from_float<T>(to_float(static_cast<const From*>(a.values)[i]));
     }
+  }
+};
+
+/// A warp a key or value of a head of the new tokens: its codes and behind them their scale, as the CPU's
+/// encode_row() makes them.
+template <class From>
+struct AppendCodes {
+  static constexpr int kThreads = 128, kMostThreads = kThreads, kWarps = kThreads / kWarp;
+  KvAppendArgs a;
+
+  template <class Lane>
+  TRIREME_DEVICE void operator()(const Lane& lane) const {
+    const int64_t rows = 2 * a.tokens * a.kv_heads;
+    for (int64_t i = lane.block() * kWarps + lane.thread() / kWarp; i < rows; i += lane.blocks() * kWarps) {
+      const int64_t head = i / 2 % a.kv_heads, token = i / 2 / a.kv_heads, slot = a.slots[token];
+      if (slot < 0) continue;
+      if (slot >= a.pages * a.page_tokens) {
+        report_fault(a.fault, a.step, slot);
+        continue;
+      }
+      const auto* from = static_cast<const From*>(i % 2 == 0 ? a.keys : a.values);
+      auto* pages = static_cast<uint8_t*>(i % 2 == 0 ? a.k_pages : a.v_pages);
+      const int64_t place = (slot / a.page_tokens * a.kv_heads + head) * a.page_tokens + slot % a.page_tokens;
+      write(lane, from + (token * a.kv_heads + head) * a.dim, pages + place * (a.dim + 4));
+    }
+  }
+
+ private:
+  template <class Lane>
+  TRIREME_DEVICE void write(const Lane& lane, const From* x, uint8_t* to) const {
+    const int first = lane.thread() % kWarp;
+    float most = 0, nothing = 0;  // nothing: a sum of zeros, NaN where the row has an infinity or NaN
+    for (int64_t c = first; c < a.dim; c += kWarp) {
+      most = fmaxf(most, fabsf(to_float(x[c])));
+      nothing += 0.0f * to_float(x[c]);
+    }
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+      most = fmaxf(most, lane.shuffle_xor(most, mask));
+      nothing += lane.shuffle_xor(nothing, mask);
+    }
+    constexpr float kLeastNormal = 0x1p-126f;
+    const bool is_whole = a.page_type == tensor::DType::i8;
+    float scale = most / (is_whole ? 127.0f : 448.0f);
+    if (scale < kLeastNormal) scale = 0;
+    if (nothing != 0) scale = nothing;
+    const float by = scale > 0 ? 1.0f / scale : 0.0f;
+    for (int64_t c = first; c < a.dim; c += kWarp) {
+      const float code = by == 0 ? 0.0f : to_float(x[c]) * by;
+      to[c] = is_whole ? static_cast<uint8_t>(static_cast<int8_t>(nearbyintf(code)))
+                       : tensor::encode_small_float(tensor::DType::f8e4m3fn, code, true);
+    }
+    const auto bits = bits_as<uint32_t>(scale);
+    if (first < 4) to[a.dim + first] = static_cast<uint8_t>(bits >> 8 * first);
   }
 };
 

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "backend/cuda/attention/paged_attention.h"
 #include "backend/cuda/device/scalar.h"
@@ -27,10 +29,17 @@ TRIREME_HD inline int64_t parts_of(int64_t length) {
   return parts;
 }
 
+/// An element of pages in 8 bits: a code of i8 or f8e4m3fn, or a byte of the scale behind a row's codes.
+struct PageCode {
+  uint8_t bits;
+};
+
 struct PagedView {
   const int32_t *table, *lengths, *starts;
   int64_t rows, sequences, heads, kv_heads, dim, pages, page_tokens, most_pages, window;
-  int64_t group_size;  ///< heads / kv_heads: a division that threads need not do
+  int64_t row_elements;  ///< of the key or value of a token and head
+  bool has_float_codes;  ///< codes are of f8e4m3fn, not of i8
+  int64_t group_size;    ///< heads / kv_heads: a division that threads need not do
   float scale, softcap;
   int64_t* fault;
   int64_t step;
@@ -79,9 +88,9 @@ struct PagedView {
   /// Element where a token's key of head `kv` begins; -1 for a page that is none.
   TRIREME_DEVICE int64_t place(int64_t s, int64_t kv, int64_t token) const {
     const int64_t number = head_number(s, kv, token);
-    return number < 0 ? -1 : number * dim;
+    return number < 0 ? -1 : number * row_elements;
   }
-  /// The same as a number of heads of `dim` elements.
+  /// The same as a number of rows.
   TRIREME_DEVICE int64_t head_number(int64_t s, int64_t kv, int64_t token) const {
     // Tokens of a sequence fit 32 bits, which a GPU divides in a tenth of the time.
     const auto at = static_cast<uint32_t>(token), each = static_cast<uint32_t>(page_tokens);
@@ -137,6 +146,54 @@ TRIREME_DEVICE void load_channels(const T* head, int first, int64_t dim, float* 
     }
   }
   for (int i = 0; i < kCount; ++i) out[i] = first + i < dim ? to_float(head[first + i]) : 0.0f;
+}
+
+/// The same bits as another type.
+template <class To, class From>
+TRIREME_DEVICE To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(static_cast<void*>(&to), &from, sizeof to);
+  return to;
+}
+
+/// The value of a code of f8e4m3fn: shifted to the places of f16 it is 2^8 times too small.
+TRIREME_DEVICE float e4m3_value(uint32_t code) {
+  const auto half = static_cast<uint16_t>((code & 0x80) << 8 | (code & 0x7f) << 7);
+  return 256.0f * to_float(bits_as<Half>(half));
+}
+
+/// Channels [first, first + kCount) of a row of codes as floats, zeros behind its last.
+template <int kCount>
+TRIREME_DEVICE void load_codes(const PagedView& view, const PageCode* row, int first, float* out) {
+  static_assert(kCount % 4 == 0);
+  const auto* codes = reinterpret_cast<const uint8_t*>(row);
+  const auto word_at = [&](int64_t at, int64_t end) {
+    if (view.dim % 4 == 0 && at < end) return *reinterpret_cast<const uint32_t*>(codes + at);
+    uint32_t word = 0;
+    for (int j = 0; j < 4 && at + j < end; ++j) word |= static_cast<uint32_t>(codes[at + j]) << 8 * j;
+    return word;
+  };
+  const float scale = bits_as<float>(word_at(view.dim, view.row_elements));
+  for (int i = 0; i < kCount; i += 4) {
+    const uint32_t word = word_at(first + i, view.dim);
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t code = word >> 8 * j & 0xff;
+      const auto whole = static_cast<float>(static_cast<int8_t>(code));
+      out[i + j] = scale * (view.has_float_codes ? e4m3_value(code) : whole);
+    }
+  }
+}
+
+/// Channels [first, first + kCount) of the key or value that begins at `row`, as floats, zeros behind its
+/// last.
+template <int kCount, class T>
+TRIREME_DEVICE void load_row(const PagedView& view, const T* row, int first, float* out) {
+  if constexpr (std::is_same_v<T, PageCode>) {
+    load_codes<kCount>(view, row, first, out);
+  } else {
+    load_channels<kCount>(row, first, view.dim, out);
+  }
 }
 
 }  // namespace trireme::cuda
