@@ -146,4 +146,38 @@ inline std::vector<Tensor> run_expanded(const std::string& op, const ir::Attrs& 
   return results;
 }
 
+/// Result 0 of a node of `op` for each of `attrs`, by the first CPU kernel that accepts it. Operand 0 is fed,
+/// the others are constants. All nodes are prepared before any runs.
+inline std::vector<Tensor> run_sharing_packs(const std::string& op, const std::vector<ir::Attrs>& attrs,
+                                             const std::vector<Tensor>& in) {
+  const ir::OpDef& def = ops::table().need(op);
+  base::ThreadPool pool(3);
+  base::SharedCache packs;
+  std::vector<ir::BoundKernel> bound;
+  std::vector<Tensor> results;
+  for (const ir::Attrs& own : attrs) {
+    ir::NodeView node{.attrs = own, .in = {}, .out = {}, .known = {}, .is_present = {}};
+    for (const Tensor& t : in) {
+      node.is_present.push_back(t.defined());
+      node.in.push_back(t.defined() ? t.type() : tensor::TensorType{});
+      node.known.push_back(t.defined() ? &t : nullptr);
+    }
+    node.out = ir::infer_types(def.schema, node);
+    node.known[0] = nullptr;
+    const ir::Kernel* kernel = ops::choose_kernel(def, node, tensor::DeviceKind::cpu);
+    base::check(kernel != nullptr, "no kernel takes ", op, " with ", own.to_string());
+    bound.push_back(kernel->prepare({node, packs, pool.size()}));
+    results.push_back(Tensor::empty(node.out[0].dtype, node.out[0].shape.to_dims()));
+  }
+  std::vector<const void*> operands;
+  for (const Tensor& t : in) operands.push_back(t.defined() ? t.raw() : nullptr);
+  for (size_t i = 0; i < bound.size(); ++i) {
+    Tensor workspace = Tensor::empty(tensor::DType::u8, {bound[i].workspace_bytes});
+    void* out[] = {results[i].mutable_raw()};
+    cpu::CpuStream stream(pool);
+    bound[i].run({operands.data(), out, workspace.mutable_raw(), stream});
+  }
+  return results;
+}
+
 }  // namespace trireme::tests

@@ -377,6 +377,8 @@ TEST(HostileOperands, FusedConvolutions) {
                {floats({2, 16, 9, 7}), w, floats({16}), floats({2, 7, 5, 16})},
                {{"input_layout", std::string("nchw")}}},
               {"conv_nhwc", {x, floats({16, 1, 3, 3}), floats({16})}, {{"group", int64_t{16}}}},
+              {"conv_nhwc", {floats({1, 8, 8, 4}), floats({4, 2, 3, 3})}, {{"group", int64_t{2}}}},
+              {"conv_nhwc", {floats({1, 4, 6, 6, 4}), floats({4, 2, 3, 3, 3})}, {{"group", int64_t{2}}}},
               {"conv_nhwc_grad_x", {x, w}, {{"pads", Ints{1, 1, 1, 1}}, {"in_shape", Ints{12, 12}}}},
               {"conv_nhwc_grad_w", {x, x}, pads},
               {"conv_nhwc_grad_w", {floats({2, 12, 12, 3}), x}, pads, 2},

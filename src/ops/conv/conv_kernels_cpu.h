@@ -18,10 +18,10 @@ std::vector<ir::Kernel> conv_nhwc_live_kernels();
 /// have.
 std::vector<ir::Kernel> conv_depth_kernels();
 
-/// conv_transpose of one to three spatial axes, f32, any stride, padding and groups, dilated in depth at
-/// most: each phase of the result's pixels is a convolution of stride 1 over x, and windows in depth sum
-/// those of slices, with constant weights. Source: the gradient of strided convolution, Dumoulin & Visin
-/// 2016, ch. 4.
+/// conv_transpose of one to three spatial axes, f32, any padding and groups, strides of at most 4096 phases,
+/// dilated in depth at most: each phase of the result's pixels is a convolution of stride 1 over x, and
+/// windows in depth sum those of slices, with constant weights. Source: the gradient of strided convolution,
+/// Dumoulin & Visin 2016, ch. 4.
 ir::Kernel conv_transpose_phases();
 
 /// Every kernel of the channels-last operators, in the order in which they are tried.

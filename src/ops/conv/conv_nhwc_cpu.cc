@@ -24,6 +24,7 @@ namespace {
 ir::Refusal refuse_packed(const ir::NodeView& n) {
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
   if (n.value(1) == nullptr) return "weights are not constant";
+  if (const ir::Refusal reason = refuse_empty(n)) return reason;
   if (const ir::Refusal reason = refuse_conv_axes(n)) return reason;
   const cpu::ConvShape s = conv_shape(n);
   if (const ir::Refusal reason = refuse_conv_operands(n, s)) return reason;

@@ -96,7 +96,8 @@ ir::Refusal refuse_x_direct(const ConvShape& s) {
 }
 
 ir::Refusal refuse_x_phases(const ConvShape& s) {
-  if (!cpu::conv_grad_x_phases_fits(s)) return "dilated, padding exceeds the kernel, or above 256 taps";
+  if (!cpu::conv_grad_x_phases_fits(s))
+    return "dilated, padding exceeds the kernel, above 256 taps, or of very many phases";
   return std::nullopt;
 }
 

@@ -96,6 +96,17 @@ TEST(ConvNhwcGrad, LargeDepthwiseKernelsTrainOverLines) {
   }
 }
 
+/// Neither of one group nor of several: planning takes time for each pair of remainders modulo the strides.
+TEST(ConvNhwcGrad, PhasesOfVeryLargeStridesAreNotWalked) {
+  const Tensor dy = tests::random_tensor({1, 1, 1, 4}, 1);
+  for (const int64_t group : {1, 2}) {
+    const ir::Attrs attrs{{"strides", Ints{3000, 3000}}, {"in_shape", Ints{1, 1}}, {"group", group}};
+    const Tensor w = tests::random_tensor({4, 4 / group, 1, 1}, 2);
+    EXPECT_TRUE(tests::run_kernels("conv_nhwc_grad_x", attrs, {dy, w}, 1, {0, 1}).empty()) << group;
+    EXPECT_EQ(testing::run("conv_nhwc_grad_x", {dy, w}, attrs)[0].dims(), (Dims{1, 1, 1, 4})) << group;
+  }
+}
+
 TEST(ConvNhwcGrad, LinesSumTheGradientToo) {
   for (const Layer& l : {Layer{3, 30, 31, 1, 32, 3, 1, 0}, Layer{2, 17, 19, 3, 40, 3, 2, 1}}) {
     ir::Attrs attrs = attrs_of(l);

@@ -61,7 +61,8 @@ ir::Refusal refuse_phases(const ir::NodeView& n) {
   if (s.out_h() != t.h || s.out_w() != t.w || y[1] != s.c ||
       tensor::element_count(y) != t.batch * t.depth.out * t.y_slice())
     return "result extends past what x reaches";
-  if (!cpu::conv_grad_x_phases_fits(s)) return "dilated, padding exceeds the kernel, or above 256 taps";
+  if (!cpu::conv_grad_x_phases_fits(s))
+    return "dilated, padding exceeds the kernel, above 256 taps, or of very many phases";
   return std::nullopt;
 }
 

@@ -141,6 +141,18 @@ TEST(ConvTranspose, OneAndThreeAxesAgreeWithDouble) {
   EXPECT_GE(fast, 70);
 }
 
+/// One phase for each of nine million remainders would take longer to plan than the result to compute.
+TEST(ConvTranspose, PhasesOfVeryLargeStridesAreNotWalked) {
+  const ir::Attrs attrs{{"strides", Ints{3000, 3000}}};
+  const std::vector<Tensor> in{tests::random_tensor({1, 2, 1, 1}, 1), tests::random_tensor({2, 1, 1, 1}, 2)};
+  const auto results = tests::run_kernels("conv_transpose", attrs, in);
+  ASSERT_FALSE(results.empty());
+  for (const auto& r : results) EXPECT_NE(r.kernel, "phases");
+  const auto fewer = tests::run_kernels("conv_transpose", {{"strides", Ints{64, 64}}}, in);
+  ASSERT_EQ(fewer[0].kernel, "phases");
+  tests::expect_close(fewer[0].out[0], results[0].out[0].to_doubles(), 1e-6, 1e-6, "one point");
+}
+
 TEST(ConvTranspose, AnImageDoesNotDependOnItsBatchMates) {
   const TransposeCase two = transpose_cases()[0];
   TransposeCase one = two;

@@ -10,6 +10,9 @@ namespace {
 using tensor::Dim;
 using tensor::Dims;
 
+/// Kernels of windows count in 32 bits.
+constexpr int64_t kMost = int64_t{1} << 24;
+
 /// Window parameters of all spatial axes, with default values filled in.
 struct Spec {
   std::vector<int64_t> kernel, strides, dilations, pads;
@@ -36,7 +39,6 @@ Spec spec_of(const ir::Attrs& attrs, std::vector<int64_t> kernel, size_t rank) {
   for (size_t i = 0; i < rank; ++i) {
     base::require(s.kernel[i] > 0 && s.strides[i] > 0 && s.dilations[i] > 0, "window axis ", i,
                   " has kernel, stride or dilation below 1");
-    constexpr int64_t kMost = int64_t{1} << 24;
     const auto [least_pad, most_pad] = std::minmax(s.pads[i], s.pads[rank + i]);
     base::require(
         std::max({s.kernel[i], s.strides[i], s.dilations[i], most_pad}) < kMost && least_pad > -kMost,
@@ -50,6 +52,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 void resolve_same(WindowAxis& axis, bool upper) {
   axis.out = ceil_div(axis.in, axis.stride);
   const int64_t total = std::max<int64_t>(0, (axis.out - 1) * axis.stride + axis.reach() - axis.in);
+  base::require(total < kMost, "auto_pad gives a window axis padding over 2^24: ", total);
   axis.pad_begin = upper ? total / 2 : total - total / 2;
   axis.pad_end = total - axis.pad_begin;
 }

@@ -128,6 +128,23 @@ TEST(ConvAxes, LayersOfVideoNetworks) {
   }
 }
 
+/// Convolutions that share an initializer but differ in what decides the order of packed taps.
+TEST(ConvAxes, WeightsThatTwoLayersShareArePackedForEach) {
+  const std::vector<Tensor> in{tests::random_tensor({1, 5, 9, 9, 16}, 1),
+                               tests::random_tensor({16, 4, 3, 3, 3}, 2)};
+  const ir::Attrs dense{{"group", int64_t{4}}};
+  ir::Attrs dilated = dense, strided = dense;
+  dilated.set("dilations", Ints{1, 2, 2});
+  strided.set("strides", Ints{1, 1, 3});
+  const std::vector<ir::Attrs> layers{dense, dilated, strided};
+  const std::vector<Tensor> together = tests::run_sharing_packs("conv_nhwc", layers, in);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto alone = tests::run_kernels("conv_nhwc", layers[i], in, 1, {0});
+    EXPECT_EQ(alone[0].kernel, "depth_taps");
+    EXPECT_TRUE(together[i].same_as(alone[0].out[0])) << layers[i].to_string();
+  }
+}
+
 /// An image gives the same bits alone as among others.
 TEST(ConvAxes, ImagesDoNotSeeEachOther) {
   std::mt19937 random(5);

@@ -66,6 +66,7 @@ DepthConv describe(const ir::NodeView& n) {
 ir::Refusal refuse(const ir::NodeView& n) {
   if (n.in[0].shape.rank() != 5) return "has no three spatial axes";
   if (n.in[0].dtype != tensor::DType::f32) return base::concat("operand is ", tensor::name_of(n.in[0].dtype));
+  if (const ir::Refusal reason = refuse_empty(n)) return reason;
   if (conv_reads_nchw(n.attrs)) return "reads nchw";
   if (folded_conv(n)) return "two axes compute it";
   if (activation_of(n.attrs).before_residual && n.present(3)) return "activates before the residual";
@@ -143,8 +144,10 @@ void take_tap(const DepthConv& conv, const float* w, int64_t k, float* tap) {
 std::shared_ptr<const KeptWeights> pack(const DepthConv& conv, const tensor::Tensor& w,
                                         base::SharedCache& packs) {
   const auto slab = pack_slab(packs);
+  // As over two axes, groups, stride and dilation determine which taps are packed together.
   const std::string format =
-      base::concat("conv_depth_f32 ", static_cast<int>(conv.engine), " ", static_cast<int>(conv.tile));
+      base::concat("conv_depth_f32 ", static_cast<int>(conv.engine), " ", static_cast<int>(conv.tile), " g",
+                   conv.slice.groups, " s", conv.slice.stride_w, " d", conv.slice.dilation_w);
   return pack_once<KeptWeights>(packs, w, format, [&] {
     const cpu::ConvShape& s = conv.slice;
     const size_t each = tap_bytes(conv);

@@ -104,6 +104,14 @@ TEST(ConvInteger, ExtremeBytesAreExact) {
   }
 }
 
+/// Kernels count padding in 32 bits.
+TEST(ConvInteger, PaddingThatNoKernelCountsIsRefused) {
+  const ir::Attrs attrs{{"auto_pad", std::string("SAME_UPPER")}, {"dilations", Ints{(1 << 24) - 1}}};
+  const std::vector<Tensor> operands{tests::random_bytes<uint8_t>({1, 1, 4}, 1, 0, 255),
+                                     tests::random_bytes<uint8_t>({1, 1, 300}, 2, 0, 255)};
+  EXPECT_THROW(tests::run_kernels("conv_integer", attrs, operands), base::Error);
+}
+
 /// Images that fill several blocks, and bands of lines.
 TEST(ConvInteger, LargeImagesAreCutExactly) {
   Trials trials(7);

@@ -35,6 +35,19 @@ TEST(Resize, LinearHalfPixelMatchesTheFormula) {
   }
 }
 
+/// ONNX's text and ONNX Runtime: one output reads the first input, by sizes and by scales of which the extent
+/// is no whole number.
+TEST(Resize, OnePytorchHalfPixelIsTheFirst) {
+  const Tensor x = Tensor::from<float>({1, 1, 1, 4}, {3, 7, -2, 5});
+  const Tensor scales = Tensor::from<float>({4}, {1, 1, 1, 0.3f});
+  const ir::Attrs attrs{{"mode", std::string("cubic")},
+                        {"coordinate_transformation_mode", std::string("pytorch_half_pixel")}};
+  for (const auto& in : {by_sizes(x, {1, 1, 1, 1}), std::vector<Tensor>{x, Tensor(), scales}}) {
+    for (const auto& r : tests::run_kernels("resize", attrs, in))
+      tests::expect_close(r.out[0], {3}, 0, 1e-6, r.kernel);
+  }
+}
+
 /// 10 * 0.7f is 6.9999999 exactly and 7 in f32, in which ONNX's shape inference and PyTorch multiply.
 TEST(Resize, ExtentsAreThoseThatOnnxInfers) {
   const std::vector<std::pair<float, int64_t>> cases{{0.7f, 7}, {0.9f, 9}, {1.4f, 14}, {1.3f, 13}};

@@ -42,7 +42,8 @@ double source_of(const Sampling& s, const AxisGeometry& g, double x) {
   if (s.coordinates == "asymmetric") return x / g.scale;
   if (s.coordinates == "tf_half_pixel_for_nn") return (x + 0.5) / g.scale;  // of opsets 11 and 12
   if (s.coordinates == "align_corners") return width == 1 ? 0 : x * (in - 1) / (width - 1);
-  if (s.coordinates == "pytorch_half_pixel") return width == 1 ? -0.5 : (x + 0.5) / g.scale - 0.5;
+  // One output reads the first input: so say ONNX's text and ONNX Runtime (its Python reference has -0.5).
+  if (s.coordinates == "pytorch_half_pixel") return g.out == 1 ? 0 : (x + 0.5) / g.scale - 0.5;
   if (s.coordinates == "tf_crop_and_resize") {
     const double extent = (g.roi_end - g.roi_begin) * (in - 1);
     return g.roi_begin * (in - 1) + (width == 1 ? extent / 2 : x * extent / (width - 1));

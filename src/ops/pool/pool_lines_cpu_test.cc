@@ -119,6 +119,15 @@ TEST(PoolLines, MaximaWithTheirPlaces) {
   }
 }
 
+/// Rows ordered by columns modulo the stride would take memory for each column that a stride skips.
+TEST(PoolLines, VeryLargeStridesAreLeftToTheReference) {
+  const Tensor x = tests::random_tensor({1, 1, 8, 1}, 4);
+  const ir::Attrs attrs{{"kernel_shape", Ints{3, 1}}, {"strides", Ints{1, 1 << 20}}};
+  const auto results = tests::run_kernels("max_pool", attrs, {x}, 2);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].kernel, "reference");
+}
+
 TEST(PoolLines, MaximaOfBytesAreExact) {
   Draw draw(2);
   for (int trial = 0; trial < 100; ++trial) {

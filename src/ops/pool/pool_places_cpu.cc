@@ -109,7 +109,9 @@ ir::Refusal refuse_places(const ir::NodeView& node) {
   if (auto why = refuse_dtype(node, 0, {DType::f32})) return why;
   if (node.out.size() < 2) return "indices are no result";
   if (auto why = refuse_empty(node)) return why;
-  if (plan_pool(node).window.in_points() > INT32_MAX) return "places take more than 32 bits";
+  const Window win = plan_pool(node).window;
+  if (win.in_points() > INT32_MAX) return "places take more than 32 bits";
+  if (win[2].stride > 8 * (win[2].in + win[2].out) + 4096) return "windows step far beyond the row";
   return std::nullopt;
 }
 

@@ -78,8 +78,10 @@ std::shared_ptr<const PackedGroups> pack_groups(const ir::KernelInit& init, cons
                                                 bool joined) {
   const tensor::Tensor& w = *init.node.value(Q::w);
   const cpu::QuantConvWeights weights{w.raw(), w.dtype() == DType::i8};
-  const std::string format = base::concat(joined ? "qconv lines " : "qconv ", cpu::to_string(cpu::best_isa()),
-                                          " group ", shape.groups);
+  // Dilation decides which form reads padded lines, so convolutions that share a weight may differ in it.
+  const std::string format =
+      base::concat(joined ? "qconv joined " : "qconv ", cpu::to_string(cpu::best_isa()), " group ",
+                   shape.groups, cpu::quant_conv_reads_planes(shape) ? " lines" : " taps");
   return init.packs.get<PackedGroups>(ir::pack_key(w, format), [&] {
     auto made = std::make_shared<PackedGroups>();
     const size_t bytes = joined ? cpu::packed_quant_groups_bytes(shape) : cpu::packed_quant_conv_bytes(shape);

@@ -98,6 +98,21 @@ TEST(QConv, EveryKernelMatchesNaiveLoops) {
   }
 }
 
+/// A dilated layer reads pixels, a dense one padded lines, which levels without products of four bytes pack
+/// differently.
+TEST(QConv, WeightsThatTwoLayersShareArePackedForEach) {
+  const auto in = operands<uint8_t>({1, 8, 9, 5}, {7, 5, 3, 3}, 7, 128, 100);
+  ir::Attrs dilated;
+  dilated.set("dilations", std::vector<int64_t>{1, 2});
+  const std::vector<ir::Attrs> layers{ir::Attrs(), dilated};
+  const std::vector<Tensor> together = tests::run_sharing_packs("qconv_nhwc", layers, in);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto alone = tests::run_kernels("qconv_nhwc", layers[i], in, 1, {0});
+    EXPECT_EQ(alone[0].kernel, "packed_8_bit");
+    EXPECT_TRUE(together[i].same_as(alone[0].out[0])) << layers[i].to_string();
+  }
+}
+
 TEST(QLinear, EveryKernelMatchesNaiveLoops) {
   for (const auto& [m, k, n] :
        std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {5, 17, 33}, {32, 64, 48}, {3, 100, 7}}) {

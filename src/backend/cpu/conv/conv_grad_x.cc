@@ -14,6 +14,7 @@ namespace {
 // Rows of a phase's product computed before they are interleaved: enough for a team, few enough for the
 // cache.
 constexpr int64_t kPhaseRows = 8192;
+constexpr int64_t kMostPhases = 4096;
 
 /// One axis of a phase: input positions first, first + stride, ... (count of them) read taps rest, rest +
 /// stride, ...
@@ -167,7 +168,12 @@ void conv_grad_x_winograd(const ConvGradXArgs& a, void* workspace, base::ThreadP
   winograd_nhwc(args, memory + align64(winograd_view_bytes(view, WinogradTile::four)), pool);
 }
 
+bool conv_grad_x_has_few_phases(const ConvShape& s) {
+  return int64_t{s.stride_h} * s.stride_w <= kMostPhases;
+}
+
 bool conv_grad_x_phases_fits(const ConvShape& s) {
+  if (!conv_grad_x_has_few_phases(s)) return false;
   if (s.dilation_h != 1 || s.dilation_w != 1 || s.kh * s.kw > 256) return false;
   bool fits = true;
   for_phases(s, nullptr, [&](const Phase& p) { fits &= p.empty() || product_fits(p.over_dy); });

@@ -39,7 +39,11 @@ bool conv_grad_x_winograd_fits(const ConvShape& shape);
 size_t conv_grad_x_winograd_bytes(const ConvShape& shape, int threads);
 void conv_grad_x_winograd(const ConvGradXArgs& args, void* workspace, base::ThreadPool& pool);
 
-/// True for any stride, with dilation 1.
+/// True for at most 4096 phases, one for each pair of remainders modulo the strides: each takes time, even
+/// one without pixels.
+bool conv_grad_x_has_few_phases(const ConvShape& shape);
+
+/// True for few phases, with dilation 1.
 bool conv_grad_x_phases_fits(const ConvShape& shape);
 size_t conv_grad_x_phases_bytes(const ConvShape& shape, int threads);
 

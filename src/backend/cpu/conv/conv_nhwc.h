@@ -25,8 +25,18 @@ struct ConvShape {
   int64_t out_w() const {
     return (w + pad_left + pad_right - int64_t{dilation_w} * (kw - 1) - 1) / stride_w + 1;
   }
+  /// Lines under one window, and pixels of a line under all windows of a line of outputs.
+  int64_t window_lines() const { return int64_t{kh - 1} * dilation_h + 1; }
+  int64_t window_pixels() const { return (out_w() - 1) * stride_w + int64_t{kw - 1} * dilation_w + 1; }
   int64_t flop() const { return 2 * n * out_h() * out_w() * oc * kh * kw * (c / groups); }
 };
+
+/// True if a copy of `pixels` pixels, padding included, is in proportion to an image and its outputs. Forms
+/// that copy all lines under their windows leave windows that reach far beyond both to the other forms.
+inline bool copy_is_proportionate(const ConvShape& s, int64_t pixels) {
+  constexpr int64_t kFewPixels = 16384;
+  return pixels <= kFewPixels + 8 * (s.h * s.w + s.out_h() * s.out_w());
+}
 
 /// Weights of every group as packed right operands [kh * kw * c / groups, oc / groups], `group_floats` apart.
 struct PackedConv {

@@ -301,8 +301,8 @@ struct Bands {
 
 Bands bands_of(const ConvShape& s, const Blocks& b, int threads) {
   Bands g;
-  g.pixels = (s.out_w() - 1) * s.stride_w + int64_t{s.kw - 1} * s.dilation_w + 1;
-  const int64_t reach = int64_t{s.kh - 1} * s.dilation_h + 1;
+  g.pixels = s.window_pixels();
+  const int64_t reach = s.window_lines();
   const int64_t line = g.pixels * b.window * static_cast<int64_t>(sizeof(float));
   g.rows = std::clamp<int64_t>((kAlignment / line - reach) / s.stride_h + 1, 1, s.out_h());
   // A team wants several tasks a member; a task should outweigh the microsecond that handing it out costs.
@@ -427,7 +427,8 @@ class Grouped {
 }  // namespace
 
 bool grouped_fits(const ConvShape& s) {
-  if (s.groups < 2) return false;
+  if (s.groups < 2 || s.c < s.groups || s.oc < s.groups) return false;
+  if (!copy_is_proportionate(s, s.window_lines() * s.window_pixels())) return false;
   const Blocks b = blocks_of(s, lanes_now());
   const int64_t vectors = b.spreads() ? b.count : s.groups * divide_up(b.og, b.lanes);
   return kMostEmpty * s.oc >= vectors * b.lanes;

@@ -14,7 +14,8 @@ struct PackedGrouped {
   int lanes = 0;
 };
 
-/// True for two groups or more whose outputs fill at least an eighth of the lanes of their vectors.
+/// True for two groups or more, none of them empty, whose outputs fill at least an eighth of the lanes of
+/// their vectors and whose windows do not reach far beyond the image.
 bool grouped_fits(const ConvShape& shape);
 
 /// At most eight times the bytes of the weights where grouped_fits; less than twice for groups that have as

@@ -331,6 +331,27 @@ TEST(ConvForms, PaddingIsLeftOutOfDilatedConvolutions) {
   for (const float y : implicit(p, {}, 2)) ASSERT_TRUE(std::isfinite(y));
 }
 
+/// Copies of all lines under a window would hold hundreds of megabytes for an image of one.
+TEST(ConvForms, LinesFarBeyondTheImageAreNotCopied) {
+  for (const int64_t groups : {8, 32}) {
+    for (const int dilation : {1, 24, 1000}) {
+      const ConvShape s = same(64, 32, 32, groups, dilation);
+      EXPECT_EQ(grouped_fits(s), dilation < 1000) << text_of(s);
+      EXPECT_EQ(depthwise_lines_fits(s), dilation < 1000 && groups == 32) << text_of(s);
+    }
+  }
+  ConvShape audio{.h = 1, .w = 200000, .c = 32, .oc = 32, .kw = 4, .pad_left = 3, .groups = 32};
+  EXPECT_TRUE(depthwise_lines_fits(audio));  // a long line is no larger than the image
+  audio.w = 9;
+  audio.dilation_w = 1 << 20, audio.pad_left = audio.pad_right = 3 << 19;
+  EXPECT_FALSE(depthwise_lines_fits(audio));
+}
+
+TEST(ConvForms, GroupsWithoutChannelsHaveNoForm) {
+  EXPECT_FALSE(grouped_fits({.h = 8, .w = 8, .c = 4, .oc = 0, .kh = 3, .kw = 3, .groups = 2}));
+  EXPECT_FALSE(grouped_fits({.h = 8, .w = 8, .c = 0, .oc = 4, .kh = 3, .kw = 3, .groups = 2}));
+}
+
 TEST(ConvForms, PackedWeightsStayWithinTheirFactor) {
   std::mt19937 generator(5);
   for (int i = 0; i < 200; ++i) {

@@ -171,8 +171,8 @@ struct Ring {
 Ring ring_of(const ConvShape& s, int64_t lanes) {
   Ring r;
   r.lanes = lanes;
-  r.pixels = (s.out_w() - 1) * s.stride_w + int64_t{s.kw - 1} * s.dilation_w + 1;
-  r.rows = int64_t{s.kh - 1} * s.dilation_h + 1;
+  r.pixels = s.window_pixels();
+  r.rows = s.window_lines();
   const int64_t all = divide_up(s.c, lanes);
   const int64_t fit = kRingBytes / (r.rows * r.vector_floats() * static_cast<int64_t>(sizeof(float)));
   r.vectors = std::min(all, std::clamp<int64_t>(fit, 1, kMostVectors));
@@ -277,7 +277,10 @@ class DepthwiseLines {
 
 }  // namespace
 
-bool depthwise_lines_fits(const ConvShape& s) { return conv_is_depthwise(s) && s.kh <= kMostRows; }
+bool depthwise_lines_fits(const ConvShape& s) {
+  return conv_is_depthwise(s) && s.kh <= kMostRows &&
+         copy_is_proportionate(s, s.window_lines() * s.window_pixels());
+}
 
 size_t packed_depthwise_lines_bytes(const ConvShape& s) {
   const int64_t lanes = lanes_now();
@@ -302,7 +305,7 @@ size_t depthwise_lines_workspace_bytes(const ConvShape& s, int threads) {
 
 void depthwise_lines_nhwc(const DepthwiseLinesArgs& args, void* workspace, base::ThreadPool& pool) {
   const ConvShape& s = args.shape;
-  base::check(depthwise_lines_fits(s), "not a depthwise convolution of at most 64 kernel rows");
+  base::check(depthwise_lines_fits(s), "not a depthwise convolution of few kernel rows near the image");
   base::check(args.weights.lanes == lanes_now(), "depthwise weights were packed for another level");
   if (s.n == 0 || s.c == 0 || s.out_h() <= 0 || s.out_w() <= 0) return;
   const DepthwiseLines layer(args, pool.size());

@@ -14,7 +14,7 @@ struct PackedDepthwiseLines {
   int lanes = 0;
 };
 
-/// True for a group for each channel and kernels of at most 64 rows.
+/// True for a group for each channel and kernels of at most 64 rows that do not reach far beyond the image.
 bool depthwise_lines_fits(const ConvShape& shape);
 
 /// Bytes of the weights with the channels filled up to whole vectors.

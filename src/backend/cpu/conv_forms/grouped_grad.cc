@@ -368,7 +368,7 @@ bool grouped_grad_x_pays(const ConvShape& s) {
     const ConvShape b = backward_shape(s);
     return grouped_pays(b) && b.pad_top >= 0 && b.pad_left >= 0 && b.pad_bottom >= 0 && b.pad_right >= 0;
   }
-  if (s.dilation_h != 1 || s.dilation_w != 1) return false;
+  if (s.dilation_h != 1 || s.dilation_w != 1 || !conv_grad_x_has_few_phases(s)) return false;
   for_backward_parts(s, [&](const BackwardPart& p) {
     const ConvShape& b = p.over_dy;
     pays &= grouped_fits(b) && b.oc / b.groups <= kMostOutputs && b.pad_top >= 0 && b.pad_left >= 0 &&

@@ -141,9 +141,7 @@ struct BandPlan {
   size_t lane_bytes() const { return align64((copy_floats + padded_floats + kSlackFloats) * sizeof(float)); }
 };
 
-int64_t lines_of(const ConvShape& s, int64_t rows) {
-  return (rows - 1) * s.stride_h + int64_t{s.dilation_h} * (s.kh - 1) + 1;
-}
+int64_t lines_of(const ConvShape& s, int64_t rows) { return (rows - 1) * s.stride_h + s.window_lines(); }
 
 BandPlan plan_bands(const ConvShape& s) {
   BandPlan p{.channels = s.c / s.groups};
@@ -151,7 +149,7 @@ BandPlan plan_bands(const ConvShape& s) {
   p.width = divide_up(padded, s.stride_w);
   p.line = p.width * s.stride_w;
   const int64_t fitting = std::max<int64_t>(kBandFloats / (p.channels * p.line), 1);
-  const int64_t least = lines_of(s, 1);
+  const int64_t least = s.window_lines();
   p.rows = fitting <= least ? 1 : 1 + (fitting - least) / s.stride_h;
   p.rows = std::min(std::max<int64_t>(p.rows, 4), s.out_h());
   p.bands = divide_up(s.out_h(), p.rows);
@@ -230,8 +228,11 @@ bool integer_planes_fits(const ConvShape& s) {
   constexpr int64_t kFewFilters = 8;
   const int64_t channels = s.c / s.groups, filters = s.oc / s.groups;
   const bool pads_inwards = std::min({s.pad_top, s.pad_left, s.pad_bottom, s.pad_right}) < 0;
-  return s.groups > 1 && !pads_inwards && channels * s.kh * s.kw <= kMostExactTaps &&
-         (channels % 4 != 0 || filters < kFewFilters);
+  if (s.groups < 2 || channels < 1 || pads_inwards || s.out_h() < 1 || s.out_w() < 1) return false;
+  if (channels * s.kh * s.kw > kMostExactTaps) return false;
+  if (channels % 4 == 0 && filters >= kFewFilters) return false;
+  const BandPlan plan = plan_bands(s);
+  return copy_is_proportionate(s, plan.most_lines * plan.line);
 }
 
 size_t integer_planes_workspace_bytes(const ConvShape& shape, int threads) {

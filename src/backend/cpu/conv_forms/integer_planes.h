@@ -20,7 +20,8 @@ struct IntegerPlanes {
 };
 
 /// True for groups of so few taps that f32 holds every sum exactly, and of so few channels or filters that
-/// they would leave most lanes of a matrix product empty. No padding is negative.
+/// they would leave most lanes of a matrix product empty. No padding is negative, and neither windows nor
+/// strides reach far beyond the image.
 bool integer_planes_fits(const ConvShape& shape);
 
 size_t integer_planes_workspace_bytes(const ConvShape& shape, int threads);

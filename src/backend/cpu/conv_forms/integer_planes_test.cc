@@ -57,6 +57,18 @@ void expect_plain_sums(const ConvShape& s) {
   }
 }
 
+/// Copies would be out of proportion to the image.
+TEST(IntegerPlanes, LinesFarBeyondTheImageAreNotCopied) {
+  const ConvShape s{.h = 3, .w = 3, .c = 2, .oc = 2, .kh = 2, .kw = 2, .groups = 2};
+  ConvShape strided = s, dilated = s;
+  strided.stride_w = 1 << 20;
+  dilated.dilation_h = 1 << 20;
+  dilated.pad_top = dilated.pad_bottom = 1 << 19;
+  EXPECT_TRUE(integer_planes_fits(s));
+  EXPECT_FALSE(integer_planes_fits(strided));
+  EXPECT_FALSE(integer_planes_fits(dilated));
+}
+
 class IntegerPlanesAtLevel : public testing::TestWithParam<SimdLevel> {
  protected:
   void SetUp() override { simd_force(GetParam()); }

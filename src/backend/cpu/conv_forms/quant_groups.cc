@@ -30,9 +30,9 @@ struct Bands {
 
 Bands bands_of(const ConvShape& s, const QuantGroupBlocks& b, int threads) {
   Bands g;
-  g.pixels = (s.out_w() - 1) * s.stride_w + s.kw;
+  g.pixels = s.window_pixels();  // dilation_w is 1
   g.line = g.pixels * b.window;
-  const int64_t reach = int64_t{s.kh - 1} * s.dilation_h + 1;
+  const int64_t reach = s.window_lines();
   int64_t rows = std::clamp<int64_t>((kLineBytes / g.line - reach) / s.stride_h + 1, 1, s.out_h());
   // A team wants several tasks a member; a task should outweigh the microsecond that handing it out costs.
   if (threads > 1) {
@@ -188,6 +188,7 @@ QuantGroupBlocks quant_group_blocks(const ConvShape& s, Isa isa) {
   if (kernels.bytes[0][0][0] == nullptr || s.groups < 2 || s.kh * s.kw < 2 || s.dilation_w != 1) return none;
   const int64_t cg = s.c / s.groups, og = s.oc / s.groups;
   if (cg < 1 || og < 1 || og > kMostOutputs) return none;
+  if (!copy_is_proportionate(s, s.window_lines() * s.window_pixels())) return none;
   QuantGroupBlocks b;
   for (int64_t together = 2; together <= kernels.width; ++together) {
     const bool fits = together * og <= kernels.width && together * cg <= kernels.width;

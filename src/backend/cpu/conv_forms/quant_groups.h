@@ -19,7 +19,8 @@ struct QuantGroupBlocks {
 };
 
 /// Blocks of a convolution that the form takes at this level: two groups or more of at most 24 outputs each,
-/// more than one tap, no dilation along lines, and levels that have tiles with byte results; else no blocks.
+/// more than one tap, no dilation along lines, windows that do not reach far beyond the image, and levels
+/// that have tiles with byte results; else no blocks.
 QuantGroupBlocks quant_group_blocks(const ConvShape& shape, Isa isa = best_isa());
 bool quant_groups_fits(const ConvShape& shape, Isa isa = best_isa());
 

@@ -143,12 +143,13 @@ TEST(QuantGroups, RefusesWhatItsTilesDoNotReach) {
   s.h = s.w = 9, s.c = s.oc = 64, s.groups = 4, s.kh = s.kw = 3;
   const bool has_tiles = quant_groups_fits(s);
   EXPECT_EQ(has_tiles, best_isa() >= Isa::avx512_vnni);
-  ConvShape one = s, dilated = s, wide = s, pointwise = s;
+  ConvShape one = s, dilated = s, wide = s, pointwise = s, far = s;
   one.groups = 1;
   dilated.dilation_w = 2;
   wide.oc = 4 * 25;
   pointwise.kh = pointwise.kw = 1;
-  for (const ConvShape& other : {one, dilated, wide, pointwise}) EXPECT_FALSE(quant_groups_fits(other));
+  far.dilation_h = far.pad_top = far.pad_bottom = 1 << 20;  // lines far beyond the image would be copied
+  for (const ConvShape& other : {one, dilated, wide, pointwise, far}) EXPECT_FALSE(quant_groups_fits(other));
 }
 
 }  // namespace
