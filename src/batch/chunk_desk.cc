@@ -179,11 +179,7 @@ void ChunkDesk::leave(const std::string& why) noexcept {
 }
 
 void ChunkDesk::look_around() {
-  std::set<uint64_t> owners;
-  journal_.look([&](const ChunkTable& table) {
-    for (const auto& [chunk, lease] : table.leases()) owners.insert(lease.worker);
-  });
-  std::set<uint64_t> away = watch_.away(owners);
+  std::set<uint64_t> away = watch_.away(journal_.owners());
   away_.with([&](auto& known) { known = std::move(away); });
 }
 

@@ -5,7 +5,9 @@
 #include <atomic>
 #include <exception>
 #include <filesystem>
+#include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "base/clock.h"
@@ -71,12 +73,40 @@ void for_each_file(size_t files, const AskStop& ask_stop, const std::function<vo
   if (error) std::rethrow_exception(error);
 }
 
+/// A directory with a slash at its end, so that two can be compared: a local one whichever way it is spelled
+/// or linked, a bucket's as it is written.
+std::string folder_of(const std::string& directory) {
+  std::string plain = plain_directory(directory);
+  if (plain.find("://") == std::string::npos) {
+    std::error_code error;
+    std::filesystem::path whole = std::filesystem::absolute(plain, error);
+    if (!error) whole = std::filesystem::weakly_canonical(whole, error);
+    if (!error) plain = plain_directory(whole.string());
+  }
+  return plain.ends_with('/') ? plain : plain + "/";
+}
+
 [[noreturn]] void fail_other(const std::string& what, const std::vector<std::string>& lines) {
   std::string text;
   for (size_t i = 0; i < std::min(lines.size(), kMostNamed); ++i) text += (i == 0 ? "" : "; ") + lines[i];
   if (lines.size() > kMostNamed) text += base::concat("; and ", lines.size() - kMostNamed, " more");
   base::fail_invalid("the job in this directory was begun with ", what, ": ", text,
                      ". Give it what it had, or another output directory");
+}
+
+/// The identity of a job's model, with the options that the build which began the job did not have yet: it
+/// worked as they are by default.
+base::Json with_later_options(base::Json then, const base::Json& now) {
+  base::Json* known = then.find("options");
+  const base::Json* present = now.find("options");
+  if (known == nullptr || present == nullptr || !present->is_object()) return then;
+  ModelOptions usual;
+  const base::Json defaults = base::OptionList(usual).to_json();
+  for (const base::JsonMember& m : present->as_object()) {
+    const base::Json* as_usual = defaults.find(m.key);
+    if (!known->contains(m.key) && as_usual != nullptr && *as_usual == m.value) known->set(m.key, m.value);
+  }
+  return then;
 }
 
 }  // namespace
@@ -139,14 +169,18 @@ std::vector<std::string> input_paths(const JobOptions& options) {
   // A directory of pictures is one file of rows.
   std::vector<std::string> paths =
       options.input_format == "images" ? options.input_files : data::expand_paths(options.input_files);
-  const std::string output = plain_directory(options.output_directory) + "/";
+  const std::string output = folder_of(options.output_directory);
   for (const std::string& given : options.input_files) {
-    base::require(!output.starts_with(plain_directory(given) + "/"),
-                  "the output directory lies in the input '", given, "'");
+    base::require(!output.starts_with(folder_of(given)), "the output directory lies in the input '", given,
+                  "'");
   }
+  std::map<std::string, std::string> parents;  // many files share one, and each takes calls of the system
   for (std::string& path : paths) {
     path = plain_directory(path);
-    base::require(!path.starts_with(output), "the output directory lies among the input: '", path, "'");
+    const std::string parent = path.substr(0, path.rfind('/') + 1);
+    const auto [at, is_new] = parents.try_emplace(parent);
+    if (is_new) at->second = folder_of(parent.empty() ? "." : parent);
+    base::require(!at->second.starts_with(output), "the output directory lies among the input: '", path, "'");
   }
   return paths;
 }
@@ -189,7 +223,8 @@ void check_same_options(const Manifest& manifest, const JobOptions& options) {
 }
 
 void check_same_model(const Manifest& manifest, const base::Json& identity) {
-  const std::vector<std::string> lines = differences(manifest.identity, identity);
+  const std::vector<std::string> lines =
+      differences(with_later_options(manifest.identity, identity), identity);
   if (!lines.empty()) fail_other("another model", lines);
 }
 

@@ -116,6 +116,8 @@ Manifest set_up(const JobOptions& options, const RowModel& model, const std::vec
   const JobDirectory directory = directory_of(options, 0);
   PosixFile lock = unless_full([&] { return PosixFile(directory.setup_lock(), O_RDWR | O_CREAT); });
   lock_setup(lock, hooks, env);
+  // Of the time before the lock, this machine may remember that there was no manifest.
+  unless_full([&] { forget_absent_names(directory.state, "setup.look"); });
   if (base::file_exists(directory.manifest())) return read_manifest(directory.manifest());
   check_empty(*data::store_of(options.output_directory), directory);
   const int64_t begin = env.clock.now_ns();

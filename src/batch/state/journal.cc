@@ -103,6 +103,11 @@ void Journal::transact(const std::function<void(Transaction&)>& decide, int64_t 
   open_.with([&](Open& open) {
     PosixFile& file = open.file;
     const Hold hold(file, patience_ns);
+    if (file.size() < open.end) {
+      // It was cut by hand, or its disk lost the end: what is left is read again from the beginning.
+      open.table = ChunkTable(open.table.chunks());
+      open.end = 0;
+    }
     if (open.end == 0) {
       // A header that was cut short is written again: nothing can stand behind it.
       if (file.size() < kHeaderBytes) {
@@ -119,6 +124,7 @@ void Journal::transact(const std::function<void(Transaction&)>& decide, int64_t 
     Transaction transaction(open.table);
     try {
       decide(transaction);
+      note_owners(open.table);
       const std::string& bytes = transaction.bytes();
       if (bytes.empty()) return;
       file.write(open.end, bytes);
@@ -129,13 +135,20 @@ void Journal::transact(const std::function<void(Transaction&)>& decide, int64_t 
       }
       open.end += static_cast<int64_t>(bytes.size());
     } catch (...) {
-      // The table knows what the file will not hold: the next look reads it all again.
+      // The table knows what the file will not hold: the next look reads it all again, even if the file
+      // cannot be cut now.
+      const int64_t end = std::exchange(open.end, kHeaderBytes);
       open.table = ChunkTable(open.table.chunks());
-      if (!transaction.bytes().empty()) file.truncate(open.end);
-      open.end = kHeaderBytes;
+      if (!transaction.bytes().empty()) file.truncate(end);
       throw;
     }
   });
+}
+
+void Journal::note_owners(const ChunkTable& table) {
+  std::set<uint64_t> owners;
+  for (const auto& [chunk, lease] : table.leases()) owners.insert(lease.worker);
+  owners_.with([&](auto& known) { known = std::move(owners); });
 }
 
 void Journal::refresh() {

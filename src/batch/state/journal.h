@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +52,8 @@ class Journal {
   void refresh();
   /// A look at what is known. `look` is short and does not come back.
   void look(const std::function<void(const ChunkTable&)>& look) const;
+  /// The workers that had leases when the journal was last read. Does not wait while another holds its lock.
+  std::set<uint64_t> owners() const { return owners_.copy(); }
 
  private:
   struct Open {
@@ -60,10 +63,12 @@ class Journal {
     int64_t flushed_ns = 0;
   };
   static bool read_new(Open& open);
+  void note_owners(const ChunkTable& table);
 
   std::string path_;
   uint64_t job_;
   base::Guarded<Open> open_;
+  base::Guarded<std::set<uint64_t>> owners_;
 };
 
 /// Every whole record in order, for reports and status. Throws not_found, and invalid_argument for a file

@@ -1,10 +1,16 @@
 // The journal: every torn tail is cut, damage in the middle is refused, and two workers add to one file.
 #include "batch/state/journal.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <set>
 #include <thread>
 
 #include "base/clock.h"
@@ -161,6 +167,44 @@ TEST(Journal, WhatThrowsAddsNothing) {
             "changed its mind");
   EXPECT_EQ(base::read_file(path), before);
   journal.transact([](Transaction& t) { EXPECT_EQ(t.table().lease_of(1), nullptr); });
+}
+
+TEST(Journal, OneThatIsCutMeanwhileIsReadAgain) {
+  const std::string path = fresh("cut_meanwhile") + "/journal";
+  const std::string whole = write_sample(path);
+  for (const size_t kept : {whole.size() - 1, whole.size() / 2, size_t{16}, size_t{5}, size_t{0}}) {
+    overwrite(path, whole);
+    Journal journal(path, kJob, kChunks);
+    ASSERT_EQ(done_of(journal), 5);
+    std::filesystem::resize_file(path, kept);
+    add(journal, {lease(9, 2, 1), done(9, 2, 1, 4)});
+    const int64_t count = done_of(journal);
+    EXPECT_EQ(count == 6, kept + 1 == whole.size()) << "cut at " << kept;
+    EXPECT_EQ(done_of(Journal(path, kJob, kChunks)), count) << "cut at " << kept;
+  }
+}
+
+TEST(Journal, WhatThrowsLeavesWhatIsKnownEvenIfTheFileCannotBeCut) {
+  const std::string sample = write_sample(fresh("sealed") + "/journal");
+  const int memory = ::memfd_create("journal", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_GE(memory, 0);
+  const std::string path = "/proc/self/fd/" + std::to_string(memory);
+  PosixFile(path, O_RDWR).write(0, sample);
+  Journal journal(path, kJob, kChunks);
+  ASSERT_EQ(done_of(journal), 5);
+  const std::string error = error_of([&] {
+    journal.transact([&](Transaction& t) {
+      PosixFile(path, O_RDWR).write(static_cast<int64_t>(sample.size()), encode(lease(7, 3, 1)));
+      ASSERT_EQ(::fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+      t.add(lease(6, 2, 1));
+      base::fail_invalid("changed its mind");
+    });
+  });
+  EXPECT_NE(error.find("cannot cut"), std::string::npos) << error;
+  journal.refresh();
+  EXPECT_EQ(done_of(journal), 5);
+  EXPECT_EQ(journal.owners(), (std::set<uint64_t>{1, 3}));
+  ::close(memory);
 }
 
 TEST(Journal, ThreadsAndProcessesTakeEachChunkOnce) {

@@ -133,4 +133,10 @@ void remove_file(const std::string& path) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_errno("remove", path);
 }
 
+void forget_absent_names(const std::string& directory, const std::string& name) {
+  const std::string path = directory + "/" + name;
+  { const PosixFile made(path, O_RDWR | O_CREAT); }  // one that a killed process left does as well
+  remove_file(path);
+}
+
 }  // namespace trireme::batch

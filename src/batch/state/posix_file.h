@@ -56,5 +56,9 @@ void make_directories(const std::string& path);
 void rename_file(const std::string& from, const std::string& to);
 /// Does nothing where there is none.
 void remove_file(const std::string& path);
+/// Makes this machine ask again which names a directory has: the client of a network file system remembers
+/// for a while that a file was not there, until it changes the directory itself. Makes and removes the file
+/// `name`, which nobody else uses meanwhile.
+void forget_absent_names(const std::string& directory, const std::string& name);
 
 }  // namespace trireme::batch

@@ -37,7 +37,7 @@ WorkerSeat::WorkerSeat(std::string directory)
   for (int left = kTries; true; --left) {
     file_ = std::make_unique<PosixFile>(hidden, O_RDWR | O_CREAT | O_EXCL);
     base::check(file_->try_lock(), "somebody holds a file that was just made: '", hidden, "'");
-    beat();
+    write_count();  // not flushed: a file that stays hidden for long is taken for one of the dead
     try {
       rename_file(hidden, path_);
       break;
@@ -52,10 +52,15 @@ WorkerSeat::~WorkerSeat() {
   (void)::unlink(path_.c_str());  // what stays is removed by the next who starts
 }
 
-void WorkerSeat::beat() {
+void WorkerSeat::write_count() {
   char text[32];
   std::snprintf(text, sizeof text, "%020llu\n", static_cast<unsigned long long>(++beats_));
   file_->write(0, text);
+}
+
+void WorkerSeat::beat() {
+  write_count();
+  file_->sync();  // else the client of a network file system may keep the bytes to itself for long
 }
 
 std::vector<uint64_t> workers_in(const std::string& directory) {

@@ -30,10 +30,12 @@ class WorkerSeat {
   WorkerSeat& operator=(const WorkerSeat&) = delete;
 
   uint64_t worker() const { return worker_; }
-  /// Changes the bytes: a count. Throws what writing throws.
+  /// Changes the bytes, a count, where other machines see it too. Throws what writing and flushing throw.
   void beat();
 
  private:
+  void write_count();
+
   uint64_t worker_;
   std::string path_;
   std::unique_ptr<PosixFile> file_;

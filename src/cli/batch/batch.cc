@@ -110,8 +110,11 @@ int work(const batch::JobOptions& options, const BatchViewOptions& view_options,
     std::cout << batch::status_of(options, env.clock).text();
     return 0;
   }
-  env.log.info("batch", "stopped", {{"reason", end.reason}, {"go_on", "start it again"}});
-  return view.is_budget_spent() ? 1 : kInterrupted;
+  const bool is_spent = view.is_budget_spent();
+  env.log.info("batch", "stopped",
+               {{"reason", end.reason},
+                {"go_on", is_spent ? "start it again with a larger --budget" : "start it again"}});
+  return is_spent ? 1 : kInterrupted;
 }
 
 /// Runs one worker in this process, or starts several workers on this machine with the same command line.

@@ -128,6 +128,15 @@ void LocalWorkers::look_at_deadline() {
   wanted_ = more;
 }
 
+/// Calls `look`. The workers go on where the job's directory cannot be read for a while.
+void LocalWorkers::unless_lost(const std::function<void()>& look) const {
+  try {
+    look();
+  } catch (const base::Error& e) {
+    env_.log.warning("batch", "status", {{"error", e.message()}});
+  }
+}
+
 int LocalWorkers::run(HeldSignals& signals, const std::function<void()>& meanwhile) {
   start_missing(signals);
   while (!running_.empty()) {
@@ -137,9 +146,11 @@ int LocalWorkers::run(HeldSignals& signals, const std::function<void()>& meanwhi
       wanted_ = 0;
     }
     reap();
-    if (!stops_) look_at_deadline();
+    unless_lost([&] {
+      if (!stops_) look_at_deadline();
+    });
     if (!stops_ && static_cast<int>(running_.size()) < wanted_) start_missing(signals);
-    meanwhile();
+    unless_lost(meanwhile);
   }
   return is_done_ ? 0 : code_;
 }

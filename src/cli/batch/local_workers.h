@@ -37,6 +37,7 @@ class LocalWorkers {
   void take_end(const Child& child, int status);
   void send(int signal) const;
   void look_at_deadline();
+  void unless_lost(const std::function<void()>& look) const;
 
   const batch::JobOptions& options_;
   std::vector<std::string> words_;

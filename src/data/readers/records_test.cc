@@ -113,6 +113,18 @@ TEST(WebDataset, GroupsNeighboursByKey) {
   EXPECT_REFUSED("member .cls: not an integer", bad->read(0));
 }
 
+TEST(WebDataset, NamesBetweenUnderscoresBelongToNoSample) {
+  const TestDirectory dir;
+  const std::string shard = tar_member("__a.txt", "one") + tar_member("__meta__/b.txt", "of nobody") +
+                            tar_member("__c__", "of nobody") + tar_member("d/__e__.txt", "two") +
+                            tar_member("____/f.txt", "of nobody") + tar_member("___/g.txt", "three");
+  const DatasetPtr set = open_dataset({.path = {dir.write("s.tar", shard)}});
+  ASSERT_EQ(set->size(), 3);
+  EXPECT_EQ(set->name_of(0), "s.tar: __a");
+  EXPECT_EQ(set->name_of(1), "s.tar: d/__e__");
+  EXPECT_EQ(set->read(2).text("text"), "three");
+}
+
 TEST(WebDataset, ReadsTheRealShards) {
   const auto path = tests::shared_data("webdataset");
   if (!path) GTEST_SKIP() << tests::kNoSharedData;

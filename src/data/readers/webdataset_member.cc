@@ -54,10 +54,12 @@ MemberKind parse_extension(std::string text) {
 }
 
 std::pair<std::string_view, std::string_view> split_member_name(std::string_view name) {
+  const std::string_view first = name.substr(0, name.find('/'));
+  const bool is_note = first.size() >= 4 && first.starts_with("__") && first.ends_with("__");
   const size_t slash = name.rfind('/');
   const size_t start = slash == std::string_view::npos ? 0 : slash + 1;
   const size_t dot = name.find('.', start);
-  if (dot == std::string_view::npos || dot == start || name.substr(start).starts_with("__")) return {};
+  if (is_note || dot == std::string_view::npos || dot == start) return {};
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 

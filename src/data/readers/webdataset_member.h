@@ -25,7 +25,8 @@ struct MemberKind {
 MemberKind parse_extension(std::string text);
 
 /// "dir/0001.seg.png" -> "dir/0001" and "seg.png": the key ends at the first dot of the base name. Empty
-/// extension: the member belongs to no sample (as in the webdataset library).
+/// extension: the member belongs to no sample, as those of "__index__" and of directories with such a name
+/// (as in the webdataset library).
 std::pair<std::string_view, std::string_view> split_member_name(std::string_view name);
 
 /// The member's value; gzip is unpacked up to `limit_bytes`. Throws invalid_argument for damage.

@@ -115,7 +115,10 @@ std::unique_ptr<RowStream> FramedFile::open(const RowSpan& span,
     bytes = open_bytes(source_.file, packing_, begin);
   }
   std::unique_ptr<RowDecoder> decoder = this->decoder(choice);
-  return std::make_unique<FramedStream>(span, walk(std::move(bytes)), std::move(choice), std::move(decoder),
+  std::unique_ptr<RowWalk> rows = walk(std::move(bytes));
+  // What is parked must not stand behind the span: the next one could not go on with it.
+  if (is_packed()) rows->end_at(static_cast<uint64_t>(span.end));
+  return std::make_unique<FramedStream>(span, std::move(rows), std::move(choice), std::move(decoder),
                                         is_packed() ? parked_ : nullptr);
 }
 

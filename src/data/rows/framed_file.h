@@ -42,12 +42,15 @@ class RowWalk {
   /// Of the bytes passed since the last restart, in formats that have no sums of their own; else 0.
   uint32_t crc() const { return crc_; }
   void restart_crc() { crc_ = 0; }
+  /// No row begins at `end` or behind it: the walk need not look there to know that one has ended.
+  void end_at(uint64_t end) { end_ = end; }
   /// The bytes from behind the last row on, or a little further: for another walk.
   std::unique_ptr<ByteStream> release() { return std::move(bytes_); }
 
  protected:
   std::unique_ptr<ByteStream> bytes_;
   uint32_t crc_ = 0;
+  uint64_t end_ = UINT64_MAX;
 };
 
 /// Makes values of frames. One thread.

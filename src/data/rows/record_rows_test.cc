@@ -1,10 +1,13 @@
 // Records, archives, arrays and image folders as rows; damage at random bytes of files of every format.
 #include <gtest/gtest.h>
+#include <zlib.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 
 #include "base/crc32c.h"
+#include "data/rows/row_formats.h"
 #include "data/rows/row_trial.h"
 #include "tensor/npy_header.h"
 #include "tests/test_data.h"
@@ -51,13 +54,13 @@ TEST(TfRecordRows, ADamagedRecordIsAnErrorOfItsRow) {
   EXPECT_THROW(spans_of(*cut_off, 7), base::Error);
 }
 
-std::string tar_member(const std::string& name, const std::string& content) {
+std::string tar_member(const std::string& name, const std::string& content, char type = '0') {
   std::string out(512, '\0');
   out.replace(0, name.size(), name);
   char octal[32];
   std::snprintf(octal, sizeof(octal), "%011zo", content.size());
   out.replace(124, 11, octal);
-  out[156] = '0';
+  out[156] = type;
   out.replace(257, 5, "ustar");
   out.replace(148, 8, "        ");
   unsigned sum = 0;
@@ -105,6 +108,57 @@ TEST(WebDatasetRows, SamplesInSpansAndABrokenPicture) {
   EXPECT_EQ(labels.error_at(5), nullptr);  // no error if the picture is not asked for
   EXPECT_EQ(labels.columns[0].numbers.data<int64_t>()[5], 5);
   EXPECT_THROW(spans_of(*open_rows(dir.write("y.tar", archive.substr(0, 20'000))), 3), base::Error);
+}
+
+/// Counts the bytes that are read of it.
+class CountedFile : public StoreFile {
+ public:
+  explicit CountedFile(std::string bytes) : bytes_(std::move(bytes)) {}
+  int64_t size() const override { return static_cast<int64_t>(bytes_.size()); }
+  void read(int64_t offset, std::span<std::byte> out) const override {
+    std::memcpy(out.data(), bytes_.data() + offset, out.size());
+    read_bytes_ += static_cast<int64_t>(out.size());
+  }
+  int64_t block_bytes() const override { return 1024; }
+  int64_t read_bytes() const { return read_bytes_; }
+
+ private:
+  std::string bytes_;
+  mutable std::atomic<int64_t> read_bytes_{0};
+};
+
+TEST(WebDatasetRows, PackedSpansWithLongNamesAreUnpackedOnce) {
+  const TestDirectory dir;
+  Dice dice(8);
+  std::string archive;
+  for (int i = 0; i < 200; ++i) {
+    const std::string name = base::concat(std::string(120, 'd'), "/", 1000 + i, ".bin");
+    const std::string record = "path=" + name + "\n";  // behind three digits, its length, and a space
+    archive += i % 2 == 0 ? tar_member("pax", base::concat(record.size() + 4, " ", record), 'x')
+                          : tar_member("long", name + std::string(1, '\0'), 'L');
+    std::string content;
+    for (int byte = 0; byte < 700; ++byte) content.push_back(static_cast<char>(dice.below(256)));
+    archive += tar_member("short", content);
+  }
+  archive += std::string(1024, '\0');
+  const Lines wanted = read_lines(*open_rows(dir.write("x.tar", archive)), 1000, dice, 100);
+  ASSERT_EQ(wanted.size(), 200u);
+  const std::string path = dir.path() + "/x.tar.gz";
+  const gzFile to = gzopen(path.c_str(), "wb1");
+  ASSERT_EQ(gzwrite(to, archive.data(), static_cast<unsigned>(archive.size())),
+            static_cast<int>(archive.size()));
+  ASSERT_EQ(gzclose(to), Z_OK);
+  const auto packed = std::make_shared<const CountedFile>(base::read_file(path));
+  const auto file = open_webdataset_rows({.store = nullptr, .path = path, .file = packed, .options = {}});
+  const std::vector<RowSpan> spans = spans_of(*file, 10);
+  ASSERT_EQ(spans.size(), 20u);
+  const int64_t before = packed->read_bytes();
+  Lines lines;
+  for (const RowSpan& span : spans) {
+    for (std::string& line : describe(read_span(*file, span, dice, 4))) lines.push_back(std::move(line));
+  }
+  EXPECT_EQ(lines, wanted);
+  EXPECT_LT(packed->read_bytes() - before, 2 * packed->size()) << "spans are unpacked from the beginning";
 }
 
 TEST(NpyRows, FirstDimensionsAreRows) {

@@ -223,6 +223,23 @@ TEST(RowFormats, CarriedColumnsKeepTheirTypes) {
   EXPECT_EQ(base::read_file(second), base::read_file(first));
 }
 
+TEST(RowFormats, TextsOfParquetAndArrowAreUtf8) {
+  if (!has_arrow()) GTEST_SKIP() << "a build without Arrow";
+  const TestDirectory dir;
+  Dice dice(10);
+  const std::vector<std::string> strings = {"whole \xc3\xa4", "z\xff!\xc3"};
+  Rows rows;
+  rows.count = 2;
+  rows.columns = {{.field = kText, .strings = strings}, {.field = kRaw, .strings = strings}};
+  for (const char* format : {"parquet", "arrow"}) {
+    const std::string path = base::concat(dir.path(), "/x.", format);
+    write_rows(path, rows, {kText, kRaw}, {.format = format}, dice, 2);
+    EXPECT_EQ(read_lines(*open_rows(path), 2, dice, 2),
+              (std::vector<std::string>{"text='whole \xc3\xa4'; raw='whole \xc3\xa4'; ",
+                                        "text='z\xef\xbf\xbd!\xef\xbf\xbd'; raw='z\xff!\xc3'; "}));
+  }
+}
+
 TEST(RowFormats, WhatAFormatCannotHoldIsRefused) {
   const TestDirectory dir;
   const std::string path = dir.path() + "/x";

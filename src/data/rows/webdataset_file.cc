@@ -31,7 +31,7 @@ class SampleWalk : public RowWalk {
     std::string key;
     uint64_t size = 0;
     bool any = false;
-    while (has_member_ || scan_.next(member_)) {
+    while (has_member_ || (scan_.at() < end_ && scan_.next(member_))) {
       has_member_ = true;
       const auto [member_key, extension] = split_member_name(member_.name);
       if (!extension.empty()) {

@@ -10,11 +10,15 @@ StopText::StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {
   std::erase_if(stops_, [](const std::string& s) { return s.empty(); });
 }
 
-std::string StopText::push(std::string_view text) {
+std::string StopText::push(std::string_view text, bool may_end) {
   if (found_) return {};
   held_ += text;
+  if (!may_end) passed_ = held_.size();
   size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
+  for (const std::string& stop : stops_) {
+    const size_t from = passed_ < stop.size() ? 0 : passed_ - stop.size() + 1;
+    first = std::min(first, held_.find(stop, from));
+  }
   if (first != std::string::npos) {
     found_ = true;
     held_.resize(first);
@@ -29,6 +33,7 @@ std::string StopText::push(std::string_view text) {
   }
   std::string shown = held_.substr(0, held_.size() - kept);
   held_.erase(0, shown.size());
+  passed_ -= std::min(passed_, shown.size());
   return shown;
 }
 

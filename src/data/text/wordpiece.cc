@@ -19,7 +19,8 @@ size_t count_chars(std::string_view utf8) {
 /// A word character as regular expressions understand \w.
 bool is_word_char(char32_t code) {
   const utf8proc_category_t c = utf8proc_category(static_cast<utf8proc_int32_t>(code));
-  return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_ND) || c == UTF8PROC_CATEGORY_PC;
+  const bool is_joiner = code == 0x200C || code == 0x200D;  // within words of some scripts
+  return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_ND) || c == UTF8PROC_CATEGORY_PC || is_joiner;
 }
 
 bool is_space(char32_t code) {

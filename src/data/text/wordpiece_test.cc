@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "base/error.h"
@@ -138,6 +139,13 @@ TEST(WordPiece, ReadsTokenizerJson) {
   EXPECT_EQ(w.tokenize("aaaa B b aaaaa"), (std::vector<int64_t>{4, 5, 5, 5, 6, 0, 0}));
   EXPECT_EQ(w.encode("a a a a a a a").ids, (std::vector<int64_t>{2, 4, 4, 4, 4, 3}));
   EXPECT_EQ(w.tokenize("a <x> a a<x>"), (std::vector<int64_t>{4, 9, 4, 4, 0, 0, 0}));
+  const auto has_added = [&](const char* text) {
+    const std::vector<int64_t> ids = w.tokenize(text);
+    return std::find(ids.begin(), ids.end(), 9) != ids.end();
+  };
+  EXPECT_TRUE(has_added("a\u200b<x>"));
+  EXPECT_FALSE(has_added("a\u200d<x>")) << "joiners are within words";
+  EXPECT_FALSE(has_added("<x>\u200c"));
   EXPECT_EQ(w.pad_id(), 1);
   EXPECT_EQ(w.vocab_size(), 10u);
   for (const char* section : {"normalizer", "post_processor"}) {

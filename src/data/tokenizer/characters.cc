@@ -26,6 +26,9 @@ bool is_letter_symbol(char32_t c) {
          (c >= 0x1F170 && c <= 0x1F189);
 }
 
+/// They join letters, or keep them apart, within a word.
+bool is_joiner(char32_t c) { return c == 0x200C || c == 0x200D; }
+
 uint8_t find_classes(char32_t code) {
   const utf8proc_category_t c = utf8proc_category(static_cast<utf8proc_int32_t>(code));
   const bool is_letter = c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
@@ -38,7 +41,7 @@ uint8_t find_classes(char32_t code) {
   if ((c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO) || is_symbol) bits |= kPunctuation;
   if (is_mark) bits |= kMark;
   const bool is_word = is_letter || is_mark || c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL ||
-                       c == UTF8PROC_CATEGORY_PC || is_letter_symbol(code);
+                       c == UTF8PROC_CATEGORY_PC || is_letter_symbol(code) || is_joiner(code);
   if (is_word) bits |= kWordCharacter;
   return static_cast<uint8_t>(bits);
 }

@@ -17,7 +17,7 @@ enum CharacterClass : uint8_t {
   kOther = 8,          ///< none of these three
   kPunctuation = 16,   ///< \p{P}, and the ASCII symbols
   kMark = 32,          ///< \p{M}
-  kWordCharacter = 64  ///< \w: alphabetic characters, marks, decimal digits, connectors
+  kWordCharacter = 64  ///< \w: alphabetic characters, marks, decimal digits, connectors, joiners
 };
 
 uint8_t character_classes(char32_t code);

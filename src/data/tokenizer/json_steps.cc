@@ -92,8 +92,11 @@ PieceStep piece_step_of(const Json& json) {
   if (type == "Punctuation")
     return split(find_classes(kPunctuation), behavior_of(json.get_or("behavior", "Isolated")));
   if (type == "WhitespaceSplit") return split(find_classes(kSpace), SplitBehavior::removed);
-  if (type == "Whitespace")
-    return split(find_matches(Regex(R"([\w]+|[^\w\s]+)"), true), SplitBehavior::removed);
+  if (type == "Whitespace") {
+    // The original's expressions for this step count the two joiners as word characters.
+    const Regex words(R"([\w\x{200c}\x{200d}]+|[^\w\s\x{200c}\x{200d}]+)");
+    return split(find_matches(words, true), SplitBehavior::removed);
+  }
   if (type == "BertPreTokenizer") return bert_words();
   if (type == "CharDelimiterSplit")
     return split(find_text(json.at("delimiter").as_string(), false), SplitBehavior::removed);

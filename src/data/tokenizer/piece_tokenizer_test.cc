@@ -167,6 +167,22 @@ TEST(PieceTokenizer, RefusesWhatItDoesNotDo) {
   EXPECT_TRUE(fails(bad));
 }
 
+/// As the package does, whose step and whose search for single words count joiners as word characters.
+TEST(PieceTokenizer, JoinersAreWithinWords) {
+  const auto tokenizer = tokenizer_from_json(
+      R"({"added_tokens": [{"id": 5, "content": "<x>", "single_word": true}],
+          "pre_tokenizer": {"type": "Whitespace"},
+          "model": {"type": "WordLevel", "unk_token": "?",
+                    "vocab": {"?": 0, "a\u200db": 1, "c\u200c": 2, "\u200d": 3, "!": 4}}})");
+  const auto ids = [&](std::string_view text) { return tokenizer->encode(text, false); };
+  using Ids = std::vector<int64_t>;
+  EXPECT_EQ(ids("a\u200db c\u200c!"), (Ids{1, 2, 4}));
+  EXPECT_EQ(ids("\u2764\u200d\u2764"), (Ids{0, 3, 0}));
+  EXPECT_EQ(ids("\u200b<x>"), (Ids{0, 5}));
+  EXPECT_EQ(ids("c\u200c<x>"), (Ids{2, 0, 0, 0}));
+  EXPECT_EQ(ids("<x>\u200d"), (Ids{0, 0, 0, 3}));
+}
+
 /// The last text is kept for the id; the first is still found in texts.
 TEST(PieceTokenizer, TwoTextsMayHaveOneId) {
   const auto tokenizer = tokenizer_from_json(R"({"added_tokens": [

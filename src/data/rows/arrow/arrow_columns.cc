@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/readers/arrow_values.h"
 
 namespace trireme::data {
@@ -188,13 +189,32 @@ std::shared_ptr<arrow::Array> even_array(const Column& column, int64_t begin, in
   return arrow::MakeArray(data);
 }
 
+/// Whether a type may hold UTF-8 alone: readers refuse files in which it holds other bytes.
+bool is_of_text(const arrow::DataType& type) {
+  return type.id() == arrow::Type::STRING || type.id() == arrow::Type::LARGE_STRING;
+}
+
+/// Ill-formed sequences become U+FFFD, as in JSON lines.
+std::string well_formed(std::string_view bytes) {
+  std::string out;
+  for (size_t pos = 0; pos < bytes.size();) base::append_utf8(out, base::next_code_point(bytes, pos));
+  return out;
+}
+
 template <class Builder>
 std::shared_ptr<arrow::Array> text_array(Builder builder, const Column& column, int64_t begin,
                                          int64_t count) {
+  const bool is_text = is_of_text(*builder.type());
   check_arrow(builder.Reserve(count));
   for (int64_t row = begin; row < begin + count; ++row) {
-    check_arrow(column.is_missing_at(row) ? builder.AppendNull()
-                                          : builder.Append(column.strings[static_cast<size_t>(row)]));
+    const std::string& given = column.strings[static_cast<size_t>(row)];
+    if (column.is_missing_at(row)) {
+      check_arrow(builder.AppendNull());
+    } else if (is_text && !base::is_utf8(given)) {
+      check_arrow(builder.Append(well_formed(given)));
+    } else {
+      check_arrow(builder.Append(given));
+    }
   }
   return take_result(builder.Finish());
 }
@@ -322,7 +342,9 @@ std::shared_ptr<arrow::Array> arrow_array_of(const Column& column, int64_t begin
                                              const std::shared_ptr<arrow::DataType>& type) {
   if (column.original != nullptr) {
     const Original rows = slice_original(column.original, begin, count);  // keeps its memory pool alive
-    if (array_of(rows)->type()->Equals(*type)) return array_of(rows);
+    const std::shared_ptr<arrow::Array> array = array_of(rows);
+    // Some programs write Parquet files with texts that are no UTF-8.
+    if (array->type()->Equals(*type) && (!is_of_text(*type) || array->ValidateFull().ok())) return array;
   }
   std::shared_ptr<arrow::Array> made = made_array(column, begin, count, *type);
   if (made->type()->Equals(*type)) return made;

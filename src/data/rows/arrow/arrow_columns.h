@@ -31,7 +31,8 @@ Column column_of(const Field& field, const Original& original,
 std::shared_ptr<arrow::DataType> arrow_type_of(const Field& field);
 
 /// Rows [begin, begin + count) as an array of that type: the original where the column has one of it, else
-/// made of the values. Throws invalid_argument where the type cannot be made of them.
+/// made of the values. Texts are UTF-8: ill-formed sequences become U+FFFD. Throws invalid_argument where the
+/// type cannot be made of them.
 std::shared_ptr<arrow::Array> arrow_array_of(const Column& column, int64_t begin, int64_t count,
                                              const std::shared_ptr<arrow::DataType>& type);
 
