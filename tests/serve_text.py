@@ -130,6 +130,8 @@ def case_same_as_generate():
         assert status == 200 and flat["text_output"] == want["text"], flat
         pieces = [json.loads(e)["text_output"] for e in events(server, "/v2/models/talk/generate_stream", body)]
         assert "".join(pieces) == want["text"] and len(pieces) > 5, pieces
+        written = call(server, "/v2/models/talk/stats")[2]["model_stats"][0]["response_stats"]["0"]["compute_output"]
+        assert written["count"] and written["ns"] < written["count"] * 1e9, written  # of each piece its own time
         drawn = reference(prompt, 30, "--temperature", "0.8", "--seed", "7", "--top-k", "50")
         got = complete(server, prompt=prompt, max_tokens=30, temperature=0.8, seed=7, top_k=50)
         assert got["choices"][0]["text"] == drawn["text"]
@@ -445,6 +447,10 @@ def case_forced_calls():
                 streamed = [c for d in found for c in d["delta"].get("tool_calls", [])]
                 assert [c["function"] for c in streamed] == [c["function"] for c in calls], (streamed, calls)
                 assert found[-1]["finish_reason"] == ("tool_calls" if choice == "required" else "stop"), found[-1]
+                if marker is None:
+                    both = call(server, "/v1/chat/completions", {**body, "stream": False, "n": 2})[2]["choices"]
+                    ids = [c["id"] for one in both for c in one["message"].get("tool_calls", [])]
+                    assert len(both) == 2 and ids and len(set(ids)) == len(ids), both
             # Free to call or to answer in a form: one or the other.
             free = formed(server, path="/v1/chat/completions", tools=TOOLS, guided_json=SCHEMA, logit_bias={"420": 6})
             assert "tool_calls" in free or not check_schema(free["content"]), free
@@ -661,6 +667,9 @@ def case_pages_run_out():
         assert metrics['vllm:request_success_total{model_name="talk",engine="0",finished_reason="length"}'] == 12
         assert metrics["vllm:time_to_first_token_seconds_count" + label] == 12
         assert metrics['nv_inference_request_success{model="talk",version="1"}'] == 12
+        # Utilisation: of the steps, not of each of the texts that share them.
+        busy = metrics['trireme_instance_busy_seconds_total{model="talk",version="1",instance="0"}']
+        assert 0 < busy < 1.5e-6 * metrics["trireme_text_busy_us_total" + label] + 0.1, metrics
         status, error, _ = error_of(server, prompt="x", max_tokens=500)  # pages that there are not: no use to wait
         assert status == 400 and "pages" in error["message"], error
         # Who does not say how long an answer may be is given what there are pages for.

@@ -65,7 +65,7 @@ void print_help(std::ostream& out) {
          "[options]\n\n";
   for (const Verb& v : verbs())
     out << "  " << v.name << std::string(12 - v.name.size(), ' ') << v.summary << "\n";
-  out << "\n`trireme VERB --help` lists the options of a verb.\n";
+  out << "\n`trireme VERB --help`, or `trireme help VERB`, lists the options of a verb.\n";
 }
 
 void print_markdown() {
@@ -81,22 +81,26 @@ void print_markdown() {
 }
 
 int dispatch(const std::vector<std::string>& words) {
-  if (words.empty() || words[0] == "help" || words[0] == "--help" || words[0] == "-h") {
-    if (words.size() > 1 && words[1] == "--markdown") {
-      print_markdown();
-    } else {
-      print_help(std::cout);
-    }
+  const bool asks_help = words.empty() || words[0] == "help" || words[0] == "--help" || words[0] == "-h";
+  if (asks_help && words.size() < 2) {
+    print_help(std::cout);
     return words.empty() ? 2 : 0;
+  }
+  if (asks_help && words[1] == "--markdown") {
+    print_markdown();
+    return 0;
   }
   base::Log log;
   base::SystemClock clock;
   base::Env env{log, clock};
+  const std::string& name = asks_help ? words[1] : words[0];
+  const std::vector<std::string> rest = asks_help ? std::vector<std::string>{"--help"}
+                                                  : std::vector<std::string>(words.begin() + 1, words.end());
   for (const Verb& v : verbs()) {
-    if (v.name == words[0]) return v.run(std::span(words).subspan(1), env);
+    if (v.name == name) return v.run(rest, env);
   }
   print_help(std::cerr);
-  base::fail(base::ErrorCode::not_found, "no verb '", words[0], "'");
+  base::fail(base::ErrorCode::not_found, "no verb '", name, "'");
 }
 
 /// Prints the error on one line, whatever names from files it quotes, and returns the exit code.

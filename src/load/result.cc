@@ -119,7 +119,38 @@ void LoadResult::append(const LoadResult& later) {
     records.push_back(std::move(r));
   }
   window_s += later.window_s;
+  windows += later.windows;
   intervals.insert(intervals.end(), later.intervals.begin(), later.intervals.end());
+}
+
+namespace {
+
+/// Whether so few of the requests that were due are left that the server kept up. The requests that are under
+/// way (Little's law) vary by the root of their number.
+bool is_little(int64_t due, int64_t answered, double under_way) {
+  constexpr double kShare = 0.05, kAlways = 3, kSpread = 2;
+  const auto all = static_cast<double>(due);
+  return static_cast<double>(due - answered) <=
+         kShare * all + kAlways + kSpread * std::sqrt(std::min(under_way, all));
+}
+
+}  // namespace
+
+bool kept_up(const LoadResult& r) {
+  if (r.offered_rate <= 0) return true;
+  const double under_way = r.offered_rate * r.latency.mean() / 1e9;
+  if (is_little(r.scheduled, r.completed_in_window, under_way)) return true;
+  const size_t each = r.intervals.size() / std::max<size_t>(1, r.windows);
+  if (each == 0 || r.interval_ns <= 0 || r.latency.count() == 0) return false;
+  const auto first = static_cast<size_t>(r.latency.quantile(0.9) / r.interval_ns) + 1;
+  if (first > each || 3 * (each - first) < each) return false;
+  int64_t due = 0, answered = 0;
+  for (size_t i = 0; i < each * r.windows; ++i) {
+    if (i % each < first) continue;
+    due += r.intervals[i].latency.count() + r.intervals[i].errors;
+    answered += r.intervals[i].completed;
+  }
+  return is_little(due, answered, under_way);
 }
 
 namespace {

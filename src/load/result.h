@@ -55,6 +55,7 @@ struct LoadResult {
   int64_t concurrency = 0;  // closed loop; 0 = open loop
   double offered_rate = 0;  // open loop, requests a second
   double window_s = 0;      // measured time
+  size_t windows = 1;       // of equal length, one after the other, that it is made of
 
   base::Histogram latency;  // ns, successes, from the scheduled time
   base::Histogram service;  // ns, successes, from the moment the request was sent
@@ -92,6 +93,11 @@ struct LoadResult {
   /// Adds what was measured later: another window of the same load.
   void append(const LoadResult& later);
 };
+
+/// Whether as many answers came as requests, of an open loop: 5 % fewer and what chance explains are let
+/// pass. A window that is longer than answers take begins with less to answer than it ends with, so its first
+/// part, as long as 90 % of the answers take, is then left out; false where less than a third is left.
+bool kept_up(const LoadResult& result);
 
 struct Bounds {
   double low = 0;

@@ -27,7 +27,7 @@ RateTotal RateTotal::parse(const std::string& text) {
 RateLimiter::RateLimiter(const std::vector<RateTotal>& totals) {
   for (const RateTotal& t : totals) {
     base::require(resources_.count(t.name) == 0, "resource '", t.name, "' has two totals");
-    resources_[t.name] = {.told = t.count, .is_global = t.is_global};
+    resources_[t.name] = {.told = t.count, .told_global = t.is_global, .is_global = t.is_global};
   }
 }
 
@@ -56,7 +56,12 @@ void RateLimiter::remove(uint64_t instance) {
   const auto at = instances_.find(instance);
   if (at == instances_.end()) return;
   if (at->second.state == Instance::State::holds) take(at->second, -1);
+  const RateClaim gone = std::move(at->second.claim);
   instances_.erase(at);
+  for (const RateNeed& need : gone.needs) {
+    Resource& resource = resources_.at(need.name);
+    if (!is_needed(need.name)) resource.is_global = resource.told_global;
+  }
   grant_waiting();
 }
 
@@ -99,6 +104,13 @@ int64_t RateLimiter::total(const std::string& name) const {
     }
   }
   return most;
+}
+
+bool RateLimiter::is_needed(const std::string& name) const {
+  return std::any_of(instances_.begin(), instances_.end(), [&](const auto& numbered) {
+    const std::vector<RateNeed>& needs = numbered.second.claim.needs;
+    return std::any_of(needs.begin(), needs.end(), [&](const RateNeed& need) { return need.name == name; });
+  });
 }
 
 bool RateLimiter::is_free(const Instance& instance) const {

@@ -61,8 +61,9 @@ class RateLimiter {
 
  private:
   struct Resource {
-    std::optional<int64_t> told;  ///< the total that the server was told
-    std::optional<bool> is_global;
+    std::optional<int64_t> told;      ///< the total that the server was told
+    std::optional<bool> told_global;  ///< likewise, whether it is global
+    std::optional<bool> is_global;    ///< as who needs it has it; absent: nobody does, nor was it told
     int64_t used = 0;
   };
   struct Instance {
@@ -74,6 +75,7 @@ class RateLimiter {
   };
   int64_t total(const std::string& name) const;
   bool is_free(const Instance& instance) const;
+  bool is_needed(const std::string& name) const;
   void take(Instance& instance, int sign);
   bool join_waiting(Instance& instance);
   void grant_waiting();

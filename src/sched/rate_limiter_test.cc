@@ -93,6 +93,20 @@ TEST(RateLimiter, WhatAnUnloadedModelHeldIsFree) {
   EXPECT_EQ(t.grants[b], 1);
 }
 
+TEST(RateLimiter, AResourceThatNobodyNeedsMayBecomeOfAnotherPlace) {
+  RateLimiter limiter({RateTotal::parse("G:1:global"), RateTotal::parse("T:2")});
+  const auto add = [&](std::vector<RateNeed> needs) { return limiter.add({std::move(needs), 1}, [] {}); };
+  const uint64_t first = add({{"R", true, 1}, {"G", true, 1}, {"T", true, 1}});
+  const uint64_t second = add({{"R", true, 1}});
+  limiter.remove(first);
+  EXPECT_THROW(add({{"R", false, 1}}), base::Error) << "another needs it still";
+  EXPECT_NO_THROW(add({{"T", false, 1}}));
+  limiter.remove(second);
+  EXPECT_NO_THROW(add({{"R", false, 1}}));
+  EXPECT_THROW(add({{"R", true, 1}}), base::Error);
+  EXPECT_THROW(add({{"G", false, 1}}), base::Error) << "the server was told";
+}
+
 TEST(RateLimiter, RefusesWhatCannotBe) {
   RateLimiter limiter({RateTotal::parse("R:2:0"), RateTotal::parse("G:1:global")});
   const auto add = [&](std::vector<RateNeed> needs) { limiter.add({std::move(needs), 1}, [] {}); };

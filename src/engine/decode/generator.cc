@@ -35,6 +35,7 @@ struct Generator::Running {
   bool is_cancelled = false;
   bool is_over = false;
 
+  void open(DecodeSession& session, bool counts_drafts);
   std::span<const uint64_t> words_of(TokenFilter* filter, int64_t vocabulary);
   int64_t form_drafts(int64_t most, int64_t vocabulary, MaskCost& cost);
   bool find_mask(int64_t vocabulary, MaskCost& cost);
@@ -56,6 +57,22 @@ bool allows(std::span<const uint64_t> words, int64_t token) {
 }
 
 }  // namespace
+
+/// Begins its sequence behind what is known of the prompt.
+void Generator::Running::open(DecodeSession& session, bool counts_drafts) {
+  // Known pages have no scores, so a prompt that must be scored is run.
+  sequence =
+      request.scores_prompt ? session.open(request.origin()) : session.open(request.prompt, request.origin());
+  done = static_cast<size_t>(session.length(sequence));
+  if (!request.sampling.has_penalties()) return;
+  const std::span<const int64_t> whole(request.prompt);
+  const size_t prompt = whole.size() - static_cast<size_t>(request.answered);
+  session.see(sequence, whole.first(prompt), whole.subspan(prompt));
+  if (!counts_drafts || !session.options().counts_ahead) return;
+  seen.clear();
+  for (const int64_t token : whole.first(prompt)) seen[token] = 1;
+  for (const int64_t token : whole.subspan(prompt)) seen[token] += 2;
+}
 
 /// The tokens allowed in the next draw: those of the filter (null without one), except stop tokens before the
 /// shortest length is reached. The draws of a step are either all before that point or all after it. What
@@ -213,7 +230,7 @@ Generator::~Generator() {
     }
   }
   for (const auto& r : running_) {
-    session_.close(r->sequence);
+    if (r->sequence >= 0) session_.close(r->sequence);
     if (drafter_ != nullptr) drafter_->forget(r->number);
   }
 }
@@ -263,25 +280,19 @@ void Generator::start(int64_t number, GenerateRequest request) {
   Running& r = *made;
   session_.beginnings().offer(r.request.scores_prompt ? nullptr : r.request.handed);
   r.request.handed.reset();
-  // Known pages have no scores, so a prompt that must be scored is run.
-  r.sequence = r.request.scores_prompt ? session_.open(r.request.origin())
-                                       : session_.open(r.request.prompt, r.request.origin());
-  r.done = static_cast<size_t>(session_.length(r.sequence));
+  r.open(session_, drafter_ != nullptr);
   r.text = r.request.prompt;
   r.drawn = r.generated = r.request.answered;
   r.draft_sampling = r.request.sampling;
   r.draft_sampling.repetition_penalty = 1;
   r.draft_sampling.presence_penalty = r.draft_sampling.frequency_penalty = 0;
-  if (r.request.sampling.has_penalties()) {
-    const std::span<const int64_t> text(r.text);
-    const size_t prompt = text.size() - static_cast<size_t>(r.request.answered);
-    session_.see(r.sequence, text.first(prompt), text.subspan(prompt));
-    if (drafter_ != nullptr && session_.options().counts_ahead) {
-      for (const int64_t token : text.first(prompt)) r.seen[token] = 1;
-      for (const int64_t token : text.subspan(prompt)) r.seen[token] += 2;
-    }
-  }
   running_.push_back(std::move(made));
+}
+
+void Generator::reopen(size_t i) {
+  Running& r = *running_[i];
+  session_.close(std::exchange(r.sequence, -1));
+  r.open(session_, drafter_ != nullptr);
 }
 
 GenerateRequest Generator::put_back(size_t i) {
@@ -314,7 +325,7 @@ int64_t Generator::prompt_left(size_t i) const {
   return static_cast<int64_t>(running_[i]->request.prompt.size() - running_[i]->done);
 }
 
-bool Generator::scores_prompt(size_t i) const { return running_[i]->request.scores_prompt; }
+const GenerateRequest& Generator::request(size_t i) const { return running_[i]->request; }
 
 bool Generator::can_draw(size_t i) const {
   const Running& r = *running_[i];

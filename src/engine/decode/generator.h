@@ -107,6 +107,8 @@ class Generator {
   bool fetch(int64_t number, const GenerateRequest& request);
   /// Begins a text that the limits allow; `number` names it in events.
   void start(int64_t number, GenerateRequest request);
+  /// Text i, of which nothing ran, goes on behind what has become known of its prompt since it was started.
+  void reopen(size_t i);
   /// Stops text i and gives back its pages, which others may still share. What is returned goes on with it
   /// once it is started again: the same tokens follow, on the CPU to the bit.
   GenerateRequest put_back(size_t i);
@@ -118,9 +120,9 @@ class Generator {
   int64_t number(size_t i) const;
   /// Tokens of the prompt of text i that have not run. 0: it draws.
   int64_t prompt_left(size_t i) const;
-  /// Whether each token of the prompt takes a row of the step: of those that it has there are
-  /// DecodeOptions::max_sequences.
-  bool scores_prompt(size_t i) const;
+  /// That of text i, valid until the text ends. Each token of a prompt that is scored takes a row of the
+  /// step, of which there are DecodeOptions::max_sequences.
+  const GenerateRequest& request(size_t i) const;
   /// Whether text i has draws that can be launched.
   bool can_draw(size_t i) const;
   /// How many tokens of text i may be guessed behind its next draw.

@@ -1,18 +1,64 @@
 // Requests and answers of HTTP/1.1 and gRPC as the load generator sees them.
 #include "load/requests/exchange.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <vector>
 
 #include "base/error.h"
+#include "base/text/json.h"
 #include "http/http2/http2_client.h"
 #include "http/parser.h"
 
 namespace trireme::load {
 namespace {
 
-/// HTTP/1.1. A stream is a body of server-sent events; `data: [DONE]` says the end and is no part.
+using base::Json;
+
+/// What stands behind a member's name and colon; npos if the text has no such member.
+size_t value_of(std::string_view json, std::string_view quoted_name) {
+  const size_t at = json.find(quoted_name);
+  return at == std::string_view::npos ? at : json.find_first_not_of(" :", at + quoted_name.size());
+}
+
+bool has_text(const Json& value) { return value.is_string() && !value.as_string().empty(); }
+
+/// Whether a choice of the OpenAI API says only how its answer ended.
+bool only_ends(const Json& choice) {
+  const Json* reason = choice.find("finish_reason");
+  if (reason == nullptr || reason->is_null()) return false;
+  const Json* text = choice.find("text");
+  if (text != nullptr && has_text(*text)) return false;
+  const Json* delta = choice.find("delta");
+  if (delta == nullptr || !delta->is_object()) return true;
+  const base::JsonObject& members = delta->as_object();
+  return std::none_of(members.begin(), members.end(), [](const auto& member) {
+    return member.key != "role" && (has_text(member.value) || member.value.is_array());
+  });
+}
+
+/// Whether an event of the OpenAI API brings nothing of an answer: its end, or what was used. Few events are
+/// looked at closely.
+bool brings_nothing(std::string_view event) {
+  const size_t reason = value_of(event, "\"finish_reason\""), choices = value_of(event, "\"choices\"");
+  const bool may_end = reason < event.size() && event[reason] != 'n';
+  const bool may_be_use = choices < event.size() && event[choices] == '[' &&
+                          event.find_first_not_of(' ', choices + 1) == event.find(']', choices);
+  if (!may_end && !may_be_use) return false;
+  try {
+    const Json json = base::parse_json(event);
+    const Json* list = json.find("choices");
+    if (list == nullptr || !list->is_array()) return false;
+    const base::JsonArray& all = list->as_array();
+    return std::all_of(all.begin(), all.end(), only_ends);
+  } catch (const base::Error&) {
+    return false;  // of another API
+  }
+}
+
+/// HTTP/1.1. A stream is a body of server-sent events; `data: [DONE]` says the end and is no part, nor is an
+/// event of the OpenAI API that brings nothing of an answer.
 class HttpExchange : public Exchange {
  public:
   HttpExchange(bool streams, bool keeps_body) : streams_(streams) {
@@ -26,7 +72,7 @@ class HttpExchange : public Exchange {
     is_over_sent_ = false;
     scanned_ = 0;
     parts_ = 0;
-    has_error_event_ = false;
+    has_event_ = has_error_event_ = false;
   }
   std::string_view unsent() override { return request_; }
   void sent(size_t bytes) override { request_.remove_prefix(bytes); }
@@ -57,7 +103,7 @@ class HttpExchange : public Exchange {
              .body_bytes = static_cast<int64_t>(parser_.body_bytes())};
     if (r.status < 200 || r.status > 299) a.error = "status " + std::to_string(r.status);
     if (a.error.empty() && has_error_event_) a.error = "error in the stream";
-    if (a.error.empty() && streams_ && parts_ == 0) a.error = "no event in the stream";
+    if (a.error.empty() && streams_ && !has_event_) a.error = "no event in the stream";
     return a;
   }
   std::string body() const override { return message().body; }
@@ -65,7 +111,7 @@ class HttpExchange : public Exchange {
  private:
   const http::Received& message() const { return const_cast<http::ResponseParser&>(parser_).message(); }
 
-  /// Counts the events that have wholly come: lines that begin with "data:".
+  /// Counts the events that have wholly come and bring something: lines that begin with "data:".
   void scan() {
     const std::string& body = parser_.message().body;
     for (size_t end; (end = body.find('\n', scanned_)) != std::string::npos; scanned_ = end + 1) {
@@ -73,8 +119,9 @@ class HttpExchange : public Exchange {
       if (!line.starts_with("data:")) continue;
       line.remove_prefix(std::min(line.size(), line.find_first_not_of(" ", 5)));
       if (line.starts_with("[DONE]")) continue;
+      has_event_ = true;
       if (line.starts_with("{\"error\"")) has_error_event_ = true;
-      ++parts_;
+      if (!brings_nothing(line)) ++parts_;
     }
   }
 
@@ -82,7 +129,7 @@ class HttpExchange : public Exchange {
   std::string_view request_;  // what has not been sent of it
   std::string rest_;          // received and not used yet
   http::ResponseParser parser_;
-  bool is_over_sent_ = false, has_error_event_ = false;
+  bool is_over_sent_ = false, has_event_ = false, has_error_event_ = false;
   size_t scanned_ = 0;
   int64_t parts_ = 0;
 };

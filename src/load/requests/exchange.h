@@ -34,7 +34,7 @@ class Exchange {
   virtual bool is_done() const = 0;
   /// Whether anything of an answer has come.
   virtual bool has_begun() const = 0;
-  /// Parts of a stream so far: events of an HTTP body, messages of a call.
+  /// Parts of a stream so far: events of an HTTP body that bring something, messages of a call.
   virtual int64_t parts() const = 0;
   /// Once it is done.
   virtual Answer answer() const = 0;

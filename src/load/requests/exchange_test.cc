@@ -63,6 +63,34 @@ TEST(Exchange, EventsAreCountedOnceWhereverTheyAreCut) {
   EXPECT_EQ(answer_to(stream("nothing\n"), 7, true).error, "no event in the stream");
 }
 
+TEST(Exchange, WhatBringsNothingOfAnAnswerIsNoPart) {
+  const auto parts_of = [](const std::string& events) {
+    const std::string body = events + "data: [DONE]\n\n";
+    int64_t parts = 0;
+    const std::string head = "HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n";
+    EXPECT_EQ(answer_to(head + body, 9, true, &parts).error, "");
+    return parts;
+  };
+  const auto text = [](const std::string& added, const std::string& reason) {
+    return R"(data: {"id":"a","choices":[{"index":0,"text":")" + added +
+           R"(","logprobs":null,"finish_reason":)" + reason + "}]}\n\n";
+  };
+  const auto chat = [](const std::string& delta, const std::string& reason) {
+    return R"(data: {"id": "a", "choices": [{"index": 0, "delta": )" + delta + R"(, "finish_reason": )" +
+           reason + "}]}\n\n";
+  };
+  const std::string used = "data: {\"id\":\"a\",\"choices\":[],\"usage\":{\"prompt_tokens\":3}}\n\n";
+  EXPECT_EQ(parts_of(text("a", "null") + text("b", "null") + text("", "\"length\"") + used), 2);
+  EXPECT_EQ(parts_of(text("a", "null") + text("b", "\"stop\"")), 2) << "the last piece says the reason too";
+  EXPECT_EQ(parts_of(text(R"(\"finish_reason\":1)", "null")), 1);
+  EXPECT_EQ(parts_of(text("", "\"stop\"")), 0) << "an empty answer";
+  EXPECT_EQ(parts_of(chat(R"({"role":"assistant","content":"a"})", "null") + chat("{}", "\"stop\"")), 1);
+  EXPECT_EQ(parts_of(chat(R"({"content":"a"})", "null") + chat(R"({"content":""})", "\"stop\"")), 1);
+  EXPECT_EQ(parts_of(chat(R"({"content":"a"})", "\"stop\"")), 1);
+  EXPECT_EQ(parts_of(chat(R"({"tool_calls":[{"index":0}]})", "\"tool_calls\"")), 1);
+  EXPECT_EQ(parts_of("data: {\"choices\":[],\n\ndata: {\"choices\":[ ]}\n\n"), 1) << "no JSON counts";
+}
+
 TEST(Exchange, ProtobufOfMetadataAndStatistics) {
   // name "m"; inputs {name "x", datatype "FP32", shape [-1, 300] packed} and {"y", "BYTES", [2] as a varint}.
   const std::string minus(9, '\xff');

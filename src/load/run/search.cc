@@ -6,12 +6,8 @@
 
 namespace trireme::load {
 
-// Fewer answers than requests inside the window means a queue that grows, however good the latencies of a
-// short run look.
 bool sustained(const Measured& m) {
-  constexpr double kKeptUp = 0.95;
-  return all_met(m.slos) && m.result.throughput() >= kKeptUp * m.result.offered_rate &&
-         m.result.error_share() < 0.01;
+  return all_met(m.slos) && kept_up(m.result) && m.result.error_share() < 0.01;
 }
 
 double find_highest(const Search& search, std::vector<Measured>& runs) {

@@ -9,6 +9,7 @@
 namespace trireme::load {
 
 /// A load is sustained if the goals are met, the server kept up and fewer than one request in 100 failed.
+/// Fewer answers than requests mean a queue that grows, however good the latencies of a short run look.
 bool sustained(const Measured& m);
 
 /// A search for the highest load.

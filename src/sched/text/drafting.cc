@@ -40,7 +40,7 @@ void Drafting::share(std::vector<int64_t>& tokens, int64_t left, const StepMeter
     const int64_t prompt = generator_.prompt_left(i);
     step.tokens += tokens[i];
     step.draws += prompt <= tokens[i] ? 1 : 0;
-    rows -= prompt > 0 && generator_.scores_prompt(i) ? tokens[i] : 1;
+    rows -= prompt > 0 && generator_.request(i).scores_prompt ? tokens[i] : 1;
   }
   step.room = std::min(left, rows);
   if (!options_.drafter->runs_steps()) {

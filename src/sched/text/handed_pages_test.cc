@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <map>
+#include <thread>
 
 #include "base/rng.h"
 #include "engine/pages/handed_pages.h"
@@ -282,10 +284,16 @@ struct ParkedRequests : testing::Test {
     short_one.prompt.resize(9);
     short_one.prompt[0] = (short_one.prompt[0] + 1) % 61;  // it begins otherwise
   }
-  std::shared_ptr<HandedListener> ask(const GenerateRequest& request) {
+  std::shared_ptr<HandedListener> ask(const GenerateRequest& request, const Standing& standing = {}) {
     auto listener = std::make_shared<HandedListener>();
-    service->submit({.generate = request, .standing = {}, .listener = listener});
+    service->submit({.generate = request, .standing = standing, .listener = listener});
     return listener;
+  }
+  /// Whether it is told of its end before long.
+  static bool ends(const HandedListener& listener) {
+    for (int i = 0; i < 1000 && listener.over == 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return listener.over == 1;
   }
   std::vector<int64_t> alone(const GenerateRequest& request) const {
     const auto session = handing_session();
@@ -356,6 +364,34 @@ TEST_F(ParkedRequests, WhoLeavesIsWaitedForNoMore) {
   EXPECT_FALSE(wish->is_wanted());
   EXPECT_EQ(source->late, 0);
   EXPECT_TRUE(listener->tokens.empty());
+}
+
+TEST_F(ParkedRequests, WhoLeavesOthersIsToldAtOnce) {
+  const auto stays = ask(long_one), leaves = ask(long_one);
+  const auto wish = source->wish(0);
+  leaves->gone = true;
+  ASSERT_TRUE(ends(*leaves));
+  EXPECT_EQ(leaves->reason, FinishReason::cancelled);
+  EXPECT_EQ(stays->over, 0);
+  EXPECT_TRUE(wish->is_wanted());
+  wish->deliver(nullptr);
+  stays->wait();
+  EXPECT_EQ(stays->tokens, alone(long_one));
+}
+
+/// Half of its own time is left for computing, whoever waits for the same pages.
+TEST_F(ParkedRequests, WhoHasLessTimeDoesNotWaitForOthersPages) {
+  const auto first = ask(long_one);
+  source->wish(0);
+  const auto second = ask(long_one, {.deadline_ns = clock.now_ns() + 2 * base::kNsPerSecond});
+  EXPECT_TRUE(ends(*second));
+  EXPECT_EQ(second->tokens, alone(long_one));
+  EXPECT_EQ(first->over, 0);
+  EXPECT_EQ(source->size(), 2u);
+  EXPECT_EQ(source->late, 1);
+  source->wish(0)->deliver(nullptr);
+  first->wait();
+  EXPECT_EQ(first->tokens, alone(long_one));
 }
 
 TEST_F(ParkedRequests, AStopFailsThemAndADrainWaits) {

@@ -2,6 +2,7 @@
 #include "sched/text/parked_texts.h"
 
 #include <algorithm>
+#include <functional>
 #include <new>
 
 namespace trireme::sched {
@@ -28,13 +29,24 @@ std::shared_ptr<PageWish> ParkedTexts::make_wish(const TextRequest& request, eng
                                     });
 }
 
+/// Until when it waits for its pages.
+steady_clock::time_point ParkedTexts::latest_for(const TextRequest& request, int64_t now_ns) const {
+  std::chrono::nanoseconds patience = source_->patience();
+  // Half of a request's own time is left for computing here.
+  if (const int64_t deadline_ns = request.standing.deadline_ns; deadline_ns != 0)
+    patience = std::min(patience, std::chrono::nanoseconds((deadline_ns - now_ns) / 2));
+  return steady_clock::now() + patience;
+}
+
 bool ParkedTexts::park(TextRequest& request, engine::DecodeSession& session) {
   const engine::GenerateRequest& asked = request.generate;
   if (source_ == nullptr || asked.scores_prompt || asked.taker != nullptr ||
       request.standing.priority == kBackground)
     return false;
+  const int64_t now_ns = clock_.now_ns();
+  const steady_clock::time_point late = latest_for(request, now_ns);
   for (auto& [number, parked] : parked_) {
-    if (!parked.wish->fits(asked)) continue;
+    if (late < parked.late || !parked.wish->fits(asked)) continue;
     parked.requests.push_back(std::move(request));
     return true;
   }
@@ -45,12 +57,8 @@ bool ParkedTexts::park(TextRequest& request, engine::DecodeSession& session) {
   }
   Parked& parked = parked_[next_++];
   parked.wish = wish;
-  parked.asked_ns = clock_.now_ns();
-  std::chrono::nanoseconds patience = source_->patience();
-  // Half of a request's own time is left for computing here.
-  if (const int64_t deadline_ns = request.standing.deadline_ns; deadline_ns != 0)
-    patience = std::min(patience, std::chrono::nanoseconds((deadline_ns - parked.asked_ns) / 2));
-  parked.late = steady_clock::now() + patience;
+  parked.asked_ns = now_ns;
+  parked.late = late;
   parked.requests.push_back(std::move(request));
   return true;
 }
@@ -65,6 +73,20 @@ void ParkedTexts::release(std::map<int64_t, Parked>::iterator at, const Pages& h
     to.push_back(std::move(request));
   }
   parked_.erase(at);
+}
+
+/// Those that nobody waits for any more go; the others stay.
+void ParkedTexts::release_gone(Parked& parked, std::vector<TextRequest>& to) {
+  const auto is_gone = [](const TextRequest& request) { return request.listener->is_gone(); };
+  const auto gone =
+      std::stable_partition(parked.requests.begin(), parked.requests.end(), std::not_fn(is_gone));
+  to.reserve(to.size() + static_cast<size_t>(parked.requests.end() - gone));
+  const int64_t now_ns = clock_.now_ns();
+  for (auto request = gone; request != parked.requests.end(); ++request) {
+    request->listener->on_pages(parked.asked_ns, now_ns);
+    to.push_back(std::move(*request));
+  }
+  parked.requests.erase(gone, parked.requests.end());
 }
 
 std::vector<TextRequest> ParkedTexts::take() {
@@ -82,10 +104,9 @@ std::vector<TextRequest> ParkedTexts::take() {
     const auto now = steady_clock::now();
     for (auto next = parked_.begin(); next != parked_.end();) {
       const auto at = next++;
-      const Parked& parked = at->second;
-      const bool is_late = now >= parked.late;
-      const bool is_gone = std::all_of(parked.requests.begin(), parked.requests.end(),
-                                       [](const TextRequest& r) { return r.listener->is_gone(); });
+      Parked& parked = at->second;
+      release_gone(parked, list);
+      const bool is_late = now >= parked.late, is_gone = parked.requests.empty();
       if (!is_late && !is_gone) continue;
       parked.wish->withdraw();
       if (is_late && !is_gone) source_->count_late();

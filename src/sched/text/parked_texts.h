@@ -27,9 +27,10 @@ class ParkedTexts {
   ParkedTexts& operator=(const ParkedTexts&) = delete;
 
   /// Leaves a request aside, and has the pages of its prompt computed elsewhere that `session` does not know.
-  /// False: it had better be computed here. Requests with the same full pages are asked for once.
+  /// False: it had better be computed here. Requests with the same full pages are asked for once, unless one
+  /// that comes later cannot wait as long.
   bool park(TextRequest& request, engine::DecodeSession& session);
-  /// Requests that go on now: their pages have come, or come no more, or nobody waits for them.
+  /// Requests that go on now: their pages have come, or come no more; and those that nobody waits for.
   std::vector<TextRequest> take();
   /// All requests; nobody is waited for any more.
   std::vector<TextRequest> give_up();
@@ -47,7 +48,9 @@ class ParkedTexts {
   };
   using Pages = std::shared_ptr<const engine::HandedPages>;
   std::shared_ptr<PageWish> make_wish(const TextRequest& request, engine::DecodeSession& session);
+  std::chrono::steady_clock::time_point latest_for(const TextRequest& request, int64_t now_ns) const;
   void release(std::map<int64_t, Parked>::iterator at, const Pages& handed, std::vector<TextRequest>& to);
+  void release_gone(Parked& parked, std::vector<TextRequest>& to);
 
   const std::shared_ptr<PageSource> source_;
   const base::Clock& clock_;

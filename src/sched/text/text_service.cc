@@ -70,10 +70,17 @@ void TextService::submit_all(std::vector<TextRequest> requests) {
       base::fail(base::ErrorCode::exhausted, "too many requests wait: ", inbox_.waiting);
     inbox_.requests.insert(inbox_.requests.end(), std::make_move_iterator(requests.begin()),
                            std::make_move_iterator(requests.end()));
+    shown_.under_way += requests.size();
     inbox_.waiting += clients;
     inbox_.is_idle = false;
   }
   changed_.notify_all();
+}
+
+TextStats TextService::stats() const {
+  TextStats stats = shown_.stats.copy();
+  stats.under_way = shown_.under_way.load();
+  return stats;
 }
 
 int64_t TextService::step_ns() const {
@@ -81,10 +88,23 @@ int64_t TextService::step_ns() const {
   return began == 0 ? 0 : clock_.now_ns() - began;
 }
 
-void TextService::drain() {
+namespace {
+
+/// False where it is not done within `patience_ns`; INT64_MAX: that takes as long as it takes.
+template <class IsDone>
+bool wait_done(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, int64_t patience_ns,
+               const IsDone& is_done) {
+  if (patience_ns != INT64_MAX) return changed.wait_for(lock, std::chrono::nanoseconds(patience_ns), is_done);
+  changed.wait(lock, is_done);
+  return true;
+}
+
+}  // namespace
+
+bool TextService::drain(int64_t patience_ns) {
   std::unique_lock lock(mutex_);
   inbox_.is_closed = true;
-  changed_.wait(lock, [this] { return inbox_.is_idle || inbox_.has_ended; });
+  return wait_done(changed_, lock, patience_ns, [this] { return inbox_.is_idle || inbox_.has_ended; });
 }
 
 bool TextService::stop(int64_t patience_ns) {
@@ -92,12 +112,7 @@ bool TextService::stop(int64_t patience_ns) {
     std::unique_lock lock(mutex_);
     inbox_.is_closed = inbox_.is_stopping = true;
     changed_.notify_all();
-    const auto has_ended = [this] { return inbox_.has_ended; };
-    if (patience_ns == INT64_MAX) {
-      changed_.wait(lock, has_ended);
-    } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(patience_ns), has_ended)) {
-      return false;
-    }
+    if (!wait_done(changed_, lock, patience_ns, [this] { return inbox_.has_ended; })) return false;
   }
   if (thread_.joinable()) thread_.join();
   return true;
@@ -127,6 +142,7 @@ bool TextService::take_in() {
       lock.unlock();
       const base::Error over(base::ErrorCode::unavailable, "the model is shutting down");
       for (TextRequest& r : parked_.give_up()) requests.push_back(std::move(r));
+      shown_.under_way -= requests.size();
       for (TextRequest& r : requests) r.listener->on_error(over);
       fail_all(over);
       return false;
@@ -151,6 +167,7 @@ void TextService::add(TextRequest request) {
     const int64_t number = scheduler_->add(std::move(request.generate), request.standing);
     live_.emplace(number, Live{request.listener});
   } catch (const std::exception&) {
+    --shown_.under_way;
     request.listener->on_error(current_error());
   }
 }
@@ -205,7 +222,7 @@ void TextService::tell(const GenerateEvent& event) {
 /// A request is told nothing more; `cancels`: it still runs.
 void TextService::end(int64_t number, bool cancels) {
   if (cancels) scheduler_->cancel(number);
-  live_.erase(number);
+  shown_.under_way -= live_.erase(number);
   asked_.begun.erase(number);
 }
 
@@ -246,12 +263,14 @@ void TextService::fail_all(const base::Error& error) {
   asked_.begun.clear();
   std::map<int64_t, Live> lost;
   lost.swap(live_);
+  shown_.under_way -= lost.size();
   for (auto& [number, live] : lost) live.listener->on_error(error);
 }
 
 void TextService::show() {
   counts_.running = scheduler_ ? scheduler_->running() : 0;
   counts_.waiting = (scheduler_ ? scheduler_->waiting() : 0) + parked_.size();
+  counts_.under_way = shown_.under_way.load();
   counts_.page_use = scheduler_ ? scheduler_->page_use() : 0;
   counts_.put_back = lost_.put_back + (scheduler_ ? scheduler_->put_back() : 0);
   const engine::MaskCost masks = scheduler_ ? scheduler_->mask_cost() : engine::MaskCost();

@@ -25,6 +25,8 @@ namespace trireme::sched {
 /// Counts since the start, and how things stand after the last step.
 struct TextStats {
   size_t running = 0, waiting = 0;
+  /// Texts that were submitted and are not over: of stats() those of this moment, whatever step is under way.
+  size_t under_way = 0;
   double page_use = 0;  ///< share of the pages that texts under way hold
   int64_t steps = 0, step_tokens = 0;
   int64_t busy_ns = 0;           ///< in steps
@@ -72,13 +74,14 @@ class TextService {
   /// are more than may ever wait.
   void submit_all(std::vector<TextRequest> requests);
 
-  TextStats stats() const { return shown_.stats.copy(); }
+  TextStats stats() const;
   /// How long the step under way has been running; 0: none is.
   int64_t step_ns() const;
   /// Keys and values of all sequences, and scratch memory, of the session made last.
   int64_t memory_bytes() const { return shown_.memory_bytes.load(); }
-  /// Refuses what comes and returns when nothing waits or runs.
-  void drain();
+  /// Refuses what comes and returns when nothing waits or runs. False where that takes longer than
+  /// `patience_ns`.
+  bool drain(int64_t patience_ns = INT64_MAX);
   /// Fails what waits and runs, and ends the thread. False where a step that is under way does not end within
   /// `patience_ns`: then the service must not be destroyed. Idempotent.
   bool stop(int64_t patience_ns = INT64_MAX);
@@ -117,6 +120,7 @@ class TextService {
   struct {
     base::Guarded<TextStats> stats;
     std::atomic<int64_t> step_began_ns{0}, memory_bytes{0};
+    std::atomic<size_t> under_way{0};
   } shown_;  // to any thread
   // The thread's:
   struct {

@@ -74,17 +74,9 @@ void TokenScheduler::begin_waiting() {
     refused_.is_loading = !generator_.fetch(first->number, first->request);
     if (refused_.is_loading) return;
     TokenQueue::Entry entry = queue_.pop();
-    const auto whole = static_cast<int64_t>(entry.request.prompt.size());
     Standing& standing = standings_[entry.number] = entry.standing;
     if (standing.asked_ns == 0) standing.asked_ns = meter_.now_ns();
-    generator_.start(entry.number, std::move(entry.request));
-    const int64_t handed = generator_.session().beginnings().accepted() * generator_.options().page_tokens;
-    const int64_t known = whole - generator_.prompt_left(generator_.size() - 1) - handed;
-    if (entry.has_begun) continue;
-    counts_.shared_tokens += known;
-    begun_.push_back(
-        {.request = entry.number, .prompt_tokens = whole, .known_tokens = known, .handed_tokens = handed});
-    queue_.charge(entry.standing, static_cast<double>(whole - known));
+    reading_.start(std::move(entry));
   }
 }
 
@@ -93,11 +85,15 @@ int64_t TokenScheduler::budget() const {
   const int64_t most = generator_.options().max_tokens;
   if (meter_.prices() == nullptr || !budget_.has_goals()) return most;
   std::vector<PromptLeft> prompts;
+  int64_t draws = 0;
   for (size_t i = 0; i < generator_.size(); ++i) {
     const int64_t left = generator_.prompt_left(i);
-    if (left > 0) prompts.push_back({left, standings_.at(generator_.number(i)).asked_ns});
+    if (left == 0) {
+      ++draws;
+    } else if (!reading_.waits(i)) {
+      prompts.push_back({left, standings_.at(generator_.number(i)).asked_ns});
+    }
   }
-  const auto draws = static_cast<int64_t>(generator_.size() - prompts.size());
   return budget_.tokens(draws, prompts, meter_.now_ns(), *meter_.prices());
 }
 
@@ -111,11 +107,12 @@ int64_t TokenScheduler::share_out() {
   const bool pauses = foreground > 0 && foreground < generator_.size();  // those in the background
   for (size_t i = 0; i < generator_.size(); ++i) {
     if (pauses && standings_.at(generator_.number(i)).priority == kBackground) continue;
+    if (reading_.waits(i)) continue;
     const int64_t prompt = generator_.prompt_left(i);
     if (prompt == 0) {
       tokens_[i] = generator_.can_draw(i) ? 1 : 0;
     } else {
-      const bool takes_rows = generator_.scores_prompt(i);
+      const bool takes_rows = generator_.request(i).scores_prompt;
       tokens_[i] = std::max<int64_t>(0, std::min({prompt, left, takes_rows ? rows + 1 : prompt}));
       left -= tokens_[i];
       if (takes_rows && tokens_[i] > 0) rows -= tokens_[i] - 1;
@@ -142,13 +139,16 @@ void TokenScheduler::put_back_last() {
   const int64_t number = generator_.number(last);
   const Standing standing = standings_.at(number);
   standings_.erase(number);
-  queue_.push(
-      {.number = number, .request = generator_.put_back(last), .standing = standing, .has_begun = true});
+  queue_.push({.number = number,
+               .request = generator_.put_back(last),
+               .standing = standing,
+               .has_begun = reading_.forget(number)});
   ++counts_.put_back;
 }
 
 /// Launches the next step, if there is one.
 bool TokenScheduler::launch() {
+  reading_.go_on();
   begin_waiting();
   int64_t left = share_out();
   while (missing_pages() > 0) {
@@ -166,7 +166,10 @@ bool TokenScheduler::launch() {
 /// What tenants were given, and who is over.
 void TokenScheduler::account() {
   for (const GenerateEvent& event : events_) {
-    if (event.finish != FinishReason::none) drafting_.forget(event.request);
+    if (event.finish != FinishReason::none) {
+      drafting_.forget(event.request);
+      reading_.forget(event.request);
+    }
     const auto at = standings_.find(event.request);
     if (at == standings_.end()) continue;
     if (event.token >= 0) queue_.charge(at->second, kAnswerCharge);
@@ -177,7 +180,7 @@ void TokenScheduler::account() {
 const std::vector<GenerateEvent>& TokenScheduler::step(int64_t now_ns) {
   events_.clear();
   events_.swap(ended_);
-  begun_.clear();
+  reading_.clear_begun();
   for (int64_t late = queue_.remove_expired(now_ns); late >= 0; late = queue_.remove_expired(now_ns))
     events_.push_back({.request = late, .finish = FinishReason::expired});
   generator_.clean(events_);

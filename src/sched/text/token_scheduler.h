@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "sched/text/drafting.h"
+#include "sched/text/shared_reading.h"
 #include "sched/text/step_budget.h"
 #include "sched/text/step_meter.h"
 #include "sched/text/token_queue.h"
@@ -23,12 +24,13 @@ struct TextSchedule {
 };
 
 /// One owner thread. A request waits until there is a place and there are pages for its prompt, and shares
-/// the full pages of what it begins with where the session remembers them. In each step every text that
-/// decodes gets its token, what is left of the session's max_tokens, or of what the goals allow, goes to
-/// prompts, the oldest first: no gap between two tokens of an answer is longer than a step of max_tokens
-/// takes. What is left then goes to guessed tokens, as far as they pay. Where pages run out, the text
-/// of the lowest priority that came last is put back: it waits again, and what it ran is computed once more;
-/// its answer is not changed by that. A step costs the same however many wait.
+/// the full pages of what it begins with where the session remembers them, or where a text under way is
+/// reading them (SharedReading). In each step every text that decodes gets its token, what is left of the
+/// session's max_tokens, or of what the goals allow, goes to prompts, the oldest first: no gap between two
+/// tokens of an answer is longer than a step of max_tokens takes. What is left then goes to guessed tokens,
+/// as far as they pay. Where pages run out, the text of the lowest priority that came last is put back: it
+/// waits again, and what it ran is computed once more; its answer is not changed by that. A step costs the
+/// same however many wait.
 class TokenScheduler {
  public:
   /// The session outlives it and is not used by others, nor are what `schedule` points to.
@@ -50,13 +52,9 @@ class TokenScheduler {
   /// probability: the model's logits are no numbers. `now_ns`: for deadlines.
   const std::vector<engine::GenerateEvent>& step(int64_t now_ns = 0);
 
-  /// A request that began in the last step: of so many tokens of its prompt some were known from others.
-  struct Begun {
-    int64_t request = 0, prompt_tokens = 0, known_tokens = 0;
-    int64_t handed_tokens = 0;  ///< that another session had computed
-  };
-  /// Those that began for the first time.
-  const std::vector<Begun>& begun() const { return begun_; }
+  using Begun = SharedReading::Begun;
+  /// Requests that began to read their prompts in the last step, for the first time.
+  const std::vector<Begun>& begun() const { return reading_.begun(); }
 
   bool is_idle() const {
     return queue_.empty() && ended_.empty() && generator_.size() == 0 && !generator_.is_launched();
@@ -70,7 +68,7 @@ class TokenScheduler {
     return 1 - static_cast<double>(generator_.free_pages()) / static_cast<double>(limits().pages);
   }
   /// Tokens of prompts that did not run because a text that began alike had.
-  int64_t shared_tokens() const { return counts_.shared_tokens; }
+  int64_t shared_tokens() const { return reading_.shared_tokens(); }
   /// Texts that were put back because pages ran out.
   int64_t put_back() const { return counts_.put_back; }
   const engine::MaskCost& mask_cost() const { return generator_.mask_cost(); }
@@ -96,9 +94,10 @@ class TokenScheduler {
   TokenQueue queue_;
   int64_t next_ = 0;
   struct {
-    int64_t step_tokens = 0, shared_tokens = 0, put_back = 0;
+    int64_t step_tokens = 0, put_back = 0;
   } counts_;
   std::unordered_map<int64_t, Standing> standings_;  ///< of those that run
+  SharedReading reading_{generator_, queue_, standings_};
   /// What the pages were like when the first of those who wait did not fit: no need to look again until they
   /// are otherwise.
   struct {
@@ -106,8 +105,7 @@ class TokenScheduler {
     uint64_t changes = 0;
     bool is_loading = false;  ///< it fits, and waits for pages that are on their way from a store
   } refused_;
-  std::vector<int64_t> tokens_;  ///< of each text in the next step
-  std::vector<Begun> begun_;
+  std::vector<int64_t> tokens_;                        ///< of each text in the next step
   std::vector<engine::GenerateEvent> events_, ended_;  ///< `ended_`: since the last step
 };
 

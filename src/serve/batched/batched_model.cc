@@ -36,6 +36,11 @@ Tensor merge_rows(const std::vector<const Tensor*>& parts, const std::vector<std
   return whole;
 }
 
+/// What is told in place of an answer, of the exception in hand.
+sched::Outcome failed_now() {
+  return {.outputs = {}, .error = sched::current_error(), .ending = sched::Ending::failed, .timing = {}};
+}
+
 void show_cost(ModelMetrics& metrics, const MetricLabels& labels, const ModelHost& host, int threads) {
   const ServeOptions& o = host.options;
   const Prices prices = Prices::read(o.price_per_hour, o.prices, base::read_cpu_info().threads());
@@ -76,6 +81,9 @@ BatchedModel::BatchedModel(BatchedParts parts, const ModelSource& source, const 
   const ServeOptions& options = host.options;
   if (config().caches && options.cache_size.bytes > 0) cache_ = &host.cache;
   sched::SchedulerOptions own = scheduler_options(source, parts_, host);
+  // The scheduler's order would not know of answers that are kept.
+  if (cache_ != nullptr && std::exchange(own.preserves_order, false))
+    order_ = std::make_unique<sched::OrderedRelease>();
   watch_.attach(own, host.metrics);
   show_cost(*metrics(), metric_labels(), host, own.session.threads);
   make_scheduler(std::move(own));
@@ -221,9 +229,16 @@ void BatchedModel::start(const std::shared_ptr<Work>& work, InferRequest request
     part.weight = work->tenant().weight;
     part.cancelled = [work] { return work->is_cancelled(); };
     part.sink = [this, work, i](sched::Outcome&& outcome) { end_part(*work, i, std::move(outcome)); };
-    if (cache_ != nullptr && answer_from_cache(*work, i, part, request.tenant)) continue;
     if (!sequences_) {
-      scheduler_->submit(std::move(part));
+      if (order_) order_->place(part.priority, part.sink);
+      const sched::Sink sink = part.sink;
+      try {
+        const bool is_kept = cache_ != nullptr && answer_from_cache(*work, i, part, request.tenant);
+        if (!is_kept) scheduler_->submit(std::move(part));
+      } catch (const std::exception&) {
+        if (!order_) throw;
+        sink(failed_now());  // others may wait behind its place
+      }
       continue;
     }
     try {

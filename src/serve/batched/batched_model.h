@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/guarded.h"
+#include "sched/ordered_release.h"
 #include "serve/models/answer_form.h"
 #include "serve/batched/batched_parts.h"
 #include "serve/models/call.h"
@@ -57,6 +58,8 @@ class BatchedModel final : public ServedModel {
   const QueueRules queue_rules_;
   const bool streams_rows_;         ///< each row of the outputs is an answer
   ResponseCache* cache_ = nullptr;  ///< null: answers are not kept
+  /// Of answers, kept ones among them; null: nothing is kept, or order does not matter.
+  std::unique_ptr<sched::OrderedRelease> order_;
   SchedulerWatch watch_;
   bool is_abandoned_ = false;                             ///< a thread still uses the scheduler
   std::unique_ptr<SequenceBatcher> sequences_;            ///< in front of the scheduler; null: none

@@ -63,6 +63,18 @@ std::map<std::string, double> values_by_name(const std::string& text, double oth
   return out;
 }
 
+/// A parameter that only says more about another one means nothing without it.
+void require_leaders(const base::OptionList& list) {
+  constexpr std::pair<std::string_view, std::string_view> kPairs[] = {
+      {"weight_group", "weights"},   {"weight_zeros", "weights"},    {"draft", "speculate"},
+      {"draft_tokens", "speculate"}, {"lookup_tokens", "speculate"}, {"draft_cache_bytes", "speculate"},
+      {"pad_value", "pad_buckets"},  {"pad_inputs", "pad_buckets"},
+  };
+  for (const auto& [name, leader] : kPairs) {
+    base::require(!list.given(name) || list.given(leader), "parameter ", name, " needs ", leader);
+  }
+}
+
 }  // namespace
 
 bool RunConfig::knows(const std::string& key) {
@@ -90,8 +102,7 @@ RunConfig RunConfig::of(const std::vector<std::pair<std::string, std::string>>& 
   if (fields.window.ns >= 0) fields.config.window_ns = fields.window.ns;
   fields.config.pad_inputs = values_by_name(fields.pad_inputs, fields.config.pad_value);
   std::sort(fields.config.pad_buckets.begin(), fields.config.pad_buckets.end());
-  base::require(!fields.config.pad_buckets.empty() || fields.config.pad_inputs.empty(),
-                "parameter pad_inputs needs pad_buckets");
+  require_leaders(list);
   if (list.given("weights")) fields.config.weights = fields.weights;
   if (list.given("speculate")) fields.config.speculation = fields.speculation;
   if (fields.slo.ns >= 0) fields.config.p99_ns = fields.slo.ns;

@@ -36,7 +36,10 @@ TEST(RunConfig, RefusesValuesThatMeanNothing) {
                                                      {"buckets", "0"},
                                                      {"buckets", "1,,2"},
                                                      {"batch_window", "soon"},
-                                                     {"deadline_aware", "perhaps"}}) {
+                                                     {"deadline_aware", "perhaps"},
+                                                     {"weight_group", "32"},
+                                                     {"draft", "small.gguf"},
+                                                     {"pad_inputs", "x"}}) {
     EXPECT_THROW(RunConfig::of({bad}), base::Error) << bad.first << " = " << bad.second;
   }
 }

@@ -63,6 +63,7 @@ ModelConfig complete(const ModelSource& source, const ServeOptions& options) {
   base::require(!config.sequence && !config.is_batched() && config.instances <= 1, "model '", source.name,
                 "' continues texts, all of them in one session: it takes no sequence_batching, no "
                 "max_batch_size and one instance");
+  check_text_queue(config);
   config.name = source.name;
   config.platform = "trireme_text";
   config.max_batch_size = 0;
@@ -119,7 +120,8 @@ bool is_generative(const ModelSource& source) {
 class GenerativeModel::PartsReader final : public TextReader {
  public:
   PartsReader(const ServedModel& model, const InferRequest& request, InferSink sink)
-      : wants_one_(sink.wants_one_part),
+      : clock_(model.clock()),
+        wants_one_(sink.wants_one_part),
         wish_(Border(model.config()).wishes(request)),
         call_(model, request, std::move(sink)) {}
 
@@ -155,14 +157,16 @@ class GenerativeModel::PartsReader final : public TextReader {
 
  private:
   void give(std::string text) {
+    const int64_t begin_ns = clock_.now_ns();
     InferResponse part = call_.head();
     part.is_final = false;
     if (!wish_.empty())
       part.outputs.push_back({.tensor = {.name = kAnswer, .dims = {1}, .strings = {std::move(text)}},
                               .is_binary = wish_[0].is_binary});
-    call_.give_part(std::move(part), 0, 0);
+    call_.give_part(std::move(part), 0, begin_ns);  // steps compute for many texts at once
   }
 
+  const base::Clock& clock_;
   const bool wants_one_;
   const std::vector<AnswerWish> wish_;
   Call call_;
@@ -282,6 +286,7 @@ GenerativeModel::Parts GenerativeModel::load(const ModelSource& source, const Mo
   parts.adapters = engine::AdapterSlots::make(prepared->form().adapters, model.config);
   parts.add_drafter(source, host, prepared->form().vocabulary);
   parts.services.name = source.name;
+  parts.services.max_waiting = static_cast<size_t>(source.config.queue.max_queue_size);
   parts.services.make = session_maker(prepared, options);
   add_prefill(parts.services, RunConfig::of(source.config.parameters), prefill, prepared, options);
   return parts;
@@ -326,7 +331,9 @@ GenerativeModel::GenerativeModel(Parts parts, const ModelSource& source, const M
   } else if (base::file_exists(source.root + "/adapters")) {
     env().log.warning("serve", "adapters_left_out", {{"model", name()}, {"reason", "--max-adapters is 0"}});
   }
-  parts.services.service.on_step = [this](const sched::TextStats& now) { text_metrics_.count_step(now); };
+  parts.services.service.on_step = [this](const sched::TextStats& now) {
+    metrics()->count_busy(0, text_metrics_.count_step(now));
+  };
   services_ = std::make_unique<TextServices>(std::move(parts.services), adapters_, host);
   if (const auto cost = cost_of_second(source, host.options)) text_metrics_.show_cost(*cost);
 }
@@ -404,16 +411,13 @@ sched::TextRequest GenerativeModel::request_of(TextAsk ask, const std::shared_pt
   InferRequest wish;
   wish.priority = ask.priority;
   wish.timeout_us = ask.timeout_us;
-  sched::Request place;
-  queue_rules_.apply(wish, env().clock.now_ns(), place);
+  wish.is_background = ask.is_background;
+  sched::Standing standing = queue_rules_.standing(wish, env().clock.now_ns());
+  standing.tenant = call->tenant().number;
+  standing.weight = call->tenant().weight;
+  standing.asked_ns = ask.received_ns;
   text_metrics_.count_asked(ask.generate.max_tokens);
-  return {.generate = std::move(ask.generate),
-          .standing = {.priority = ask.is_background ? sched::kBackground : place.priority,
-                       .tenant = call->tenant().number,
-                       .weight = call->tenant().weight,
-                       .deadline_ns = ask.is_background ? 0 : place.deadline_ns,
-                       .asked_ns = ask.received_ns},
-          .listener = call};
+  return {.generate = std::move(ask.generate), .standing = standing, .listener = call};
 }
 
 void GenerativeModel::submit(size_t answers, const std::function<Wanted(size_t answer)>& make) {

@@ -62,20 +62,28 @@ class PageGatherer final : public sched::TextListener, public engine::PageTaker 
 
 }  // namespace
 
-LocalPages::LocalPages(Instances instances, const PrefillOptions& options, const HandOverMetrics& metrics)
+LocalPages::LocalPages(Instances instances, const PrefillOptions& options, const HandOverMetrics& metrics,
+                       int64_t step_timeout_ns)
     : instances_(std::move(instances)),
       least_tokens_(options.prefill_least),
       patience_(options.prefill_timeout.ns),
       metrics_(metrics),
+      step_timeout_ns_(step_timeout_ns),
       room_(options.prefill_room.bytes) {}
 
 sched::TextService& LocalPages::idlest() const {
-  const auto load = [](const sched::TextService& service) {
-    const sched::TextStats stats = service.stats();
-    return stats.running + stats.waiting;
-  };
-  return **std::min_element(instances_.begin(), instances_.end(),
-                            [&](const auto& a, const auto& b) { return load(*a) < load(*b); });
+  sched::TextService* idlest = nullptr;
+  size_t least = 0;
+  for (const std::shared_ptr<sched::TextService>& instance : instances_) {
+    if (hangs(*instance)) continue;
+    const size_t texts = instance->stats().under_way;
+    if (idlest != nullptr && texts >= least) continue;
+    idlest = instance.get();
+    least = texts;
+  }
+  if (idlest == nullptr)
+    base::fail(base::ErrorCode::unavailable, "a step of every instance that reads prompts hangs");
+  return *idlest;
 }
 
 bool LocalPages::ask(const std::shared_ptr<sched::PageWish>& wish) {

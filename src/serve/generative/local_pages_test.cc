@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "engine/decode/known_beginnings.h"
+#include "serve/generative/test_gate.h"
 #include "tests/tiny_llama.h"
 
 namespace trireme::serve {
@@ -35,6 +38,18 @@ struct LocalPagesTest : testing::Test {
           return session;
         },
         sched::TextService::Options{}, clock);
+  }
+  /// One that is held up by the gate behind each step.
+  std::shared_ptr<sched::TextService> held(Gate& gate, const base::Clock& own) {
+    return std::make_shared<sched::TextService>(
+        [this] { return std::make_unique<DecodeSession>(model, options); },
+        sched::TextService::Options{.on_step = [&gate](const sched::TextStats&) { gate.hold(); }}, own);
+  }
+  static void give(sched::TextService& service, int64_t first, int64_t count) {
+    std::vector<sched::TextRequest> requests;
+    for (int64_t i = first; i < first + count; ++i)
+      requests.push_back({.generate = request(i), .standing = {}, .listener = std::make_shared<Answer>()});
+    service.submit_all(std::move(requests));
   }
   std::unique_ptr<sched::TextService> decode(std::shared_ptr<sched::PageSource> pages) {
     return std::make_unique<sched::TextService>(
@@ -115,7 +130,7 @@ struct LocalPagesTest : testing::Test {
 TEST_F(LocalPagesTest, AnswersAreThoseOfOneInstance) {
   const Answers alone = answers(*decode(nullptr));
   const LocalPages::Instances instances{instance(), instance()};
-  const auto pages_of = std::make_shared<LocalPages>(instances, prefill, metrics);
+  const auto pages_of = std::make_shared<LocalPages>(instances, prefill, metrics, 0);
   const auto service = decode(pages_of);
   EXPECT_EQ(answers(*service), alone);
   EXPECT_GT(pages(), 50u);
@@ -126,27 +141,74 @@ TEST_F(LocalPagesTest, AnswersAreThoseOfOneInstance) {
 TEST_F(LocalPagesTest, AnInstanceThatFailsLosesNoAnswer) {
   const Answers alone = answers(*decode(nullptr));
   const LocalPages::Instances instances{instance(1)};
-  const auto service = decode(std::make_shared<LocalPages>(instances, prefill, metrics));
+  const auto service = decode(std::make_shared<LocalPages>(instances, prefill, metrics, 0));
   EXPECT_EQ(answers(*service), alone);
   EXPECT_GT(fallbacks("failed"), 0u);
   const uint64_t before = pages();
-  EXPECT_EQ(answers(*decode(std::make_shared<LocalPages>(instances, prefill, metrics))), alone);
+  EXPECT_EQ(answers(*decode(std::make_shared<LocalPages>(instances, prefill, metrics, 0))), alone);
   EXPECT_GT(pages(), before);  // it found a new session
+}
+
+/// What was given to an instance counts at once, and not when its step is through.
+TEST_F(LocalPagesTest, APromptGoesToWhoHasTheFewest) {
+  Gate busy, idle;
+  const LocalPages::Instances instances{held(busy, clock), held(idle, clock)};
+  const LocalPages pages_of(instances, prefill, metrics, 0);
+  give(*instances[0], 0, 1);
+  busy.is_reached.wait(false);
+  give(*instances[1], 0, 2);
+  idle.is_reached.wait(false);
+  EXPECT_EQ(&pages_of.idlest(), instances[0].get());
+  give(*instances[0], 1, 3);
+  EXPECT_EQ(&pages_of.idlest(), instances[1].get());
+  EXPECT_EQ(instances[0]->stats().under_way, 4u);
+  for (Gate* gate : {&busy, &idle}) gate->open();
+  for (const auto& instance : instances) {
+    EXPECT_TRUE(instance->drain());
+    EXPECT_EQ(instance->stats().under_way, 0u);
+  }
+}
+
+TEST_F(LocalPagesTest, WhoHangsIsGivenNoPrompt) {
+  base::FakeClock fake(1000);
+  Gate hanging, between, other;
+  between.open();
+  const LocalPages::Instances instances{held(between, fake), held(other, fake)};
+  const LocalPages pages_of(instances, prefill, metrics, base::kNsPerSecond);
+  LocalPages alone({instances[0]}, prefill, metrics, base::kNsPerSecond);
+  GenerateRequest stuck = request(0);
+  stuck.filter = std::make_shared<HangingFilter>(hanging);
+  instances[0]->submit({.generate = stuck, .standing = {}, .listener = std::make_shared<Answer>()});
+  hanging.is_reached.wait(false);
+  give(*instances[1], 0, 2);
+  other.is_reached.wait(false);
+  EXPECT_EQ(&pages_of.idlest(), instances[0].get());
+  EXPECT_FALSE(instances[0]->drain(base::kNsPerMs));
+  fake.advance(base::kNsPerSecond);
+  EXPECT_EQ(&pages_of.idlest(), instances[1].get());
+  EXPECT_THROW(alone.idlest(), base::Error);
+  const auto wish = std::make_shared<sched::PageWish>(
+      request(1), 0, sched::PageWish::Form{.first = 0, .page_tokens = 4, .page_bytes = 64},
+      [](const std::shared_ptr<const HandedPages>&) {});
+  EXPECT_FALSE(alone.ask(wish));
+  EXPECT_EQ(fallbacks("busy"), 1u);
+  for (Gate* gate : {&hanging, &other}) gate->open();
+  for (const auto& instance : instances) EXPECT_TRUE(instance->drain());
 }
 
 TEST_F(LocalPagesTest, RoomAndLengthBoundWhatIsAsked) {
   const Answers alone = answers(*decode(nullptr));
   prefill.prefill_room.bytes = 3 * options.page_tokens * 2 * 2 * 8 * 4;
   const LocalPages::Instances instances{instance()};
-  EXPECT_EQ(answers(*decode(std::make_shared<LocalPages>(instances, prefill, metrics))), alone);
+  EXPECT_EQ(answers(*decode(std::make_shared<LocalPages>(instances, prefill, metrics, 0))), alone);
   EXPECT_GT(pages(), 0u);
   prefill.prefill_room.bytes = 1;
   const uint64_t before = pages();
-  EXPECT_EQ(answers(*decode(std::make_shared<LocalPages>(instances, prefill, metrics))), alone);
+  EXPECT_EQ(answers(*decode(std::make_shared<LocalPages>(instances, prefill, metrics, 0))), alone);
   EXPECT_EQ(pages(), before);
   EXPECT_GT(fallbacks("busy"), 0u);
   prefill = {.prefill_least = 1000};
-  EXPECT_EQ(answers(*decode(std::make_shared<LocalPages>(instances, prefill, metrics))), alone);
+  EXPECT_EQ(answers(*decode(std::make_shared<LocalPages>(instances, prefill, metrics, 0))), alone);
   EXPECT_EQ(pages(), before);
 }
 

@@ -32,7 +32,7 @@ TextCall::TextCall(const Host& host, const TextAsk& ask, std::shared_ptr<TextRea
       reader_(std::move(reader)),
       charge_(ask.charge),
       counts_(counts),
-      answer_(host.tokenizer, ask.stop) {
+      answer_(host.tokenizer, ask.stop, ask.generate.least_tokens) {
   times_.received_ns = ask.received_ns;
   end_.prompt_tokens = static_cast<int64_t>(ask.generate.prompt.size());
 }
@@ -44,7 +44,8 @@ sched::Timing TextCall::timing() const {
           .finished_ns = times_.last_ns,
           .batch_rows = 1,
           .padded_rows = 1,
-          .own_rows = 1};
+          .own_rows = 1,
+          .instance = -1};  // steps are what it is busy with, and they have many texts
 }
 
 void TextCall::on_begin(int64_t known_tokens) {

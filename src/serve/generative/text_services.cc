@@ -19,7 +19,7 @@ TextServices::TextServices(Model model, const ServedAdapters& adapters, const Mo
         model.make_prefill, sched::TextService::Options{.max_waiting = max_waiting}, host.env.clock));
   }
   if (!prefill_.empty()) {
-    local_ = std::make_shared<LocalPages>(prefill_, prefill, metrics_);
+    local_ = std::make_shared<LocalPages>(prefill_, prefill, metrics_, step_timeout_ns_);
     model.service.pages = local_;
   } else if (!prefill.prefill_from.empty()) {
     const auto name_of = [&adapters](const engine::LoadedAdapter& a) { return adapters.name_of(a); };
@@ -27,7 +27,7 @@ TextServices::TextServices(Model model, const ServedAdapters& adapters, const Mo
         RemotePages::Model{.name = model.name, .id = model_id_, .adapter_name = name_of}, prefill, metrics_);
     model.service.pages = remote_;
   }
-  model.service.max_waiting = max_waiting;
+  model.service.max_waiting = model.max_waiting > 0 ? model.max_waiting : max_waiting;
   model.service.goals = host.options.texts.goals;
   model.service.begin_telling = [] { return std::make_shared<http::HeldWakes>(); };
   service_ =
@@ -73,9 +73,15 @@ int64_t TextServices::memory_bytes() const {
   return bytes;
 }
 
+void TextServices::drain(sched::TextService& service) const {
+  constexpr int64_t kLookNs = 100 * base::kNsPerMs;
+  while (!service.drain(kLookNs) && is_well(service)) {
+  }
+}
+
 void TextServices::drain() {
-  service_->drain();
-  for (const auto& instance : prefill_) instance->drain();
+  drain(*service_);
+  for (const auto& instance : prefill_) drain(*instance);
 }
 
 bool TextServices::stop(sched::TextService& service) {

@@ -1,6 +1,7 @@
 // The sessions of one language model: the one that answers its texts, and those that read prompts for it.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ class TextServices {
     engine::PageId id{};  ///< engine::page_model(); all 0: pages are not handed over between servers
     sched::TextService::MakeSession make = {}, make_prefill = {};
     int prefill_instances = 0;
+    size_t max_waiting = 0;  ///< requests of clients that wait for answers; 0: the server's --max-queue
     sched::TextService::Options service = {};  ///< of the one that answers, but for what a host says
   };
   /// Makes the first session of each at once and throws what that throws. `adapters` and what `host` has
@@ -32,13 +34,14 @@ class TextServices {
 
   sched::TextService& answering() const { return *service_; }
   /// Has pages of a prompt read for another server, by an instance for prompts if there are any. Throws
-  /// invalid_argument for tokens that are no whole pages, unsupported where pages are not given, and what
-  /// TextService::submit() throws.
+  /// invalid_argument for tokens that are no whole pages, unsupported where pages are not given, unavailable
+  /// where a step of each such instance hangs, and what TextService::submit() throws.
   void give_pages(const PagesRequest& asked, std::shared_ptr<const engine::LoadedAdapter> adapter,
                   std::shared_ptr<PageReader> reader);
   /// False while a step of the one that answers hangs: it takes longer than the server's --instance-timeout.
   bool is_well() const { return is_well(*service_); }
   int64_t memory_bytes() const;
+  /// Returns when nothing waits or runs, but does not wait for a step that hangs.
   void drain();
   /// False where a step hangs: the services are never let go of then. Idempotent.
   bool stop();
@@ -47,6 +50,7 @@ class TextServices {
   bool is_well(const sched::TextService& service) const {
     return step_timeout_ns_ == 0 || service.step_ns() < step_timeout_ns_;
   }
+  void drain(sched::TextService& service) const;
   bool stop(sched::TextService& service);
 
   const engine::PageId model_id_;

@@ -131,7 +131,8 @@ ModelConfig complete_ensemble(const ModelSource& source) {
 
 }  // namespace
 
-/// One run. Steps that finish at the same time meet at the lock; what they start is submitted outside it.
+/// One run. Steps that finish at the same time meet at the lock; what they start is submitted outside it. It
+/// lives as long as its last step, which may hang; the model may be gone once the run is over.
 struct EnsembleModel::Flow {
   struct State {
     Tensors tensors;
@@ -143,12 +144,10 @@ struct EnsembleModel::Flow {
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
   /// Also counts a run whose steps were dropped without an error, for lack of memory for one.
-  ~Flow() {
-    if (running) running->fetch_sub(1);
-  }
+  ~Flow() { let_go(); }
 
   const EnsembleModel& model;
-  std::shared_ptr<std::atomic<size_t>> running;  ///< counts this one, once it is set
+  std::shared_ptr<UnderWay> under_way;  ///< counts this one, from when it is set until it is over
   Call call;
   std::vector<AnswerWish> wishes;
   int64_t rows = 0, start_ns = 0;
@@ -172,6 +171,20 @@ struct EnsembleModel::Flow {
     } catch (const std::exception&) {
       // Without its sink, the call reports that it was dropped.
     }
+    let_go();
+  }
+  /// The model may go from now on.
+  void let_go() {
+    if (const auto counted = std::exchange(under_way, nullptr)) counted->runs.fetch_sub(1);
+  }
+  /// Keeps the model while a step is told; null where the run is over.
+  std::shared_ptr<UnderWay> hold_model() {
+    return state.with([&](const State& s) -> std::shared_ptr<UnderWay> {
+      if (s.is_over) return nullptr;
+      under_way->steps_told.fetch_add(1);
+      const auto release = [owner = under_way](UnderWay*) { owner->steps_told.fetch_sub(1); };
+      return std::shared_ptr<UnderWay>(under_way.get(), release);
+    });
   }
 };
 
@@ -219,8 +232,8 @@ void EnsembleModel::infer(InferRequest request, InferSink sink) {
   flow->rows = inputs.rows;
   flow->start_ns = clock().now_ns();
   const auto limit = static_cast<size_t>(config().ensemble->max_inflight);
-  const size_t others = running_->fetch_add(1);
-  flow->running = running_;
+  const size_t others = under_way_->runs.fetch_add(1);
+  flow->under_way = under_way_;
   if (others >= limit && limit > 0) {
     base::fail(base::ErrorCode::unavailable, "Exceeds maximum queue size: ", limit,
                " requests of the ensemble are under way");
@@ -291,8 +304,10 @@ void EnsembleModel::start_step(const std::shared_ptr<Flow>& flow, size_t index, 
                                                                         : sched::Ending::failed);
   };
   sink.done = [flow, index](InferResponse&& response) {
-    const Step& own = flow->steps()[index];
     try {
+      const std::shared_ptr<UnderWay> model = flow->hold_model();
+      if (model == nullptr) return;
+      const Step& own = flow->steps()[index];
       flow->state.with([&](Flow::State& s) {
         for (InferOutput& o : response.outputs) {
           for (const auto& [key, name] : own.outputs) {
@@ -316,7 +331,8 @@ void EnsembleModel::start_step(const std::shared_ptr<Flow>& flow, size_t index, 
 }
 
 void EnsembleModel::drain() {
-  while (running_->load() > 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  const auto is_idle = [this] { return under_way_->runs.load() == 0 && under_way_->steps_told.load() == 0; };
+  while (!is_idle()) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
 }  // namespace trireme::serve

@@ -20,13 +20,17 @@ class EnsembleModel final : public ServedModel {
   void infer(InferRequest request, InferSink sink) override;
   /// True where a step keeps sequences; then the others do not hear of them.
   bool takes_sequences() const override { return takes_sequences_; }
-  size_t waiting() const override { return running_->load(); }
-  /// Returns when no run is under way.
+  size_t waiting() const override { return under_way_->runs.load(); }
+  /// Returns when no run is under way. Steps of answered runs are not waited for: one may hang.
   void drain() override;
   void stop() override {}  // its steps are their models' to end
 
  private:
   struct Flow;
+  /// What a drain waits for. Steps that are told touch the model too, but only where their run is not over.
+  struct UnderWay {
+    std::atomic<size_t> runs{0}, steps_told{0};
+  };
   EnsembleModel(const ModelSource& source, const ModelConfig& complete, const ModelHost& host,
                 const ModelMetrics* earlier);
   static void advance(const std::shared_ptr<Flow>& flow);
@@ -36,7 +40,7 @@ class EnsembleModel final : public ServedModel {
   const Border border_;
   const AnswerForm form_;
   const bool takes_sequences_;
-  const std::shared_ptr<std::atomic<size_t>> running_ = std::make_shared<std::atomic<size_t>>(0);
+  const std::shared_ptr<UnderWay> under_way_ = std::make_shared<UnderWay>();
 };
 
 }  // namespace trireme::serve

@@ -53,4 +53,25 @@ void QueueRules::apply(const InferRequest& request, int64_t now_ns, sched::Reque
   }
 }
 
+sched::Standing QueueRules::standing(const InferRequest& request, int64_t now_ns) const {
+  static_assert(sched::kBackgroundPriority == sched::kBackground);
+  sched::Request place;
+  apply(request, now_ns, place);
+  int64_t begin_ns = place.deadline_ns;
+  if (place.finish_ns != 0) begin_ns = begin_ns == 0 ? place.finish_ns : std::min(begin_ns, place.finish_ns);
+  return {.priority = place.priority, .deadline_ns = begin_ns};
+}
+
+void check_text_queue(const ModelConfig& config) {
+  const auto check = [&](const QueuePolicy& queue) {
+    if (queue.runs_late)
+      base::fail_unsupported("timeout_action DELAY of a language model: texts that are late leave its queue");
+    if (queue.max_queue_size > 0 && config.priority_levels > 0)
+      base::fail_unsupported("max_queue_size beside priority_levels of a language model, whose levels share ",
+                             "a queue");
+  };
+  check(config.queue);
+  for (const auto& [level, queue] : config.level_queues) check(queue);
+}
+
 }  // namespace trireme::serve

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sched/request.h"
+#include "sched/text/token_queue.h"
 #include "serve/config/model_config.h"
 #include "serve/config/options.h"
 #include "serve/infer/infer_request.h"
@@ -14,6 +15,9 @@ class QueueRules {
   QueueRules(const ModelConfig& config, const ServeOptions& options);
   /// Sets priority, deadline and finish of the request's part, which comes now.
   void apply(const InferRequest& request, int64_t now_ns, sched::Request& part) const;
+  /// How a text stands that comes now. Nobody knows how long its answer will be, so that a timeout bounds the
+  /// wait, also where timeouts are meant to bound answers.
+  sched::Standing standing(const InferRequest& request, int64_t now_ns) const;
 
  private:
   uint32_t priority_of(const InferRequest& request) const;
@@ -22,5 +26,9 @@ class QueueRules {
   int64_t server_timeout_ns_;  ///< where the configuration names none
   bool is_deadline_aware_;     ///< timeouts bound the answer, not the wait
 };
+
+/// Throws unsupported for what queues of texts have not: requests that stay though they are late, and a bound
+/// for each priority level.
+void check_text_queue(const ModelConfig& config);
 
 }  // namespace trireme::serve

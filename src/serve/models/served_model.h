@@ -95,7 +95,7 @@ class ServedModel {
   virtual void let_go_of_earlier() {}
   /// True while something that has begun here, or on what this one follows, needs further requests.
   virtual bool is_needed() const { return false; }
-  /// Runs what waits and refuses what comes.
+  /// Runs what waits and refuses what comes. A step of a language model that hangs is not waited for.
   virtual void drain() = 0;
   /// Refuses what waits and ends the threads; the model is of no use any more. Idempotent.
   virtual void stop() = 0;

@@ -238,7 +238,11 @@ void CompletionCall::end_chunks(size_t answer, std::string_view finish) {
   send_chunk(answer, {.finish = finish_with(calls, finish)});
 }
 
-void CompletionCall::append_calls(std::string& out, const std::vector<ToolCall>& calls, bool is_delta) const {
+/// Their ids are of this request alone, and differ among its choices.
+void CompletionCall::append_calls(std::string& out, size_t choice, const std::vector<ToolCall>& calls,
+                                  bool is_delta) const {
+  std::string prefix = "call_" + origin_.id + "_";
+  if (request_.choices > 1) prefix += std::to_string(choice) + "_";
   out += "\"tool_calls\":[";
   for (size_t i = 0; i < calls.size(); ++i) {
     out += i > 0 ? ",{" : "{";
@@ -246,8 +250,7 @@ void CompletionCall::append_calls(std::string& out, const std::vector<ToolCall>&
       append_member(out, "index", static_cast<int64_t>(i));
       out += ',';
     }
-    out += "\"id\":\"call_" + origin_.id + "_" + std::to_string(i) +
-           "\",\"type\":\"function\",\"function\":{\"name\":";
+    out += "\"id\":\"" + prefix + std::to_string(i) + "\",\"type\":\"function\",\"function\":{\"name\":";
     base::append_json(out, calls[i].name);
     out += ",\"arguments\":";
     base::append_json(out, calls[i].arguments);
@@ -258,7 +261,7 @@ void CompletionCall::append_calls(std::string& out, const std::vector<ToolCall>&
 
 /// Appends what a chunk adds: a completion's text, or a chat's delta, the first of which names the role and
 /// the last is empty.
-void CompletionCall::append_chunk_text(std::string& out, std::string_view text, bool is_first,
+void CompletionCall::append_chunk_text(std::string& out, size_t answer, std::string_view text, bool is_first,
                                        const Chunk& chunk) const {
   if (!request_.is_chat) {
     out += "\"text\":";
@@ -267,7 +270,7 @@ void CompletionCall::append_chunk_text(std::string& out, std::string_view text, 
   out += "\"delta\":{";
   if (is_first) out += "\"role\":\"assistant\",";
   if (chunk.calls != nullptr) {
-    append_calls(out, *chunk.calls, true);
+    append_calls(out, answer, *chunk.calls, true);
   } else if (is_first || chunk.finish.empty()) {
     out += "\"content\":";
     base::append_json(out, text);
@@ -297,9 +300,9 @@ void CompletionCall::send_chunk(size_t answer, const Chunk& chunk) {
   append_member(json, "index", static_cast<int64_t>(answer));
   json += ',';
   if (is_first && request_.echoes) {
-    append_chunk_text(json, echoes_[prompt_of(answer)] + std::string(chunk.text), is_first, chunk);
+    append_chunk_text(json, answer, echoes_[prompt_of(answer)] + std::string(chunk.text), is_first, chunk);
   } else {
-    append_chunk_text(json, chunk.text, is_first, chunk);
+    append_chunk_text(json, answer, chunk.text, is_first, chunk);
   }
   json += ",\"logprobs\":";
   if (!chunk.tokens.empty()) {
@@ -342,7 +345,7 @@ std::vector<size_t> CompletionCall::chosen() const {
 }
 
 /// Appends the whole message of a chat; returns its finish reason.
-std::string_view CompletionCall::append_message(std::string& out, const std::string& text,
+std::string_view CompletionCall::append_message(std::string& out, size_t choice, const std::string& text,
                                                 std::string_view finish) const {
   ToolAnswer answer{.content = text};
   if (request_.finds_calls) answer = find_tool_calls(text);
@@ -356,7 +359,7 @@ std::string_view CompletionCall::append_message(std::string& out, const std::str
   out += ",\"refusal\":null";
   if (!calls.empty()) {
     out += ',';
-    append_calls(out, calls, false);
+    append_calls(out, choice, calls, false);
   }
   out += '}';
   return finish_with(calls, finish);
@@ -364,15 +367,15 @@ std::string_view CompletionCall::append_message(std::string& out, const std::str
 
 void CompletionCall::send_whole() {
   std::string json = head(false) + "\"choices\":[";
-  int64_t index = 0;
+  size_t index = 0;
   for (size_t i : chosen()) {
     Answer& a = answers_[i];
     json += index > 0 ? ",{" : "{";
-    append_member(json, "index", index++);
+    append_member(json, "index", static_cast<int64_t>(index));
     json += ',';
     std::string_view finish = finish_of(a.end.reason);
     if (request_.is_chat) {
-      finish = append_message(json, a.text, finish);
+      finish = append_message(json, index, a.text, finish);
     } else {
       json += "\"text\":";
       base::append_json(json, request_.echoes ? echoes_[prompt_of(i)] + a.text : a.text);
@@ -386,6 +389,7 @@ void CompletionCall::send_whole() {
     json += ",\"finish_reason\":";
     base::append_json(json, finish);
     json += '}';
+    ++index;
   }
   http::Response response = http::json_response(200, json + "],\"usage\":" + usage() + "}");
   response.headers.emplace_back("X-Request-Id", origin_.id);

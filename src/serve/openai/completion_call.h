@@ -68,12 +68,14 @@ class CompletionCall final : public KeptStream, public std::enable_shared_from_t
   };
   void send_chunk(size_t answer, const Chunk& chunk);
   void end_chunks(size_t answer, std::string_view finish);
-  std::string_view append_message(std::string& out, const std::string& text, std::string_view finish) const;
-  void append_calls(std::string& out, const std::vector<ToolCall>& calls, bool is_delta) const;
+  std::string_view append_message(std::string& out, size_t choice, const std::string& text,
+                                  std::string_view finish) const;
+  void append_calls(std::string& out, size_t choice, const std::vector<ToolCall>& calls, bool is_delta) const;
   std::vector<ToolCall> kept(std::vector<ToolCall> calls) const;
   std::string_view finish_with(const std::vector<ToolCall>& calls, std::string_view finish) const;
   void send_whole();
-  void append_chunk_text(std::string& out, std::string_view text, bool is_first, const Chunk& chunk) const;
+  void append_chunk_text(std::string& out, size_t answer, std::string_view text, bool is_first,
+                         const Chunk& chunk) const;
   void append_log_probabilities(std::string& out, std::span<const AnswerToken> tokens) const;
   std::string head(bool is_chunk) const;
   std::string usage() const;

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "serve/infer/request_json.h"
 #include "serve/openai/members.h"
@@ -101,7 +102,7 @@ void read_biases(const Members& m, engine::GenerateRequest& r) {
 
 /// Refuses members that would change an answer but are not supported, so that no client takes an answer for
 /// what it asked for.
-void refuse_unserved(const Members& m) {
+void refuse_unserved(const Members& m, bool is_chat) {
   for (const char* name :
        {"suffix", "prompt_logprobs", "guided_whitespace_pattern", "allowed_token_ids", "bad_words",
         "use_beam_search", "functions", "function_call", "truncate_prompt_tokens", "logits_processors"}) {
@@ -109,10 +110,18 @@ void refuse_unserved(const Members& m) {
     const bool is_off = given != nullptr && given->is_bool() && !given->as_bool();
     if (given != nullptr && !is_off) refuse_member(name, "is not served");
   }
+  // Of these one value is served, which is the default. The template of a chat writes the special tokens.
+  const std::pair<const char*, bool> only[] = {
+      {"include_stop_str_in_output", false}, {"skip_special_tokens", true}, {"add_special_tokens", !is_chat}};
+  for (const auto& [name, value] : only) {
+    if (m.flag(name, value) != value)
+      refuse_member(name, value ? "false is not served" : "true is not served");
+  }
 }
 
-CompletionRequest common(const Members& m, int64_t seed) {
+CompletionRequest common(const Members& m, int64_t seed, bool is_chat) {
   CompletionRequest r;
+  r.is_chat = is_chat;
   r.model = m.text("model");
   if (r.model.empty()) fail_member("model", "is missing");
   r.choices = m.integer("n", 1, 1, kMostChoices);
@@ -134,7 +143,7 @@ CompletionRequest common(const Members& m, int64_t seed) {
     fail_member("cache_salt", base::concat("has more than ", PagesRequest::kMostSalt, " bytes"));
   r.ask.generate.least_tokens = m.integer("min_tokens", 0, 0, INT32_MAX);
   r.form = read_form(m);
-  refuse_unserved(m);
+  refuse_unserved(m, is_chat);
   return r;
 }
 
@@ -251,7 +260,7 @@ CompletionRequest completion_request(std::string_view body, int64_t seed) {
   constexpr int64_t kUsualTokens = 16;
   const Json json = request_object(body);
   const Members m(json);
-  CompletionRequest r = common(m, seed);
+  CompletionRequest r = common(m, seed, false);
   const Json* prompt = m.find("prompt");
   if (prompt == nullptr) fail_member("prompt", "is missing");
   r.prompts = prompts_of("prompt", *prompt);
@@ -282,8 +291,7 @@ CompletionRequest chat_request(std::string_view body, int64_t seed) {
 
 CompletionRequest chat_request(const Json& body, int64_t seed) {
   const Members m(body);
-  CompletionRequest r = common(m, seed);
-  r.is_chat = true;
+  CompletionRequest r = common(m, seed, true);
   r.best_of = r.choices;
   const Json* messages = m.find("messages");
   if (messages == nullptr) fail_member("messages", "is missing");

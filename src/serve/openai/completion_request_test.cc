@@ -11,11 +11,16 @@ namespace {
 using base::Json;
 
 /// The member that a request is refused for; empty: none.
-std::string refused_member(const char* name, const Json& value) {
-  Json body = Json::object({{"model", "talk"}, {"prompt", "x"}});
+std::string refused_member(const char* name, const Json& value, bool is_chat = false) {
+  Json body = Json::object({{"model", "talk"}});
+  if (is_chat) {
+    body.set("messages", Json::array({Json::object({{"role", "user"}, {"content", "x"}})}));
+  } else {
+    body.set("prompt", "x");
+  }
   body.set(name, value);
   try {
-    completion_request(body.dump(), 1);
+    is_chat ? chat_request(body, 1) : completion_request(body.dump(), 1);
   } catch (const MemberError& error) {
     return error.member();
   }
@@ -33,6 +38,20 @@ TEST(CompletionRequest, WhatEndsAnAnswerIsBounded) {
   EXPECT_EQ(refused_member("stop_token_ids", tokens), "");
   tokens.push_back(1);
   EXPECT_EQ(refused_member("stop_token_ids", tokens), "stop_token_ids");
+}
+
+TEST(CompletionRequest, WhatWouldChangeTheAnswerIsRefused) {
+  for (const bool is_chat : {false, true}) {
+    for (const bool value : {false, true}) {
+      const auto is_refused = [&](const char* name) { return refused_member(name, value, is_chat) == name; };
+      EXPECT_EQ(is_refused("include_stop_str_in_output"), value);
+      EXPECT_EQ(is_refused("skip_special_tokens"), !value);
+      EXPECT_EQ(is_refused("add_special_tokens"), value == is_chat);
+      EXPECT_EQ(is_refused("use_beam_search"), value);
+    }
+    EXPECT_EQ(refused_member("skip_special_tokens", Json(), is_chat), "");
+    EXPECT_EQ(refused_member("skip_special_tokens", "no", is_chat), "skip_special_tokens");
+  }
 }
 
 /// The arguments of an earlier call as a template is given them.

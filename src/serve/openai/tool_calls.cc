@@ -107,8 +107,9 @@ ToolAnswer find_tool_calls(std::string_view text) {
 std::string ToolText::push(std::string_view text) {
   held_ += text;
   if (holds_all_) return {};
+  size_t first = 0;
   if (!has_begun_) {
-    const size_t first = held_.find_first_not_of(kBlanks);
+    first = held_.find_first_not_of(kBlanks);
     if (first == std::string::npos) return {};
     holds_all_ = held_[first] == '{' || held_[first] == '[';
     if (holds_all_) return {};
@@ -121,6 +122,8 @@ std::string ToolText::push(std::string_view text) {
     while (part > 0 && !held_.ends_with(kBegin.substr(0, part))) --part;
     shown = held_.size() - part;
   }
+  // Blanks are content only if what follows them is.
+  if (!has_begun_ && shown <= first) return {};
   std::string out = held_.substr(0, shown);
   held_.erase(0, shown);
   has_begun_ = has_begun_ || !out.empty();

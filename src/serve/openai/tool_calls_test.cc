@@ -27,7 +27,10 @@ constexpr CallCase kCallCases[] = {
      "\"arguments\": "
      "{\"x\": \"</y>\"}}</tool_call>",
      "|f{}|g{\"x\":\"</y>\"}"},
+    {"\n\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "|f{}"},
     {"<tool_call>not json</tool_call>", "<tool_call>not json</tool_call>"},
+    {"\n\n<tool_call>not json</tool_call>", "\n\n<tool_call>not json</tool_call>"},
+    {" \n<tool", " \n<tool"},
     {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "|f{}"},  // cut off after the object
     {"<tool_call>{\"name\": \"f\", \"argu", "<tool_call>{\"name\": \"f\", \"argu"},
     {"{\"name\": \"f\", \"parameters\": {\"a\": \"{\"}}", "|f{\"a\":\"{\"}"},
@@ -65,6 +68,19 @@ TEST(ToolCalls, AStreamSaysWhatTheWholeSays) {
       EXPECT_EQ(told({content, rest.calls}), c.want) << c.text;
     }
   }
+}
+
+TEST(ToolCalls, BlanksBeforeACallAreNoContent) {
+  const std::string text = "\n\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    ToolText stream;
+    EXPECT_EQ(stream.push(text.substr(0, cut)), "") << cut;
+    EXPECT_EQ(stream.push(text.substr(cut)), "") << cut;
+    EXPECT_EQ(told(stream.finish()), "|f{}") << cut;
+  }
+  ToolText plain;
+  EXPECT_EQ(plain.push(" \n"), "");
+  EXPECT_EQ(plain.push("a"), " \na");
 }
 
 TEST(ToolCalls, LongTextsTakeNoLonger) {

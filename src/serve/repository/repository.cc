@@ -77,8 +77,18 @@ std::vector<std::string> served_members(const Catalog& now, const std::vector<st
 }
 
 /// Shows metrics of the serving versions only, so that a scrape does not grow with every version ever served.
+/// Those of a language model's texts are of the model, whichever version serves.
 void show_metrics(MetricRegistry& metrics, const Catalog& catalog, const std::string& model) {
   metrics.show_only({"model", model}, "version", catalog.versions(model));
+  const auto at = catalog.models.find(model);
+  const bool has_texts =
+      at != catalog.models.end() &&
+      std::any_of(at->second.versions.begin(), at->second.versions.end(), [](const auto& numbered) {
+        const std::shared_ptr<ServedModel>& version = numbered.second.model;
+        return version != nullptr && version->texts() != nullptr;
+      });
+  metrics.show_only({"model_name", model}, "engine",
+                    has_texts ? std::vector<std::string>{"0"} : std::vector<std::string>{});
 }
 
 /// Changes an adapter of a serving model; its directory must be in one of the repositories.
@@ -452,7 +462,8 @@ void Repository::replace(const std::string& name, CatalogModel next) {
     after->models[name] = std::move(next);
     catalog_.with([&](auto& now) { now = std::move(after); });
   }
-  if (!old.empty()) OldVersions::retire(std::move(old));
+  if (!old.empty() && !old_.retire(std::move(old)))
+    env_.log.warning("serve", "old_version_hangs", {{"model", name}, {"reason", "a step is not through"}});
   old_.retire_ended(catalog()->versions(name).empty() ? name : "");
 }
 

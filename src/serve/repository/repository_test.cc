@@ -106,6 +106,75 @@ TEST_F(RepositoryTest, LoadsReloadsAndUnloads) {
   EXPECT_FALSE(repository_->has_failures());
 }
 
+TEST_F(RepositoryTest, SeriesOfTextsGoWithTheirModel) {
+  write_model(root_ / "m/1/model.onnx", 1);
+  for (const char* name : {"m", "other"})
+    metrics_.gauge("vllm:num_requests_running", "Texts", {{"model_name", name}, {"engine", "0"}}).set(3);
+  const auto shows = [&](const std::string& series) {
+    return metrics_.expose().find(series) != std::string::npos;
+  };
+  start();
+  EXPECT_TRUE(shows("{model_name=\"m\",engine=\"0\"} 3\n"));
+  ASSERT_EQ(load("m"), "");
+  EXPECT_TRUE(shows("{model=\"m\",version=\"1\"}"));
+  EXPECT_FALSE(shows("model_name=\"m\"")) << "what serves now continues no texts";
+  ASSERT_EQ(unload("m"), "");
+  EXPECT_FALSE(shows("model_name=\"m\"")) << "nothing serves";
+  EXPECT_FALSE(shows("model=\"m\""));
+  EXPECT_TRUE(shows("model_name=\"other\""));
+}
+
+TEST_F(RepositoryTest, InstancesThatAreNoMoreAreNotShown) {
+  write_model(root_ / "m/1/model.onnx", 1);
+  const auto instances = [](int count) {
+    return LoadOverride{.config = base::concat("{\"instance_group\": [{\"count\": ", count, "}]}"),
+                        .files = {}};
+  };
+  const auto shows = [&](int instance) {
+    const std::string labels = base::concat("{model=\"m\",version=\"1\",instance=\"", instance, "\"}");
+    return metrics_.expose().find("trireme_instance_busy_seconds_total" + labels) != std::string::npos;
+  };
+  start();
+  ASSERT_EQ(load("m", instances(2)), "");
+  EXPECT_TRUE(shows(0) && shows(1) && !shows(2));
+  ASSERT_EQ(load("m", instances(1)), "");
+  EXPECT_EQ(ask("m"), 1);
+  EXPECT_TRUE(shows(0) && !shows(1));
+  ASSERT_EQ(load("m", instances(3)), "");
+  EXPECT_EQ(ask("m"), 1);
+  EXPECT_TRUE(shows(0) && shows(1) && shows(2));
+}
+
+TEST_F(RepositoryTest, AnswersThatWereKeptWaitForTheirTurn) {
+  write_model(root_ / "m/1/model.onnx", 1);
+  start();
+  const char* config = R"({"max_batch_size": 4, "response_cache": {"enable": true}, "dynamic_batching":
+                           {"preserve_ordering": true, "max_queue_delay_microseconds": 50000}})";
+  ASSERT_EQ(load("m", {.config = config, .files = {}}), "");
+  EXPECT_EQ(ask("m"), 1) << "is kept from now on";
+  const auto model = repository_->catalog()->find("m", "");
+  std::vector<std::string> order;  // answers come one at a time
+  std::promise<void> all;
+  const auto begin = [&](const char* id, const std::string& body) {
+    InferRequest request;
+    request.id = id;
+    request.inputs.push_back(tensor_from_bytes("x", tensor::DType::f32, {1, 4}, {body}));
+    const auto told = [&order, &all](const std::string& what) {
+      order.push_back(what);
+      if (order.size() == 3) all.set_value();
+    };
+    model->infer(std::move(request), {.done = [told](InferResponse&& r) { told(r.id); },
+                                      .failed = [told](const base::Error& e) { told(e.message()); },
+                                      .cancelled = {},
+                                      .received_ns = env_.clock.now_ns()});
+  };
+  begin("computed", std::string(16, '\1'));
+  begin("kept", std::string(16, '\0'));
+  begin("kept too", std::string(16, '\0'));
+  all.get_future().get();
+  EXPECT_EQ(order, (std::vector<std::string>{"computed", "kept", "kept too"}));
+}
+
 TEST_F(RepositoryTest, ServesTheVersionsOfThePolicy) {
   for (int v = 1; v <= 3; ++v)
     write_model(root_ / "m" / std::to_string(v) / "model.onnx", static_cast<float>(v));

@@ -309,8 +309,10 @@ std::string MetricRegistry::expose() const {
         append_summary(out, f->name, s->label_text, *s->summary, s->scale);
       } else if (s->counter) {
         append_sample(out, f->name, s->label_text, s->counter->value());
-      } else {
-        append_sample(out, f->name, s->label_text, s->gauge ? s->gauge->value() : s->read());
+      } else if (s->gauge) {
+        append_sample(out, f->name, s->label_text, s->gauge->value());
+      } else if (const double value = s->read(); !std::isnan(value)) {
+        append_sample(out, f->name, s->label_text, value);
       }
     }
   }

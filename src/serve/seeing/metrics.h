@@ -93,8 +93,8 @@ class MetricRegistry {
   /// Quantiles of about the last minute.
   void summary_of(std::string_view name, std::string_view help, const MetricLabels& labels,
                   const SummarySource& source);
-  /// A gauge or counter whose value is read when scraped. `read` must stay callable and be safe from any
-  /// thread.
+  /// A gauge or counter whose value is read when scraped; NaN: nothing is shown. `read` must stay callable
+  /// and be safe from any thread.
   void gauge_from(std::string_view name, std::string_view help, const MetricLabels& labels,
                   std::function<double()> read);
   void counter_from(std::string_view name, std::string_view help, const MetricLabels& labels,

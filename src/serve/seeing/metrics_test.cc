@@ -66,6 +66,15 @@ TEST(Metrics, HiddenSeriesKeepTheirCounts) {
   EXPECT_NE(registry.expose().find("c_total{model=\"a\",version=\"1\"} 7\n"), std::string::npos);
 }
 
+TEST(Metrics, WhatHasNoValueWhenScrapedIsNotShown) {
+  MetricRegistry registry;
+  double value = NAN;
+  registry.gauge_from("read", "Read when scraped", {{"i", "0"}}, [&] { return value; });
+  EXPECT_EQ(registry.expose(), "# HELP read Read when scraped\n# TYPE read gauge\n");
+  value = 2;
+  EXPECT_NE(registry.expose().find("read{i=\"0\"} 2\n"), std::string::npos);
+}
+
 TEST(Metrics, ThreadsRegisterAndCountWhileOthersScrape) {
   MetricRegistry registry;
   constexpr int kThreads = 8, kRounds = 2000;

@@ -111,14 +111,18 @@ void ModelMetrics::register_padding(MetricRegistry& registry, const MetricLabels
 }
 
 void ModelMetrics::add_instances(MetricRegistry& registry, const MetricLabels& labels, int count) {
-  while (busy_ns_.size() < static_cast<size_t>(count))
-    busy_ns_.push_back(std::make_shared<std::atomic<uint64_t>>(0));
+  instances_ = static_cast<size_t>(count);
+  size_t none = 0;
+  counts_->instances.compare_exchange_strong(none, instances_);
+  while (busy_ns_.size() < instances_) busy_ns_.push_back(std::make_shared<std::atomic<uint64_t>>(0));
   for (size_t i = 0; i < busy_ns_.size(); ++i) {
     MetricLabels own = labels;
     own.emplace_back("instance", std::to_string(i));
     registry.counter_from("trireme_instance_busy_seconds_total",
                           "Time that an instance ran batches: its rate is the utilisation", own,
-                          [busy = busy_ns_[i]] { return static_cast<double>(busy->load()) * 1e-9; });
+                          [c = counts_, busy = busy_ns_[i], i] {
+                            return i < c->instances.load() ? static_cast<double>(busy->load()) * 1e-9 : NAN;
+                          });
   }
 }
 
@@ -175,16 +179,20 @@ void ModelMetrics::count_batch(const sched::Timing& t) {
                                  std::memory_order_relaxed);
   counts_->elements.fetch_add(static_cast<uint64_t>(t.elements), std::memory_order_relaxed);
   counts_->padded_elements.fetch_add(static_cast<uint64_t>(t.padded), std::memory_order_relaxed);
-  if (static_cast<size_t>(t.instance) < busy_ns_.size()) {
-    busy_ns_[static_cast<size_t>(t.instance)]->fetch_add(static_cast<uint64_t>(t.finished_ns - t.started_ns),
-                                                         std::memory_order_relaxed);
-  }
+  if (t.instance >= 0) count_busy(static_cast<size_t>(t.instance), t.finished_ns - t.started_ns);
   if (t.queue_length > 0) queue_length_->observe(static_cast<double>(t.queue_length));
   if (sizes_.empty()) return;
   const int64_t last = static_cast<int64_t>(sizes_.size()) - 1;
   BatchSize& size = *sizes_[static_cast<size_t>(std::clamp<int64_t>(t.batch_rows - 1, 0, last))];
   size.input.add(t.computed_ns - t.started_ns);
   size.infer.add(t.finished_ns - t.computed_ns);
+}
+
+void ModelMetrics::count_busy(size_t instance, int64_t took_ns) {
+  if (instance >= instances_) return;
+  busy_ns_[instance]->fetch_add(static_cast<uint64_t>(took_ns), std::memory_order_relaxed);
+  // Not when it is loaded: a load that fails leaves the one before, which may have more instances.
+  if (counts_->instances.load(std::memory_order_relaxed) != instances_) counts_->instances = instances_;
 }
 
 void ModelMetrics::count_success(const sched::Timing& t, int64_t received_ns, int64_t answered_ns,

@@ -32,10 +32,12 @@ class ModelMetrics {
   ModelMetrics(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows,
                const ModelMetrics* earlier);
 
-  /// Counts the time that each of so many instances works, beside what was there before.
+  /// Counts the time that each of so many instances works, on top of what was there before. Those of an
+  /// earlier load that had more are shown until one of these has worked.
   void add_instances(MetricRegistry& registry, const MetricLabels& labels, int count);
-  /// A batch ran; on its instance's thread.
+  /// A batch ran; on its instance's thread. Its time is the instance's where it names one (not -1).
   void count_batch(const sched::Timing& timing);
+  void count_busy(size_t instance, int64_t took_ns);
   /// A client's request was answered. `timing` is that of its (last) batch.
   void count_success(const sched::Timing& timing, int64_t received_ns, int64_t answered_ns, int64_t wall_ms);
   /// A request was looked up among the kept answers.
@@ -67,6 +69,7 @@ class ModelMetrics {
     std::atomic<uint64_t> padded_elements{0};  ///< of elements
     std::atomic<int64_t> last_ms{0};
     std::atomic<double> cost{0};
+    std::atomic<size_t> instances{0};  ///< of the load that worked last
     ResponseStats responses;
   };
   void make_histograms(MetricRegistry& registry, const MetricLabels& labels, int64_t max_rows);
@@ -77,7 +80,8 @@ class ModelMetrics {
   std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
   std::vector<std::shared_ptr<BatchSize>>
       sizes_;  ///< by rows of a batch, 1 ... max; the last takes all larger ones
-  std::vector<std::shared_ptr<std::atomic<uint64_t>>> busy_ns_;  ///< by instance
+  size_t instances_ = 0;
+  std::vector<std::shared_ptr<std::atomic<uint64_t>>> busy_ns_;  ///< by instance, those of earlier loads too
   std::array<MetricCounter*, 4> failures_{};                     ///< REJECTED, CANCELED, BACKEND, OTHER
   // The registry's, which outlives the model:
   MetricHistogram* batch_rows_ = nullptr;

@@ -104,7 +104,7 @@ void TextMetrics::show_cost(double per_busy_second) {
       });
 }
 
-void TextMetrics::count_step(const sched::TextStats& now) {
+int64_t TextMetrics::count_step(const sched::TextStats& now) {
   running_->set(static_cast<double>(now.running));
   waiting_->set(static_cast<double>(now.waiting));
   page_use_->set(now.page_use);
@@ -125,7 +125,9 @@ void TextMetrics::count_step(const sched::TextStats& now) {
   add(steps_.told_us, seen_.told_ns / base::kNsPerUs, now.told_ns / base::kNsPerUs);
   if (now.step_tokens > seen_.step_tokens)
     step_size_->observe(static_cast<double>(now.step_tokens - seen_.step_tokens));
+  const int64_t busy_ns = now.busy_ns - seen_.busy_ns;
   seen_ = now;
+  return busy_ns;
 }
 
 void TextMetrics::count_asked(int64_t max_tokens) const {

@@ -24,8 +24,8 @@ class TextMetrics {
 
   /// Also shows what a million tokens cost, from what a second of steps does.
   void show_cost(double per_busy_second);
-  /// After each step of the model's thread, and by that thread.
-  void count_step(const sched::TextStats& now);
+  /// After each step of the model's thread, and by that thread. Gives the time in steps since the last call.
+  int64_t count_step(const sched::TextStats& now);
   void count_begin(const TextTimes& times) const;
   void count_first_token(const TextTimes& times) const;
   void count_token_after(int64_t gap_ns) const;

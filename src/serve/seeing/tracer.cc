@@ -201,11 +201,9 @@ std::shared_ptr<Trace> Tracer::begin(const std::string& model, const std::string
     Settings* own = at == table.models.end() ? nullptr : &at->second;
     std::optional<int64_t>& count = own != nullptr && own->count ? own->count : table.server.count;
     const int64_t rate = pick<int64_t>(own == nullptr ? std::nullopt : own->rate, table.server.rate, 1000);
-    const bool is_turn = table.seen[model]++ % static_cast<uint64_t>(rate) == 0;
-    if (!is_turn && !(caller && caller->is_sampled)) return false;
-    if (count && *count == 0) return false;
-    if (count && *count > 0) --*count;
-    return true;
+    const bool is_turn = table.seen[model]++ % static_cast<uint64_t>(rate) == 0 && count != 0;
+    if (is_turn && count > 0) --*count;
+    return is_turn || (caller && caller->is_sampled);  // whom we follow is not counted
   });
   if (!is_wanted) return nullptr;
   auto trace = std::make_shared<Trace>();
