@@ -94,6 +94,19 @@ Loss cosine_error(Builder& b, const LossOptions& o, ValueId embedding) {
   return {.sum = squared_error(b, cosine, labels), .count = count_of(b, labels)};
 }
 
+/// f32 [batch, cells]: 1 for the cells that hold an object, which are those of a class above 0 that counts.
+ValueId holds_object(Builder& b, const LossOptions& o, ValueId labels) {
+  const auto constant = [&](int64_t value) {
+    return b.graph().add_constant(tensor::Tensor::scalar<int64_t>(value));
+  };
+  ValueId held = b.op("greater", {labels, constant(0)});
+  if (o.ignored > 0) {
+    const ValueId ignored = b.op("equal", {labels, constant(o.ignored)});
+    held = b.op("and", {held, b.op("not", {ignored})});
+  }
+  return b.op("cast", {held}, {{"to", kOnnxFloat}});
+}
+
 /// Class error of every cell plus the box error of the cells that hold an object.
 Loss detection_error(Builder& b, const LossOptions& o) {
   Loss loss = cross_entropy(b, o, need_output(b.graph(), "class_logits"));
@@ -101,9 +114,7 @@ Loss detection_error(Builder& b, const LossOptions& o) {
   const ValueId wanted = b.graph().add_input("box_labels", b.graph().type(boxes));
   const ValueId error = b.op("reduce_mean", {b.op("abs", {b.op("sub", {boxes, wanted})}), b.ints({-1})},
                              {{"keepdims", int64_t{0}}});  // [batch, cells]
-  const ValueId zero = b.graph().add_constant(tensor::Tensor::scalar<int64_t>(0));
-  const ValueId held = b.op("cast", {b.op("greater", {labels, zero})}, {{"to", kOnnxFloat}});
-  const ValueId box_sum = sum_of(b, b.op("mul", {error, held}));
+  const ValueId box_sum = sum_of(b, b.op("mul", {error, holds_object(b, o, labels)}));
   loss.sum = b.op("add", {loss.sum, b.op("mul", {box_sum, b.scalar(static_cast<float>(o.box_weight))})});
   return loss;
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/builder.h"
@@ -99,6 +100,24 @@ TEST(Loss, DetectionCountsBoxesOfObjectsOnly) {
       g, {Tensor::zeros(DType::f32, {1, 2, 3}), Tensor::from<float>({1, 2, 4}, {9, 9, 9, 9, 1, 2, 3, 4}),
           Tensor::from<int64_t>({1, 2}, {0, 2}), Tensor::zeros(DType::f32, {1, 2, 4})});
   EXPECT_NEAR(out[0].data<float>()[0], 2 * std::log(3.0) + 2 * 2.5, 1e-5);
+  EXPECT_EQ(out[1].data<float>()[0], 2);
+}
+
+TEST(Loss, DetectionLeavesOutTheBoxesOfIgnoredCells) {
+  ir::Graph g;
+  const ir::ValueId logits = g.add_input("a", {DType::f32, {Dim::symbol("batch"), 3, 3}});
+  const ir::ValueId boxes = g.add_input("b", {DType::f32, {Dim::symbol("batch"), 3, 4}});
+  Builder b(g);
+  g.add_output(b.op("relu", {logits}), "class_logits");
+  g.add_output(b.op("relu", {boxes}), "boxes");
+  add_loss(g, {.kind = LossKind::detection, .ignored = 255, .box_weight = 2});
+  g.sort();
+  std::vector<float> found(12, 9);
+  std::fill(found.begin() + 4, found.begin() + 8, 3.0f);
+  const auto out =
+      interpret(g, {Tensor::zeros(DType::f32, {1, 3, 3}), Tensor::from<float>({1, 3, 4}, found),
+                    Tensor::from<int64_t>({1, 3}, {0, 2, 255}), Tensor::zeros(DType::f32, {1, 3, 4})});
+  EXPECT_NEAR(out[0].data<float>()[0], 2 * std::log(3.0) + 2 * 3, 1e-5);  // the box of cell 1 alone
   EXPECT_EQ(out[1].data<float>()[0], 2);
 }
 

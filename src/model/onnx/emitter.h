@@ -17,7 +17,8 @@ struct PendingNode {
   int64_t opset = 0;  ///< version of the default domain that the node was written for
   ir::Attrs attrs;
   std::vector<ir::ValueId> in;
-  size_t out_count = 1;
+  size_t out_count = 1;       ///< results up to the last one that has a name
+  size_t listed_outputs = 1;  ///< results in the file, with the nameless ones at the end
   std::string from;
 
   bool has_input(size_t i) const { return i < in.size() && in[i] != ir::kNoValue; }

@@ -90,8 +90,8 @@ tensor::TensorType type_from(const ValueInfoProto& info) {
   std::vector<Dim> dims;
   for (const DimProto& d : type.dims) {
     if (d.value) {
-      base::require(*d.value >= 0, "value '", shown(info.name), "' has a negative dimension");
-      dims.emplace_back(*d.value);
+      // Some exporters write -1 for what is not known; ONNX Runtime takes every negative number so.
+      dims.push_back(*d.value >= 0 ? Dim(*d.value) : Dim::unknown());
     } else {
       dims.push_back(d.param.empty() ? Dim::unknown() : Dim::symbol(std::string(d.param)));
     }
@@ -235,7 +235,8 @@ void Importer::add_node(const NodeProto& node, Scope& scope) {
   PendingNode pending{.op_type = std::string(node.op_type), .from = node_label(node, scope)};
   for (std::string_view name : node.input) pending.in.push_back(scope.lookup(name));
   while (!pending.in.empty() && pending.in.back() == ir::kNoValue) pending.in.pop_back();
-  pending.out_count = node.output.size();
+  pending.listed_outputs = node.output.size();
+  pending.out_count = pending.listed_outputs;
   while (pending.out_count > 1 && node.output[pending.out_count - 1].empty()) --pending.out_count;
   base::require(pending.out_count > 0, "the node has no output");
   pending.attrs = contents_.attrs(node, scope.call_attrs);

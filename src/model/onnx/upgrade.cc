@@ -2,6 +2,7 @@
 // it.
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "model/onnx/emitter.h"
 
@@ -94,9 +95,10 @@ Upgraded batch_norm_1(Emitter&, PendingNode& n) {
   return std::nullopt;
 }
 
+/// Before opset 18, the number of equal pieces was that of the results, also of those that nobody reads.
 Upgraded split_1(Emitter& e, PendingNode& n) {
   ints_to_operand(e, n, "split", 1);
-  if (!n.has_input(1)) n.attrs.set("num_outputs", static_cast<int64_t>(n.out_count));
+  if (!n.has_input(1)) n.attrs.set("num_outputs", static_cast<int64_t>(n.listed_outputs));
   return std::nullopt;
 }
 
@@ -196,6 +198,17 @@ Upgraded group_norm_18(Emitter& e, PendingNode& n) {
 Upgraded dft_17(Emitter& e, PendingNode& n) {
   n.set_input(2, e.int_scalar(n.attrs.get_int("axis", 1)));
   n.attrs.erase("axis");
+  return std::nullopt;
+}
+
+/// Before opset 11, a negative index gave a row of off values, as one below -depth does now.
+Upgraded one_hot_9(Emitter& e, PendingNode& n) {
+  constexpr int64_t kI64 = 7;  // ONNX's number of the type
+  const bool is_i64 = e.type(n.in[0]).dtype == DType::i64;
+  const ValueId index = is_i64 ? n.in[0] : e.emit("Cast", {n.in[0]}, {{"to", kI64}});
+  const ValueId is_negative = e.emit("Less", {index, e.int_scalar(0)});
+  const ValueId outside = e.int_scalar(std::numeric_limits<int64_t>::min());
+  n.in[0] = e.emit("Where", {is_negative, outside, index});
   return std::nullopt;
 }
 
@@ -352,6 +365,7 @@ constexpr Upgrade kUpgrades[] = {
     {"GridSample", 20, grid_sample_16},
     {"GroupNormalization", 21, group_norm_18},
     {"DFT", 20, dft_17},
+    {"OneHot", 11, one_hot_9},
     {"SpaceToDepth", 100, space_to_depth},
 };
 

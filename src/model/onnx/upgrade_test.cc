@@ -91,5 +91,19 @@ TEST(OnnxUpgrade, NearestHalfPixelsOfTensorFlow) {
   EXPECT_EQ(values_of_old(node, counting(4, 4), {none, none, sizes}), (Values{6, 8, 10, 12, 14, 16}));
 }
 
+TEST(OnnxUpgrade, OneHotOfOpset9KnowsNoNegativeIndices) {
+  const auto rows_of = [](const Tensor& indices, int64_t opset) {
+    const PendingNode node{.op_type = "OneHot", .opset = opset, .attrs = {}};
+    return values_of_old(node, indices, {Tensor::scalar<int64_t>(3), Tensor::from<float>({2}, {5, 7})});
+  };
+  const Values old{5, 5, 7, 5, 5, 5, 7, 5, 5, 5, 5, 5}, now{5, 5, 7, 5, 5, 7, 7, 5, 5, 5, 5, 5};
+  const Tensor indices = Tensor::from<int64_t>({4}, {2, -1, 0, 3});
+  for (const int64_t opset : {9, 10}) {
+    EXPECT_EQ(rows_of(indices, opset), old) << opset;
+    EXPECT_EQ(rows_of(Tensor::from<float>({4}, {2, -1, 0, 3}), opset), old) << opset;
+  }
+  EXPECT_EQ(rows_of(indices, 11), now);
+}
+
 }  // namespace
 }  // namespace trireme::model::onnx

@@ -90,6 +90,19 @@ bool repeat_to(const std::vector<tensor::Dims>& operands, const tensor::Dims& y)
   return true;
 }
 
+/// Whether the operator takes the operands of `node` and makes results of the same type of them. The notation
+/// lets operands broadcast, but the operator may want equal extents, as only its rule of types knows.
+bool keeps_type(const ir::Graph& graph, const Node& node) {
+  ir::NodeView view = graph.view(node);
+  view.out.clear();
+  try {
+    return ir::infer_types(node.op->schema, view)[0] == graph.type(node.out[0]);
+  } catch (const base::Error& e) {
+    if (e.code() != base::ErrorCode::invalid_argument) throw;
+    return false;
+  }
+}
+
 /// Removes an expand before an elementwise node if the node's other operands broadcast the operand to the
 /// same extents anyway.
 bool remove_expand(Rewriter& rw, const Node& node) {
@@ -119,7 +132,9 @@ bool remove_expand(Rewriter& rw, const Node& node) {
       operands[k] = was;
     }
   }
-  return changed && rw.replace_same(node.out[0], rw.add(node.op_name(), plain.in, plain.attrs, node.from));
+  if (!changed || !keeps_type(rw.graph(), plain)) return false;
+  rw.replace(node.out[0], rw.add(node.op_name(), plain.in, plain.attrs, node.from));
+  return true;
 }
 
 bool remove_one(Rewriter& rw, const Node& node) {

@@ -1,5 +1,6 @@
 // Folds a batch norm after a convolution with constant weights into these weights.
 #include <cmath>
+#include <unordered_map>
 
 #include "base/memory/slab.h"
 #include "passes/fuse/batch_norm.h"
@@ -82,7 +83,39 @@ bool is_plain_batch_norm(const Rewriter& rw, const ir::Node& bn) {
   return true;
 }
 
-bool fold_one(Rewriter& rw, const ir::Node& bn, const base::Slab& slab) {
+/// Gives folded weights their names. The programs of a rank share weights by name, so a name may stand for
+/// one content only: convolutions that read one weight before norms of their own then have a weight each.
+class FoldedNames {
+ public:
+  explicit FoldedNames(Rewriter& rw) : rw_(rw) {
+    for (size_t i = 0; i < rw.graph().values().size(); ++i) {
+      const ir::Value& v = rw.graph().values()[i];
+      if (v.kind != ir::ValueKind::computed && !v.name.empty())
+        holders_.emplace(v.name, ir::ValueId(static_cast<uint32_t>(i)));
+    }
+  }
+
+  /// Names a param `name`, with a number behind it where another value that is read has that name.
+  void give(ir::ValueId param, const std::string& name) {
+    if (name.empty()) return;
+    std::string own = name;
+    while (is_taken(own)) own = base::concat(name, ".", ++last_number_);
+    holders_[own] = param;
+    rw_.graph().value(param).name = std::move(own);
+  }
+
+ private:
+  bool is_taken(const std::string& name) const {
+    const auto at = holders_.find(name);
+    return at != holders_.end() && rw_.uses(at->second) > 0;
+  }
+
+  Rewriter& rw_;
+  std::unordered_map<std::string, ir::ValueId> holders_;
+  size_t last_number_ = 0;
+};
+
+bool fold_one(Rewriter& rw, const ir::Node& bn, const base::Slab& slab, FoldedNames& names) {
   if (!is_plain_batch_norm(rw, bn)) return false;
   const auto conv = rw.producer(bn.in[0], "conv");
   if (!conv || !rw.single_use(bn.in[0])) return false;
@@ -94,9 +127,12 @@ bool fold_one(Rewriter& rw, const ir::Node& bn, const base::Slab& slab) {
   if (!a || a->scale.size() != static_cast<size_t>(w->dims()[0])) return false;
   // Compute both before adding a value, which may move the tensors that w and b point to.
   Tensor scaled = scaled_rows(*w, *a, slab), folded = folded_bias(b, *a);
-  const ir::ValueId weight = rw.graph().add_param(rw.graph().value(conv->in[1]).name, std::move(scaled));
-  const ir::ValueId shift = rw.graph().add_param(bn.from + ".bias", std::move(folded));
+  const ir::ValueId weight = rw.graph().add_param({}, std::move(scaled));
+  const ir::ValueId shift = rw.graph().add_param({}, std::move(folded));
   rw.replace(bn.out[0], rw.add("conv", {conv->in[0], weight, shift}, conv->attrs, conv->from));
+  // Only now does the old convolution not read its weight any more, which may leave the name to the new one.
+  names.give(weight, rw.graph().value(conv->in[1]).name);
+  names.give(shift, bn.from + ".bias");
   return true;
 }
 
@@ -133,7 +169,9 @@ size_t open_batch_norm(ir::Graph& graph) {
 size_t fold_batch_norm(ir::Graph& graph) {
   Rewriter rw(graph);
   const base::Slab slab;
-  return rw.for_each("batch_norm", [&](ir::NodeId, const ir::Node& bn) { return fold_one(rw, bn, slab); });
+  FoldedNames names(rw);
+  return rw.for_each("batch_norm",
+                     [&](ir::NodeId, const ir::Node& bn) { return fold_one(rw, bn, slab, names); });
 }
 
 }  // namespace trireme::passes

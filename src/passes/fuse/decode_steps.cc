@@ -152,6 +152,8 @@ class ProductRewriter {
     const double epsilon = norm.attrs.get_float("epsilon", 1e-5);
     if (readers.size() == 1 && readers[0].op_name() == "row_linear") {
       Node taken = readers[0];
+      // It may read the norm as its residual instead.
+      if (taken.in[ops::kRlX] != norm.out[0] || taken.has_operand(ops::kRlNorm)) return false;
       taken.in[ops::kRlX] = norm.in[0];
       taken.in[ops::kRlNorm] = norm.in[1];
       taken.attrs.set("epsilon", epsilon);
@@ -206,11 +208,14 @@ class ProductRewriter {
 
 size_t fuse_decode_steps(ir::Graph& graph) {
   Rewriter rw(graph);
-  const size_t attentions =
-      rw.for_each("paged_attention", [&](NodeId, const Node& node) { return join_attention(rw, node); });
+  bool decodes = false;
+  const size_t attentions = rw.for_each("paged_attention", [&](NodeId, const Node& node) {
+    decodes = true;
+    return join_attention(rw, node);
+  });
   graph.sort();
   // Other graphs keep their products: they have many rows, or the library's epilogue is more valuable.
-  return attentions == 0 ? 0 : attentions + ProductRewriter(graph).run();
+  return decodes ? attentions + ProductRewriter(graph).run() : 0;
 }
 
 }  // namespace trireme::passes

@@ -191,6 +191,7 @@ std::vector<ParamGradient> differentiate_part(PipelinePart& part, ValueId loss,
   }
   std::vector<std::pair<ValueId, ValueId>> seeds;
   if (loss != ir::kNoValue) {
+    loss = scalar_loss(graph, loss);
     seeds.emplace_back(loss, need_input(graph, kLossWeightInput, {tensor::DType::f32, tensor::Shape{}}));
   }
   for (const std::string& name : part.out) {

@@ -57,10 +57,10 @@ PipelinePart cut_part(const ir::Graph& graph, const PipelineCut& cut, size_t par
 std::vector<std::vector<std::string>> weights_of_parts(const ir::Graph& graph, const PipelineCut& cut);
 
 /// Adds the gradients of a part's graph: inputs crossing_gradient(out) for its crossing outputs, or the loss
-/// weight for `loss` (an output, kNoValue in all parts but the last); outputs crossing_gradient(in), zeros
-/// where nothing depends on one. Gradients of values that are not float neither exist nor cross. Returns the
-/// gradients of `wanted` (states) that the part's outputs depend on. Crossing inputs come before sums of own
-/// uses, so that bits are those of the whole graph.
+/// weight for the scalar_loss() of `loss` (an output, kNoValue in all parts but the last); outputs
+/// crossing_gradient(in), zeros where nothing depends on one. Gradients of values that are not float neither
+/// exist nor cross. Returns the gradients of `wanted` (states) that the part's outputs depend on. Crossing
+/// inputs come before sums of own uses, so that bits are those of the whole graph.
 std::vector<ParamGradient> differentiate_part(PipelinePart& part, ir::ValueId loss,
                                               const std::vector<ir::ValueId>& wanted);
 

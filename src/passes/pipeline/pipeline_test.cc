@@ -96,6 +96,18 @@ TEST(Pipeline, GradientsArriveAndLeaveByName) {
   EXPECT_EQ(split.weights.nodes().size() + split.backward.nodes().size(), plain.backward.nodes().size());
 }
 
+TEST(Pipeline, TheLossOfTheLastPartMayHaveDimensions) {
+  PipelinePart part{.graph = {}, .in = {}, .out = {}};
+  ir::Graph& g = part.graph;
+  const ir::ValueId x = g.add_input("x", {DType::f32, {1}}), w = g.add_state("w", {DType::f32, {1}});
+  const ir::ValueId loss = g.add1(ops::table().need("add"), {g.add1(ops::table().need("mul"), {x, w}), w});
+  g.add_output(loss, "loss_sum");
+  const std::vector<ParamGradient> gradients = differentiate_part(part, loss, {w});
+  ASSERT_EQ(gradients.size(), 1u);
+  EXPECT_EQ(g.type(gradients[0].gradient).shape, (tensor::Shape{1}));
+  EXPECT_EQ(g.type(g.outputs()[0]).shape.rank(), 0u);
+}
+
 TEST(Pipeline, ACutOfAnotherModelIsNoticed) {
   const ir::Graph graph = skipping();
   PipelineCut cut = plan_pipeline_cut(graph, 2);

@@ -18,6 +18,8 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
+constexpr double kMostBeta = 0.999999;  // at 1 the first update would be divided by 1 - beta^1 = 0
+
 const std::vector<std::string> kKindNames{"sgd", "adam", "adamw", "lamb", "lars", "adafactor", "muon"};
 
 const std::string& name_of(OptimizerKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
@@ -112,7 +114,8 @@ class Planner {
     lr_ = need_input(graph_, kLrInput, {DType::f32, Shape{}});
     step_ = need_input(graph_, kStepInput, {DType::i64, Shape{}});
     group();
-    if (gradients_.empty()) return std::move(plan_);
+    // A pipeline stage without trained weights computes the norm with the others.
+    if (gradients_.empty() && graph_.mesh.extent("pp") == 1) return std::move(plan_);
     add_control(inputs);
     plan_.text = describe_rule() + describe_control(inputs);
     plan_.updated.resize(gradients_.size());
@@ -201,12 +204,11 @@ class Planner {
   void add_control(const OptimizerInputs& inputs) {
     const ValueId norm = add_gradient_norm(graph_, gradients_, inputs.coordinates);
     const TensorType scalar{DType::f32, Shape{}};
-    std::vector<ValueId> in{norm, ir::kNoValue, ir::kNoValue, ir::kNoValue, ir::kNoValue};
+    std::vector<ValueId> in{norm, ir::kNoValue, ir::kNoValue, inputs.loss, ir::kNoValue};
     if (inputs.scaled_loss) in[1] = need_input(graph_, kGradScaleInput, scalar);
-    if (inputs.norm_limit) in[2] = need_input(graph_, kNormLimitInput, scalar);
-    if (inputs.loss != ir::kNoValue) {
-      in[3] = inputs.loss;
-      in[4] = need_input(graph_, kLossLimitInput, scalar);
+    if (inputs.has_limits) {
+      in[2] = need_input(graph_, kNormLimitInput, scalar);
+      if (inputs.loss != ir::kNoValue) in[4] = need_input(graph_, kLossLimitInput, scalar);
     }
     while (in.back() == ir::kNoValue) in.pop_back();
     const std::vector<ValueId> out =
@@ -333,7 +335,7 @@ class Planner {
 
   /// Adds moving averages of the updated parameters.
   void add_average() {
-    if (options_.ema_keep == 0) return;
+    if (options_.ema_keep == 0 || gradients_.empty()) return;
     std::vector<ValueId> in{step_, plan_.skipped};
     for (size_t i = 0; i < gradients_.size(); ++i) {
       in.push_back(state(i, "ema", type(i), name(i)));
@@ -376,7 +378,7 @@ class Planner {
     text += options_.clip_norm > 0 ? "norm clipped at " + short_number(options_.clip_norm) : "not clipped";
     text += "; not finite: the update is skipped";
     if (inputs.scaled_loss) text += "; unscaled by the loss scale";
-    if (inputs.norm_limit || inputs.loss != ir::kNoValue) text += "; spikes: the update is skipped";
+    if (inputs.has_limits) text += "; spikes: the update is skipped";
     return text + "\n";
   }
 
@@ -433,8 +435,8 @@ void OptimizerOptions::fields(base::OptionList& f) {
   f.add("momentum", &momentum, "of sgd and lars").at_least(0).at_most(1);
   f.add("dampening", &dampening, "of sgd").at_least(0).at_most(1);
   f.add("nesterov", &nesterov, "sgd looks ahead");
-  f.add("beta1", &beta1, "of adam, adamw, lamb").at_least(0).at_most(1);
-  f.add("beta2", &beta2, "of adam, adamw, lamb").at_least(0).at_most(1);
+  f.add("beta1", &beta1, "of adam, adamw, lamb; below 1").at_least(0).at_most(kMostBeta);
+  f.add("beta2", &beta2, "of adam, adamw, lamb; below 1").at_least(0).at_most(kMostBeta);
   f.add("epsilon", &epsilon, "0: the kind's own (1e-8; lamb 1e-6; muon 1e-7)").at_least(0);
   f.add("eta", &eta, "trust coefficient of lars").at_least(0);
   f.add("muon_momentum", &muon_momentum, "of muon, always with Nesterov").at_least(0).at_most(1);

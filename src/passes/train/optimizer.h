@@ -59,8 +59,8 @@ inline constexpr const char* kLossLimitInput = "loss_limit";  ///< f32 []: skip 
 /// What else decides about the update of a step.
 struct OptimizerInputs {
   bool scaled_loss = false;         ///< gradients carry a loss scale: input `grad_scale` is 1 / scale
-  bool norm_limit = false;          ///< input `norm_limit`
-  ir::ValueId loss = ir::kNoValue;  ///< f32 []: held against input `loss_limit`
+  bool has_limits = false;          ///< inputs `norm_limit` and, where there is a loss, `loss_limit`
+  ir::ValueId loss = ir::kNoValue;  ///< f32 []: a step whose loss is not finite changes nothing either
   std::vector<std::string> embeddings = {};  ///< of embedding_names(), where the graph holds no forward pass
   std::vector<int> coordinates = {};         ///< of this rank on graph.mesh
 };

@@ -141,7 +141,7 @@ TEST(Optimizer, EveryKindRunsAndASkipChangesNothing) {
     for (float limit : {1e30f, 0.0f}) {
       Model m;
       const OptimizerOptions options{.kind = static_cast<OptimizerKind>(kind), .ema_keep = 0.9};
-      const OptimizerPlan plan = add_optimizer(m.graph, m.gradients, options, {.norm_limit = true});
+      const OptimizerPlan plan = add_optimizer(m.graph, m.gradients, options, {.has_limits = true});
       m.graph.sort();
       ir::verify(m.graph);
       Store store = store_of(m, plan);
@@ -157,6 +157,35 @@ TEST(Optimizer, EveryKindRunsAndASkipChangesNothing) {
         EXPECT_TRUE(limit > 0 || store.at(s.name).same_as(before.at(s.name))) << s.name;
       }
     }
+  }
+}
+
+TEST(Optimizer, AnInfiniteLossOfFiniteGradientsChangesNothing) {
+  for (float loss : {2.0f, std::numeric_limits<float>::infinity()}) {
+    Model m;
+    const ValueId lost = m.graph.add_input("loss", {DType::f32, Shape{}});
+    const OptimizerPlan plan = add_optimizer(m.graph, m.gradients, {}, {.loss = lost});
+    EXPECT_EQ(plan.text.find("spikes"), std::string::npos);
+    m.graph.sort();
+    ir::verify(m.graph);
+    Store store = store_of(m, plan);
+    store["loss"] = Tensor::scalar(loss);
+    const Store before = store;
+    run(m.graph, store);
+    for (const auto& [name, type] : m.params)
+      EXPECT_EQ(store.at(name).same_as(before.at(name)), std::isinf(loss)) << name;
+  }
+}
+
+TEST(Optimizer, AStageWithoutTrainedWeightsComputesTheNormWithTheOthers) {
+  for (int stages : {1, 2}) {
+    Model m;
+    m.graph.mesh = tensor::MeshShape({{"pp", stages}});
+    const OptimizerPlan plan = add_optimizer(m.graph, {}, {.ema_keep = 0.9}, {.coordinates = {0}});
+    EXPECT_EQ(plan.grad_norm != ir::kNoValue, stages > 1);
+    EXPECT_EQ(plan.skipped != ir::kNoValue, stages > 1);
+    EXPECT_EQ(count(m.graph, "all_gather"), stages > 1 ? 1u : 0u);
+    EXPECT_TRUE(plan.states.empty());
   }
 }
 
@@ -218,6 +247,8 @@ TEST(Optimizer, OptionsHaveNames) {
   EXPECT_EQ(options.kind, OptimizerKind::lamb);
   EXPECT_EQ(options.clip_norm, 1);
   EXPECT_THROW(list.parse_json(base::parse_json(R"({"clip": 1})")), base::Error);
+  for (const char* text : {R"({"beta1": 1})", R"({"beta2": 1})"})
+    EXPECT_THROW(list.parse_json(base::parse_json(text)), base::Error) << text;
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Turns an inference graph into a training graph: training forms of ops, and gradients of the loss.
 #include "passes/train/train.h"
 
+#include <algorithm>
+
 #include "ops/grad.h"
 #include "ops/table.h"
 #include "passes/rewriter.h"
@@ -87,9 +89,22 @@ void number_masks(ir::Graph& graph, int64_t batch_rows) {
   }
 }
 
+ValueId scalar_loss(ir::Graph& graph, ValueId loss) {
+  const tensor::TensorType type = graph.type(loss);
+  base::require(type.shape.is_static() && type.shape.elements() == 1, "the loss is ", type.to_string(),
+                ", not a scalar");
+  if (type.shape.rank() == 0) return loss;
+  const Node* made = graph.producer(loss);
+  const std::string from = made == nullptr ? "" : made->from;
+  const ValueId scalar = graph.add1(ops::table().need("squeeze"), {loss}, {}, from);
+  std::vector<ValueId> outputs = graph.outputs();
+  std::replace(outputs.begin(), outputs.end(), loss, scalar);
+  graph.set_outputs(std::move(outputs), graph.output_names());
+  return scalar;
+}
+
 std::vector<ParamGradient> differentiate(ir::Graph& graph, ValueId loss, const std::vector<ValueId>& params) {
-  base::require(graph.type(loss).shape.is_static() && graph.type(loss).shape.elements() == 1, "the loss is ",
-                graph.type(loss).to_string(), ", not a scalar");
+  loss = scalar_loss(graph, loss);
   const ValueId weight = need_input(graph, kLossWeightInput, {tensor::DType::f32, tensor::Shape{}});
   std::vector<char> wanted(graph.values().size(), 0);
   for (ValueId id : params) wanted[index(id)] = 1;

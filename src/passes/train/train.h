@@ -46,8 +46,12 @@ struct ParamGradient {
   bool is_counted = true;  ///< false: another pipeline stage has this parameter too and counts it in the norm
 };
 
-/// Adds the gradients of the scalar `loss` times the input `loss_weight` with respect to `params` (values of
-/// kind state). A parameter the loss does not depend on is left out. All shapes are static.
+/// The loss as a scalar: one element of a higher rank is squeezed, and the scalar takes its place among the
+/// outputs. Throws invalid_argument for a loss of several elements.
+ir::ValueId scalar_loss(ir::Graph& graph, ir::ValueId loss);
+
+/// Adds the gradients of scalar_loss() times the input `loss_weight` with respect to `params` (values of kind
+/// state). A parameter the loss does not depend on is left out. All shapes are static.
 /// Throws unsupported naming the node that has no gradient.
 std::vector<ParamGradient> differentiate(ir::Graph& graph, ir::ValueId loss,
                                          const std::vector<ir::ValueId>& params);

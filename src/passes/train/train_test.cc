@@ -1,5 +1,5 @@
 // Tests the training form of dropout: the masks of micro-batches have no number in common, whatever the
-// layout.
+// layout. And losses of one element that have dimensions.
 #include "passes/train/train.h"
 
 #include <gtest/gtest.h>
@@ -65,6 +65,38 @@ TEST(Training, MasksOfMicroBatchesAreDisjointInEveryLayout) {
 TEST(Training, OnlyLayoutsWithoutTheBatchInFrontAreTold) {
   EXPECT_EQ(dropout_in(dropout_of({2, 8, 6})).attrs.get_int("rows", -1), -1);
   EXPECT_EQ(dropout_in(dropout_of({8, 2, 6})).attrs.get_int("rows", -1), kBatchRows);
+}
+
+TEST(Training, ALossOfOneElementMayHaveDimensions) {
+  for (const Dims& dims : {Dims{}, Dims{1}, Dims{1, 1}}) {
+    ir::Graph g;
+    const tensor::TensorType type{DType::f32, tensor::Shape::of(dims)};
+    const ir::ValueId x = g.add_input("x", type), w = g.add_input("w", type);
+    const ir::ValueId product = g.add1(ops::table().need("mul"), {x, w});
+    const ir::ValueId loss = g.add1(ops::table().need("add"), {product, x});
+    g.add_output(loss, "loss_sum");
+    const std::vector<ParamGradient> gradients = differentiate(g, loss, {w});
+    ASSERT_EQ(gradients.size(), 1u);
+    g.add_output(gradients[0].gradient, "w.gradient");
+    g.sort();
+    ir::verify(g);
+    EXPECT_EQ(g.type(g.outputs()[0]).shape.rank(), 0u);
+    EXPECT_EQ(g.type(g.outputs()[1]), type);
+    const auto filled = [&](float value) {
+      return Tensor::from<float>(dims, std::span<const float>(&value, 1));
+    };
+    const std::vector<Tensor> out = run_graph(g, {filled(3), filled(2), Tensor::scalar(0.5f)});
+    EXPECT_EQ(out[0].to_doubles(), std::vector<double>{9});
+    EXPECT_EQ(out[1].to_doubles(), std::vector<double>{1.5});
+  }
+}
+
+TEST(Training, ALossOfSeveralElementsIsRefused) {
+  ir::Graph g;
+  const ir::ValueId x = g.add_input("x", {DType::f32, {2}});
+  const ir::ValueId loss = g.add1(ops::table().need("exp"), {x});
+  g.add_output(loss, "loss_sum");
+  EXPECT_THROW(differentiate(g, loss, {x}), base::Error);
 }
 
 }  // namespace
