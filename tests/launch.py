@@ -192,6 +192,33 @@ def stopped_and_resumed(ranks, *words):
     assert weights(directory) == undisturbed_weights(), "other weights than the run that nobody disturbed"
 
 
+def a_named_checkpoint_is_resumed_again():
+    """Until the launch has committed a checkpoint of its own, a restart goes on from the one that is named."""
+    config, directory = configure("named")
+    process = launch("--", "trireme", "train", config, "--quiet")
+    reached(directory, 160, process)
+    process.send_signal(signal.SIGTERM)
+    code, _, err = finish(process)
+    assert code == INTERRUPTED, f"{code}: {err}"
+    named, *_, newest = sorted((directory / "checkpoints").glob("step-*"))
+    process = launch("--", "trireme", "train", config, "--quiet", "--resume", named, "--checkpoint.every", 100000)
+
+    def started(but=None):
+        while not (pids := [p for p in ranks_of(process) if p != but]):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.005)
+        return pids[0]
+
+    first = started()
+    os.kill(first, signal.SIGKILL)
+    started(but=first)
+    process.kill()
+    _, err = process.communicate()
+    assert err.count(f"--resume {named}") == 2 and "--resume auto" not in err, err
+    step = int(named.name.split("-")[1])
+    assert f'from="step {step}"' in err and named != newest, err
+
+
 def a_signal_saves_and_ends():
     stopped_and_resumed(1)
     stopped_and_resumed(2)
@@ -223,6 +250,7 @@ run_cases([("lines_are_exact", lines_are_exact), ("mistakes_are_not_repeated", m
            ("killed_local_ranks_are_resumed", killed_local_ranks_are_resumed),
            ("killed_mpi_ranks_are_resumed", killed_mpi_ranks_are_resumed),
            ("the_ranks_that_are_left_go_on", the_ranks_that_are_left_go_on),
+           ("a_named_checkpoint_is_resumed_again", a_named_checkpoint_is_resumed_again),
            ("a_signal_saves_and_ends", a_signal_saves_and_ends),
            ("a_signal_reaches_mpi_ranks", a_signal_reaches_mpi_ranks),
            ("ranks_do_not_outlive_their_launcher", ranks_do_not_outlive_their_launcher)])

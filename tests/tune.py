@@ -188,6 +188,10 @@ def keeps_its_configuration():
     assert "response_cache" in text and '"k"' in text and len(re.findall("max_batch_size", text)) == 1, text
     with Server(work / "own/repository") as server:
         assert infer(server, "own", np.zeros((1, WIDTH), np.float32)).shape == (1, WIDTH)
+    # What was written cannot be tuned into its own place, which is written anew.
+    written = work / "own/repository/own"
+    done, _ = tune("--top", 0, *QUICK[:-2], code=2, out="own", path=written)
+    assert "written anew" in done.stderr and (written / "1/model.onnx").exists(), done.stderr
 
 
 def takes_external_data_along():

@@ -42,7 +42,9 @@ def case_finds_and_goes_on():
         assert call(server, "/v1/completions", body)[2]["usage"]["completion_tokens"] == 4
     # The same again is known; a journal that lacks its end is gone on with, to the same choice.
     loads = sum(len(t["runs"]) for t in trials)
+    (work / "found/repository/another").mkdir()
     _, told = tune("found", *goals, *SPACE)
+    assert (work / "found/repository/another").is_dir(), "a search removes other models"
     again = json.loads((work / "found/result.json").read_text())
     assert again["resumed"] == loads and "requests a second" not in told and again["trials"] == trials, told
     journal = work / "found/journal.jsonl"

@@ -130,8 +130,8 @@ LaunchWords Launch::words(bool again) const {
 
 /// The time since which the work of the start that died is lost and has to be repeated.
 int64_t Launch::time_of_loss() const {
-  const auto newest = training_ ? training_->newest() : std::nullopt;
-  return newest ? std::max(newest->wall_ns, started_ns_) : started_ns_;
+  const auto point = training_ ? training_->restart_point() : std::nullopt;
+  return point ? std::max(point->wall_ns, started_ns_) : started_ns_;
 }
 
 void Launch::start_again(const JobEnd& end) {
@@ -146,12 +146,12 @@ void Launch::start_again(const JobEnd& end) {
     }
     ranks_ = fit;
   }
-  const auto newest = training_ ? training_->newest() : std::nullopt;
+  const auto point = training_ ? training_->restart_point() : std::nullopt;
   env_.log.warning("launch", "restart",
                    {{"ended", how_it_ended(end.code)},
                     {"restart", base::concat(restarts_, " of ", options_.restarts)},
                     {"ranks", ranks_},
-                    {"from", newest ? base::concat("step ", newest->step) : std::string("the beginning")},
+                    {"from", point ? base::concat("step ", point->step) : std::string("the beginning")},
                     {"behind", seconds(behind_ns_)}});
   if (training_) training_->expect_restart();
 }

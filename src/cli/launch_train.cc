@@ -14,6 +14,22 @@
 #include "train/checkpoint/checkpoint.h"
 
 namespace trireme::cli {
+namespace {
+
+/// The checkpoint of a directory ".../step-00000120".
+std::optional<LaunchedTraining::Checkpoint> checkpoint_at(const std::string& directory) {
+  struct stat facts {};
+  if (::stat((directory + "/index.json").c_str(), &facts) != 0) return std::nullopt;
+  LaunchedTraining::Checkpoint out{.wall_ns =
+                                       facts.st_mtim.tv_sec * base::kNsPerSecond + facts.st_mtim.tv_nsec};
+  const size_t digits = directory.find_first_of("0123456789", directory.rfind('/') + 1);
+  if (digits != std::string::npos) {
+    std::from_chars(directory.data() + digits, directory.data() + directory.size(), out.step);
+  }
+  return out;
+}
+
+}  // namespace
 
 LaunchedTraining::LaunchedTraining(std::vector<std::string> words) : given_(std::move(words)) {
   TrainCommand command;
@@ -22,6 +38,8 @@ LaunchedTraining::LaunchedTraining(std::vector<std::string> words) : given_(std:
   train::ConfigSections sections;
   config_.bind(sections);
   read_config(command, sections);
+  resume_ = command.resume;
+  first_newest_ = newest();
 }
 
 int LaunchedTraining::ranks_that_fit(int most) const {
@@ -36,12 +54,18 @@ int LaunchedTraining::ranks_that_fit(int most) const {
   return 0;
 }
 
-std::vector<std::string> LaunchedTraining::words(int ranks, bool resume) const {
+/// Whether a restart repeats what the words resume from: a checkpoint of their choice, which is not the
+/// newest one of the run directory as long as this launch has committed none.
+bool LaunchedTraining::goes_on_from_given() const {
+  return !resume_.empty() && resume_ != "auto" && newest() == first_newest_;
+}
+
+std::vector<std::string> LaunchedTraining::words(int ranks, bool again) const {
   const int replica = config_.parallel.tp * config_.parallel.pp;
   base::require(ranks % replica == 0, "launch: ", ranks, " ranks are not a multiple of tp ",
                 config_.parallel.tp, " x pp ", config_.parallel.pp);
   std::vector<std::string> out;
-  const bool from_newest = resume && newest();
+  const bool from_newest = again && !goes_on_from_given() && newest();
   for (size_t i = 0; i < given_.size(); ++i) {
     const std::string& word = given_[i];
     const bool is_resume = word == "--resume" || word.starts_with("--resume=");
@@ -60,15 +84,17 @@ std::vector<std::string> LaunchedTraining::words(int ranks, bool resume) const {
 
 std::optional<LaunchedTraining::Checkpoint> LaunchedTraining::newest() const {
   const std::string root = config_.run.path() + "/checkpoints";
-  const std::string name = train::newest_checkpoint(root);  // "step-00000120"
-  struct stat facts {};
-  if (name.empty() || ::stat((root + "/" + name + "/index.json").c_str(), &facts) != 0) return std::nullopt;
-  const size_t digits = name.find_first_of("0123456789");
-  Checkpoint out{.wall_ns = facts.st_mtim.tv_sec * base::kNsPerSecond + facts.st_mtim.tv_nsec};
-  if (digits != std::string::npos) {
-    std::from_chars(name.data() + digits, name.data() + name.size(), out.step);
+  const std::string name = train::newest_checkpoint(root);
+  return name.empty() ? std::nullopt : checkpoint_at(root + "/" + name);
+}
+
+std::optional<LaunchedTraining::Checkpoint> LaunchedTraining::restart_point() const {
+  if (!goes_on_from_given()) return newest();
+  try {
+    return checkpoint_at(train::find_checkpoint(resume_));
+  } catch (const base::Error&) {  // the restart will say what is wrong with it
+    return std::nullopt;
   }
-  return out;
 }
 
 LaunchedTraining::LogView LaunchedTraining::look(int64_t up_to_step) const {
@@ -90,7 +116,7 @@ LaunchedTraining::LogView LaunchedTraining::look(int64_t up_to_step) const {
 }
 
 void LaunchedTraining::expect_restart() {
-  const std::optional<Checkpoint> last = newest();
+  const std::optional<Checkpoint> last = restart_point();
   resumed_step_ = last ? last->step : 0;
   before_ = look(resumed_step_);
   if (!last) before_.starts = 0;  // a run that starts from the beginning empties its log

@@ -122,8 +122,13 @@ void LocalGroup::fail() {
 
 void LocalCommunicator::exchange(const Call& call) {
   if (call.to >= 0) post(call);
-  if (call.from >= 0) take(call);
-  if (call.to >= 0) wait_taken(call);
+  try {
+    if (call.from >= 0) take(call);
+  } catch (...) {
+    if (call.to >= 0) wait_taken(call);  // who sends does not unwind while its peer copies
+    throw;
+  }
+  if (call.to >= 0 && !wait_taken(call)) group_->faults.throw_failure();
 }
 
 void LocalCommunicator::post(const Call& call) {
@@ -161,16 +166,17 @@ void LocalCommunicator::take(const Call& call) {
   c.word.notify_all();
 }
 
-void LocalCommunicator::wait_taken(const Call& call) {
+bool LocalCommunicator::wait_taken(const Call& call) {
   Channel& c = group_->channel(rank_, call.to);
   uint32_t now = c.word.load(std::memory_order_acquire);
   while ((now & Channel::kPhase) != Channel::kEmpty) {
     const bool withdraw = now == (Channel::kPosted | Channel::kFailed);
     if (withdraw && c.word.compare_exchange_strong(now, Channel::kFailed, std::memory_order_acq_rel)) {
-      group_->faults.throw_failure();
+      return false;
     }
     now = wait_change(c.word, now);
   }
+  return true;
 }
 
 }  // namespace trireme::comm

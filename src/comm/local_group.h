@@ -118,7 +118,8 @@ class LocalCommunicator : public Communicator {
   void exchange(const Call& call);
   void post(const Call& call);
   void take(const Call& call);
-  void wait_taken(const Call& call);
+  /// Waits until the receiver has copied what was posted; false if the group failed before it began to.
+  bool wait_taken(const Call& call);
 
   std::shared_ptr<LocalGroup> group_;
   int rank_;

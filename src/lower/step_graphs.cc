@@ -218,7 +218,6 @@ void StepGraphs::sum_up(Draft& draft, const StepKey& key) const {
 }
 
 ValueId StepGraphs::mean_loss(ir::Graph& graph, ValueId loss_sum) const {
-  if (!options_.guarded) return ir::kNoValue;
   const tensor::TensorType scalar{tensor::DType::f32, tensor::Shape{}};
   const ir::OpDef& mul = ops::table().need("mul");
   const ValueId weighted =
@@ -311,7 +310,7 @@ void StepGraphs::add_update(Draft& draft, const StepKey& key) {
   passes::OptimizerPlan plan =
       passes::add_optimizer(graph, draft.gradients, options_.optimizer,
                             {.scaled_loss = options_.scaled_loss,
-                             .norm_limit = options_.guarded,
+                             .has_limits = options_.guarded,
                              .loss = mean_loss(graph, draft.sums[count + draft.statistics.size()].value),
                              .embeddings = passes::embedding_names(training_),
                              .coordinates = place_.coordinates});

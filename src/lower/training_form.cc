@@ -84,9 +84,9 @@ TrainingForm training_form(ir::Graph loss_graph, const std::vector<std::string>&
     if (v.kind != ir::ValueKind::param) continue;
     const bool is_statistic = std::find(statistics.begin(), statistics.end(), id) != statistics.end();
     const tensor::Dims dims = v.type.shape.to_dims();
-    // A single number is a constant of the architecture (a scale, an epsilon), not a weight.
-    const bool is_weight =
-        v.type.dtype == tensor::DType::f32 && tensor::element_count(dims) > 1 && !is_frozen(v.name);
+    // A scalar is a constant of the architecture (a scale, an epsilon). A bias of one output has a dimension.
+    const bool is_array = !dims.empty() && tensor::element_count(dims) > 0;
+    const bool is_weight = v.type.dtype == tensor::DType::f32 && is_array && !is_frozen(v.name);
     if (!is_statistic && !is_weight) continue;
     base::require(!v.name.empty(), "a parameter of type ", v.type.to_string(), " has no name");
     form.states.push_back(v.name);

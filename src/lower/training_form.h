@@ -23,7 +23,7 @@ struct TrainingForm {
   std::vector<TrainedParam> params;  ///< those of the states that the optimizer updates
 };
 
-/// Turns float params of more than one element into states, except those whose name contains one of `freeze`,
+/// Turns float params that have a dimension into states, except those whose name contains one of `freeze`,
 /// and running statistics of batch norms into states that are not trained. Params need no content. Throws
 /// invalid_argument for a graph without an output "loss_sum" and for a weight without a name.
 TrainingForm training_form(ir::Graph loss_graph, const std::vector<std::string>& freeze);

@@ -67,6 +67,17 @@ TEST(TrainingForm, SharedStatisticsAreRefusedByName) {
   }
 }
 
+TEST(TrainingForm, ABiasOfOneElementIsAWeightAndAScalarIsNone) {
+  Network n;
+  const ValueId bias = n.graph.add_param("head.bias", Tensor::zeros(DType::f32, {1}));
+  const ValueId scale = n.graph.add_param("scale", Tensor::scalar<float>(2));
+  const ValueId y = n.add("add", {n.add("mul", {n.input(), scale}), bias});
+  const TrainingForm form = training_form(n.with_loss(y), {});
+  EXPECT_EQ(form.states, std::vector<std::string>{"head.bias"});
+  ASSERT_EQ(form.params.size(), 1u);
+  EXPECT_EQ(form.params[0].dims, (tensor::Dims{1}));
+}
+
 TEST(TrainingForm, FrozenTensorsStayAndDropoutTrains) {
   Network n;
   const ValueId x = n.input();

@@ -5,17 +5,20 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
+#include "base/error.h"
 #include "engine/session/session.h"
 
 namespace trireme::train {
 namespace {
 
+/// `fixed`: rows of every batch; 0: as the options say, for as many samples as there are.
 data::LoaderOptions evaluation_loader(const EvaluatorOptions& o, int64_t samples,
-                                      std::vector<std::string> fields) {
+                                      std::vector<std::string> fields, int64_t fixed = 0) {
   data::LoaderOptions loader;
   loader.fields = std::move(fields);
-  loader.batch = std::min(o.batch, samples);
+  loader.batch = fixed > 0 ? fixed : std::min(o.batch, samples);
   loader.rank = o.ranks.rank();
   loader.world = o.ranks.size();
   loader.shuffle = false;
@@ -86,8 +89,27 @@ Evaluator::Evaluator(const ir::Graph& graph, data::DatasetPtr dataset, data::Tra
       clock_(clock),
       feeder_(graph, fields_of(dataset, evaluation_loader(options_, dataset->size(), {}), transform, clock),
               options_.feed, options_.target_inputs),
-      loader_(dataset, evaluation_loader(options_, dataset->size(), feeder_.fields()), std::move(transform),
-              clock) {}
+      loader_(dataset,
+              evaluation_loader(options_, dataset->size(), feeder_.fields(), feeder_.fixed_samples()),
+              std::move(transform), clock) {
+  take_fixed_batches(dataset->size());
+}
+
+/// Where the graph states how many rows it takes, all batches have so many.
+void Evaluator::take_fixed_batches(int64_t samples) {
+  const int64_t fixed = feeder_.fixed_samples();
+  if (fixed == 0) return;
+  options_.batch = fixed;
+  if (feeder_.has_integer_targets()) return;
+  const int64_t most = options_.max_batches == 0 ? samples : options_.max_batches * fixed;
+  const int64_t left = std::min(samples, most) % fixed;
+  const std::string fewer =
+      samples < fixed ? "" : base::concat(", or set eval.batches to at most ", samples / fixed);
+  base::require(left == 0, "the model takes ", fixed, " samples at once, and the last batch of the ", samples,
+                " validation samples has ", left,
+                ": a loss of floats cannot be filled up; export the model with an open first dimension",
+                fewer);
+}
 
 Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph, const Lend& lend) {
   const auto model = std::make_shared<const engine::PreparedModel>(loss_graph);
@@ -100,7 +122,8 @@ Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph, const Lend& 
     const std::optional<data::Batch> batch = loader_.next();
     if (!batch) break;
     if (batch->valid_rows == 0) break;  // data ended within the batches that ranks take together
-    const std::vector<tensor::Tensor> feeds = feeder_.feeds(*batch, batch->valid_rows);
+    const std::vector<tensor::Tensor> feeds =
+        feeder_.fixed_samples() > 0 ? feeder_.feeds(*batch) : feeder_.feeds(*batch, batch->valid_rows);
     const auto outputs = session.run(feeds);
     for (const char* name : {"loss_sum", "count", "correct"}) {
       sums.batches.push_back(scalar_output(session.graph(), outputs, name));
@@ -110,6 +133,21 @@ Evaluator::Sums Evaluator::run_batches(const ir::Graph& loss_graph, const Lend& 
       append(sums.wanted, feeds.back());  // the loss adds its labels last
     }
   }
+  return sums;
+}
+
+/// All ranks throw where one does: what follows needs every rank.
+Evaluator::Sums Evaluator::run_on_all_ranks(const ir::Graph& loss_graph, const Lend& lend) {
+  Sums sums;
+  std::optional<base::Error> own;
+  try {
+    sums = run_batches(loss_graph, lend);
+  } catch (const base::Error& e) {
+    own = e;
+  }
+  const std::string problem = options_.ranks.first_problem(own ? own->message() : std::string());
+  if (own) throw base::Error(*own);
+  base::require(problem.empty(), problem);
   return sums;
 }
 
@@ -133,7 +171,7 @@ std::vector<double> Evaluator::in_order(const std::vector<double>& mine, size_t 
 
 EvalRecord Evaluator::run(const ir::Graph& loss_graph, int64_t step, const Lend& lend) {
   const int64_t start = clock_.now_ns();
-  const Sums mine = run_batches(loss_graph, lend);
+  const Sums mine = run_on_all_ranks(loss_graph, lend);
   std::array<double, 3> sums{};  // loss, count, correct
   const std::vector<double> batches = in_order(mine.batches, sums.size());
   for (size_t i = 0; i < batches.size(); ++i) sums[i % sums.size()] += batches[i];

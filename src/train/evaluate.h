@@ -31,17 +31,19 @@ struct EvaluatorOptions {
   Ranks ranks = {};
 };
 
-/// Every sample counts exactly once: the last batch is cut to what is there. Ranks take the batches in turn,
+/// Every sample counts exactly once: the last batch is cut to what is there, or where the graph takes a fixed
+/// number of rows, filled up with rows whose integer targets do not count. Ranks take the batches in turn,
 /// each with the whole model; sums are added in the order of the batches. The result does not depend on
 /// threads, workers or ranks.
 class Evaluator {
  public:
-  /// `graph` says which inputs there are; run() gets the graph with the weights of the moment.
+  /// `graph` says which inputs there are; run() gets the graph with the weights of the moment. Throws
+  /// invalid_argument where batches of a fixed number of rows do not fit the data and the loss takes floats.
   Evaluator(const ir::Graph& graph, data::DatasetPtr dataset, data::Transform transform,
             EvaluatorOptions options, base::Clock& clock);
 
   /// Means over the valid targets; the same on every rank. `loss_graph` has the outputs loss_sum, count and
-  /// perhaps correct.
+  /// perhaps correct. An error on one rank is thrown on all of them.
   /// `lend`: gives the model what is on the device already.
   using Lend = std::function<void(const engine::PreparedModel&)>;
   EvalRecord run(const ir::Graph& loss_graph, int64_t step, const Lend& lend = {});
@@ -51,7 +53,9 @@ class Evaluator {
     std::vector<double> batches;            // loss, count, correct of each of this rank's batches, in order
     std::vector<double> predicted, wanted;  // similarities, of all of them
   };
+  void take_fixed_batches(int64_t samples);
   Sums run_batches(const ir::Graph& loss_graph, const Lend& lend);
+  Sums run_on_all_ranks(const ir::Graph& loss_graph, const Lend& lend);
   std::vector<double> in_order(const std::vector<double>& mine, size_t per_batch) const;
 
   EvaluatorOptions options_;

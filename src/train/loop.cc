@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/error.h"
 #include "base/files/file.h"
 #include "base/machine/memory.h"
 #include "base/report/svg_plot.h"
@@ -191,10 +192,28 @@ double Trainer::score() const {
                                                                                     : -last_eval_->loss;
 }
 
+/// What was trained is worth more than its evaluation, which failed on all ranks alike.
+void Trainer::save_before_error() {
+  try {
+    checkpoints_.save(score());
+    checkpoints_.wait();
+  } catch (const base::Error& e) {
+    env_.log.warning("train", "checkpoint_failed", {{"step", steps_.state().step}, {"error", e.message()}});
+  }
+}
+
 void Trainer::after_step(bool last, bool stopping) {
   const auto due = [&](int64_t every) { return every > 0 && steps_.state().step % every == 0; };
-  if (evaluator_ && (due(config_.eval.every) || (last && config_.eval.at_end))) evaluate();
-  if (due(config_.checkpoint.every) || last || stopping) checkpoints_.save(score());
+  const bool saves = due(config_.checkpoint.every) || last || stopping;
+  if (evaluator_ && (due(config_.eval.every) || (last && config_.eval.at_end))) {
+    try {
+      evaluate();
+    } catch (const base::Error&) {
+      if (saves) save_before_error();
+      throw;
+    }
+  }
+  if (saves) checkpoints_.save(score());
   checkpoints_.poll();
 }
 

@@ -60,6 +60,7 @@ class Trainer {
   void answer_spike(const StepRecord& record, const SpikeVerdict& verdict);
   void after_step(bool last, bool stopping);
   EvalRecord evaluate();
+  void save_before_error();
   double score() const;
   void finish(RunResult& result);
 

@@ -129,14 +129,31 @@ TEST(LoopRanks, GoOnUnderAnotherLayout) {
   }
 }
 
-TEST(LoopRanks, ABrokenSampleEndsTheRunWithItsName) {
-  class Broken : public Circles {
-   public:
-    data::Sample read(int64_t i) const override {
-      base::require(i != 33, "this sample is broken");
-      return Circles::read(i);
+class Broken : public Circles {
+ public:
+  data::Sample read(int64_t i) const override {
+    base::require(i != 33, "this sample is broken");
+    return Circles::read(i);
+  }
+};
+
+TEST(LoopRanks, AFailedLastEvaluationLeavesACheckpoint) {
+  // The broken sample is in batch 8 of 4 samples, which rank 0 of 2 evaluates.
+  for (const int dp : {1, 2}) {
+    TestRun run(base::concat("ranks_evaluation", dp));
+    run.validation = std::make_shared<const Broken>();
+    run.config.checkpoint.every = 0;
+    try {
+      run_on(run, dp, 0);
+      FAIL() << "no error";
+    } catch (const base::Error& e) {
+      EXPECT_NE(e.message().find("sample 33"), std::string::npos) << e.message();
     }
-  };
+    EXPECT_EQ(load_checkpoint(find_checkpoint(run.config.run.directory)).step, 30);
+  }
+}
+
+TEST(LoopRanks, ABrokenSampleEndsTheRunWithItsName) {
   TestRun run("ranks_broken");
   run.dataset = std::make_shared<const Broken>();
   try {

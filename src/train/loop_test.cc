@@ -277,6 +277,29 @@ TEST(Loop, LearnsSeveralFloatTargetsASample) {
   EXPECT_LT(result.last_eval->loss, 0.5 * steps_of(run).front().loss);
 }
 
+TEST(Loop, AStepOfAnInfiniteLossAndFiniteGradientsIsSkipped) {
+  class Huge : public Slopes {
+   public:
+    Huge() : Slopes(tensor::DType::f32) {}
+    data::Sample read(int64_t i) const override {
+      data::Sample sample = Slopes::read(i);
+      sample.set("y", tensor::Tensor::from<float>({2}, {1e20f, -1e20f}));  // whose squares are infinite
+      return sample;
+    }
+  };
+  TestRun run("infinite");
+  run.dataset = std::make_shared<const Huge>();
+  run.config.loss.kind = model::LossKind::mse;
+  run.config.run.steps = 3;
+  run.config.schedule.warmup = 0;
+  run.config.eval.at_end = false;
+  EXPECT_EQ(run.trainer()->run(never).state.executed, 0);
+  for (const StepRecord& step : steps_of(run)) {
+    EXPECT_TRUE(step.skipped);
+    EXPECT_TRUE(std::isfinite(step.grad_norm)) << step.grad_norm;
+  }
+}
+
 TEST(Loop, ALossOfFloatsCountsEveryIntegerOfItsField) {
   TestRun run("integers");
   run.dataset = std::make_shared<const Slopes>(tensor::DType::i64);
@@ -328,6 +351,29 @@ TEST(Loop, GoesOnFromTheNewestThatContinuesTheLatest) {
   const auto after = fourth->trainer();
   ASSERT_TRUE(after->resume_auto());
   EXPECT_EQ(after->state().step, 10);
+}
+
+TEST(Loop, GoesOnFromItsOwnBranchBehindAReplacedCheckpoint) {
+  const auto make = [](bool keep) {
+    auto run = std::make_unique<TestRun>("branches", keep);
+    run->config.run.steps = 21;
+    run->config.checkpoint.keep = 0;
+    return run;
+  };
+  const auto first = make(false);
+  first->trainer()->run(never);
+  const std::string root = first->config.run.directory + "/checkpoints";
+  const auto second = make(true);
+  second->config.schedule.lr = 0.01;
+  const auto again = second->trainer();
+  again->resume(root + "/step-00000007");
+  again->run([&] { return again->state().step == 14; });  // dies once it has replaced step 14
+  ASSERT_EQ(base::read_file(root + "/latest"), "step-00000014\n");
+  const auto third = make(true);
+  third->config.schedule.lr = 0.01;
+  const auto after = third->trainer();
+  ASSERT_TRUE(after->resume_auto());
+  EXPECT_EQ(after->state().step, 14);
 }
 
 TEST(Loop, ACorruptNewestCheckpointFallsBack) {

@@ -1,6 +1,7 @@
 // Checkpoints of a run directory: written during training, and read to resume.
 #include "train/run_checkpoints.h"
 
+#include "train/checkpoint/weights.h"
 #include "train/report/run_log.h"
 
 namespace trireme::train {
@@ -23,7 +24,9 @@ RunCheckpoints::RunCheckpoints(const TrainConfig& config, const TrainTask& task,
 RankStates& RunCheckpoints::states() {
   if (states_ == nullptr) {
     steps_.session().prepare(steps_.shapes(), steps_.accumulated());
-    states_ = std::make_unique<RankStates>(steps_.session().states(), ranks_);
+    // Frozen weights of model.source are rebuilt with the model; the file model.weights may change or go.
+    states_ = std::make_unique<RankStates>(steps_.session().states(), ranks_, frozen_weights(task_.loss),
+                                           !config_.model.weights.empty());
   }
   return *states_;
 }

@@ -11,6 +11,7 @@
 #include "model/onnx/export.h"
 #include "model/zoo/zoo.h"
 #include "passes/precision/stored_products.h"
+#include "passes/train/inference_form.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/weights.h"
 
@@ -32,6 +33,19 @@ std::string describe(const char* what, const data::Dataset& dataset) {
   if (dataset.info().vocabulary_size > 0)
     text += base::concat(", vocabulary ", dataset.info().vocabulary_size);
   return text + "\n";
+}
+
+/// Labels and token ids mean the same in both data sets, as far as both say what they mean.
+void require_same_names(const char* what, const std::vector<std::string>& trained,
+                        const std::vector<std::string>& validated) {
+  if (trained.empty() || validated.empty() || trained == validated) return;
+  const auto [a, b] = std::mismatch(trained.begin(), trained.end(), validated.begin(), validated.end());
+  const auto told = [](auto at, const std::vector<std::string>& names) {
+    return at == names.end() ? std::string("none") : "'" + *at + "'";
+  };
+  base::fail_invalid("validation has other ", what, " than data: number ", a - trained.begin(), " is ",
+                     told(b, validated), " instead of ", told(a, trained),
+                     "; give both the same, or take a part of the data (data.hold_out)");
 }
 
 }  // namespace
@@ -56,6 +70,7 @@ model::Model open_trained_model(const ModelOptions& options, int64_t seed, std::
     base::require(options.config.empty(), "model.config is for zoo models; '", options.source, "' is a file");
     model = model::load_model(options.source, {.is_without_content = params != nullptr});
     passes::widen_stored_floats(model.graph, true);
+    passes::to_inference(model.graph);  // files for training state modes that evaluation and serving leave
     for (const ir::Node& node : model.graph.nodes()) {
       if (node.op_name() == "dequantize_weights" || node.op_name() == "dequantize_blocks")
         base::fail_unsupported("training of weights in few bits: '", options.source, "' has '",
@@ -89,6 +104,9 @@ PreparedTask prepare_task(const TrainConfig& config, const ConfigSections& secti
   if (!held.path.empty()) {
     task.validation = open(held);
     prepared.text += describe("validation", *task.validation);
+    const data::DatasetInfo &trained = task.data->info(), &validated = task.validation->info();
+    require_same_names("classes", trained.class_names, validated.class_names);
+    require_same_names("tokens", trained.vocabulary, validated.vocabulary);
     if (has_image(*task.validation)) {
       task.validation_transform = data::image_transform(without_chance(config.augment));
     }
@@ -117,6 +135,20 @@ std::string source_inside(const std::string& named, const std::vector<std::strin
                      named, "'; copy that model there, or give a directory that holds both");
 }
 
+/// Checkpoints of older programs lack the frozen parameters, whose content came from model.weights.
+void require_frozen(const ir::Graph& graph, const CheckpointReader& checkpoint, const ModelOptions& given) {
+  if (given.weights.empty()) return;
+  for (const ir::Value& v : graph.values()) {
+    const auto is_part = [&](const std::string& part) { return v.name.find(part) != std::string::npos; };
+    const bool is_array = v.kind == ir::ValueKind::param && v.type.dtype == tensor::DType::f32 &&
+                          v.type.shape.rank() > 0 && v.type.shape.elements().value_or(0) > 0;
+    if (!is_array || std::none_of(given.freeze.begin(), given.freeze.end(), is_part)) continue;
+    base::require(checkpoint.find(v.name) != nullptr, "checkpoint '", checkpoint.directory(),
+                  "' lacks the frozen parameter '", v.name, "', which came from model.weights '",
+                  given.weights, "': go on with the run, which then writes it, or take its model/");
+  }
+}
+
 }  // namespace
 
 model::Model model_of_checkpoint(const std::string& path, const CheckpointModel& options) {
@@ -125,7 +157,8 @@ model::Model model_of_checkpoint(const std::string& path, const CheckpointModel&
   const base::Json& config = checkpoint->meta().at("config");
   ModelOptions source;
   base::OptionList(source).parse_json(config.at("model"));
-  source.weights.clear();
+  const ModelOptions given = source;
+  source.weights.clear();  // a path of the author's; the checkpoint holds what came from there
   if (!source.source.starts_with(kZoo)) {
     std::vector<std::string> places{path};
     places.insert(places.end(), options.places.begin(), options.places.end());
@@ -133,6 +166,7 @@ model::Model model_of_checkpoint(const std::string& path, const CheckpointModel&
   }
   std::string text;
   model::Model model = open_trained_model(source, config.at("run").at("seed").as_int(), text);
+  require_frozen(model.graph, *checkpoint, given);
   size_t found = 0;
   model.graph = with_weights(std::move(model.graph), weights_of(checkpoint, options.average), &found);
   base::require(found > 0, "checkpoint '", directory, "' holds no parameter of '", source.source, "'");

@@ -6,11 +6,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "base/files/file.h"
 #include "engine/session/session.h"
+#include "model/builder.h"
 #include "model/load/load.h"
 #include "train/checkpoint/weights.h"
 
@@ -98,13 +100,18 @@ TEST(Task, TrainedModelIsWhatReadersFind) {
   EXPECT_NE(text.find(" parameters from "), std::string::npos);
 }
 
-/// Makes the checkpoint of a finished run name another model, as its author could; its checksum is valid.
-void name_source(const std::string& run, const std::string& source) {
+void run_to_end(Fixture& f) {
+  Trainer trainer(f.config, prepare_task(f.config, f.sections).task, {f.log, f.clock});
+  trainer.run([] { return false; });
+}
+
+/// Changes section `model` in the checkpoint of a finished run, as its author could; its checksum is valid.
+void set_model(const std::string& run, const std::function<base::Json(const base::Json&)>& change) {
   const std::string path = find_checkpoint(run) + "/index.json";
   const base::JsonDumpOptions exact{.nan_and_infinity = true};
   const base::Json before = base::parse_json(base::read_file(path), {.nan_and_infinity = true});
   base::Json config = before.at("meta").at("config"), meta = before.at("meta"), index = base::Json::object();
-  config.set("model", base::Json::object({{"source", source}}));
+  config.set("model", change(config.at("model")));
   meta.set("config", config);
   for (const char* key : {"format", "version", "step"}) index.set(key, before.at(key));
   index.set("meta", meta);
@@ -113,6 +120,107 @@ void name_source(const std::string& run, const std::string& source) {
   std::snprintf(digits.data(), 9, "%08x", base::crc32c(index.dump(exact)));
   index.set("index_crc32c", digits);
   base::write_file_atomic(path, index.dump(exact));
+}
+
+void name_source(const std::string& run, const std::string& source) {
+  set_model(run, [&](const base::Json&) { return base::Json::object({{"source", source}}); });
+}
+
+std::string refusal_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const base::Error& e) {
+    return e.message();
+  }
+  return "no error";
+}
+
+TEST(Task, FrozenWeightsOfAnotherRunAreInTheCheckpoint) {
+  Fixture first("pretrained"), f("frozen");
+  run_to_end(first);
+  f.sections.assign("model.weights=" + first.directory);
+  f.sections.assign("model.freeze=[wte,h.0.]");
+  f.sections.assign("run.seed=5");  // of which a rebuilt model would have other initial weights
+  const ir::Graph start = prepare_task(f.config, f.sections).model.graph;
+  run_to_end(f);
+  const Tensor ids = Tensor::from<int64_t>({1, 8}, {1, 5, 3, 2, 8, 0, 4, 7});
+  const auto checkpoint = std::make_shared<const CheckpointReader>(find_checkpoint(f.directory));
+  const std::vector<double> want = logits_of(with_weights(start, weights_of(checkpoint, false)), ids);
+  EXPECT_EQ(logits_of(model_of_checkpoint(f.directory, {}).graph, ids), want);
+  fs::rename(first.directory, first.directory + "_moved");
+  EXPECT_EQ(logits_of(model_of_checkpoint(f.directory, {}).graph, ids), want);
+  fs::rename(first.directory + "_moved", first.directory);
+}
+
+TEST(Task, AResumedRunHasTheFrozenWeightsThatItBeganWith) {
+  Fixture first("before"), other("instead");
+  run_to_end(first);
+  other.sections.assign("run.seed=11");
+  run_to_end(other);
+  const std::string directory = Fixture("resumed").directory;
+  const auto resume = [&](const Fixture& from, bool is_new) {
+    Fixture f("resumed_text");
+    f.sections.assign("run.directory=" + directory);
+    f.sections.assign("model.weights=" + from.directory);
+    f.sections.assign("model.freeze=[wte]");
+    Trainer trainer(f.config, prepare_task(f.config, f.sections).task, {f.log, f.clock});
+    EXPECT_EQ(trainer.resume_auto(), !is_new);
+    trainer.run([] { return false; });
+  };
+  resume(first, true);
+  EXPECT_EQ(refusal_of([&] { resume(first, false); }), "no error");
+  EXPECT_NE(refusal_of([&] { resume(other, false); }).find("model.weights gives other weights"),
+            std::string::npos);
+}
+
+TEST(Task, AFrozenParameterThatACheckpointLacksIsNamed) {
+  Fixture f("lacking");
+  f.sections.assign("model.freeze=[wte]");
+  run_to_end(f);
+  EXPECT_EQ(refusal_of([&] { model_of_checkpoint(f.directory, {}); }), "no error");  // rebuilt from the seed
+  set_model(f.directory, [&](const base::Json& model) {
+    base::Json changed = model;
+    changed.set("weights", "pretrained.safetensors");
+    return changed;
+  });
+  EXPECT_NE(refusal_of([&] { model_of_checkpoint(f.directory, {}); }).find("'pretrained.safetensors'"),
+            std::string::npos);
+}
+
+TEST(Task, AModelExportedForTrainingIsEvaluatedAndServedAsForInference) {
+  const std::string directory = Fixture("exported").directory;
+  model::Model model;
+  ir::Graph& graph = model.graph;
+  const auto channels = [&](const char* name, float value) {
+    return graph.add_param(name, Tensor::from<float>({2}, {value, value}));
+  };
+  const ir::ValueId x = graph.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("batch"), 2}});
+  model::Builder build(graph);
+  const auto norm =
+      build.ops("batch_norm",
+                {x, channels("scale", 2), channels("bias", 1), channels("mean", 3), channels("variance", 4)},
+                {{"epsilon", 0.0}, {"training_mode", int64_t{1}}}, 3);
+  const ir::ValueId ratio = graph.add_constant(Tensor::scalar(0.5f)),
+                    mode = graph.add_constant(Tensor::scalar(true));
+  graph.add_output(build.op("dropout", {norm[0], ratio, mode}), "y");
+  graph.sort();
+  const std::string path = save_model(model, directory, "net", ExportFormat::onnx);
+  std::string text;
+  ModelOptions options;
+  options.source = path;
+  const model::Model opened = open_trained_model(options, 1, text);
+  for (const ir::Node& node : opened.graph.nodes()) {
+    EXPECT_EQ(node.attrs.get_int("training_mode", 0), 0);
+    EXPECT_FALSE(node.op_name() == "dropout" && node.has_operand(2));
+  }
+  const auto result = [&](const ir::Graph& of) {
+    engine::Session session(std::make_shared<const engine::PreparedModel>(of), {.threads = 1});
+    return session.run({Tensor::from<float>({2, 2}, {3, 5, 7, 1})})[0].to_doubles();
+  };
+  const std::vector<double> want{1, 3, 5, -1};  // 2 (x - 3) / 2 + 1
+  EXPECT_LT(largest_difference(result(opened.graph), want), 1e-6);
+  const std::string again = save_model(opened, directory, "served", ExportFormat::onnx);
+  EXPECT_LT(largest_difference(result(model::load_model(again).graph), want), 1e-6);
 }
 
 // The reader of a checkpoint determines where its model may be, not the writer.
@@ -160,6 +268,20 @@ TEST(Task, ValidationIsWhatTheSectionsSay) {
   Fixture none("none");
   none.sections.assign("data.hold_out=0");
   EXPECT_TRUE(validation_spec(none.config, none.sections).path.empty());
+}
+
+TEST(Task, ValidationOfOtherTokensOrClassesIsRefused) {
+  Fixture f("other_tokens");
+  const std::string other = f.directory + "/other.txt";
+  base::write_file_atomic(other, std::string(200, 'z') + base::read_file(f.directory + "/text.txt"));
+  f.sections.assign("validation.path=" + other);
+  f.sections.assign("validation.hold_out=0");
+  const std::string problem = refusal_of([&] { prepare_task(f.config, f.sections); });
+  EXPECT_NE(problem.find("validation has other tokens than data"), std::string::npos) << problem;
+  Fixture same("same_tokens");
+  same.sections.assign("validation.path=" + same.directory + "/text.txt");
+  same.sections.assign("validation.hold_out=0");
+  EXPECT_EQ(refusal_of([&] { prepare_task(same.config, same.sections); }), "no error");
 }
 
 TEST(Task, MistakesAreNamed) {

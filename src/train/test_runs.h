@@ -50,6 +50,7 @@ struct TestRun {
   base::Log log{base::LogLevel::off};
   base::SystemClock clock;
   data::DatasetPtr dataset = std::make_shared<const Circles>();
+  data::DatasetPtr validation;  ///< null: the data set itself
 
   explicit TestRun(const std::string& name, bool keep = false) {
     config.run.name = name;
@@ -77,7 +78,7 @@ struct TestRun {
     task.loss = model::zoo::build("mlp", options).graph;
     model::add_loss(task.loss, config.loss);
     task.data = dataset;
-    task.validation = dataset;
+    task.validation = validation != nullptr ? validation : dataset;
     task.config = base::Json::object();
     return std::make_unique<Trainer>(config, std::move(task), base::Env{log, clock}, ranks);
   }

@@ -114,9 +114,19 @@ std::string config_text(const Subject& subject, const Candidate& c) {
   return out + rest;
 }
 
+void require_elsewhere(const std::string& model, const std::string& out) {
+  const fs::path place = fs::weakly_canonical(model);
+  for (const char* written : {"repository", "trial"}) {
+    const fs::path inside = place.lexically_relative(fs::weakly_canonical(fs::path(out) / written));
+    base::require(inside.empty() || *inside.begin() == "..", "the model '", model, "' lies in '", out, "/",
+                  written, "', which is written anew: give another --out, or the model that it was made of");
+  }
+}
+
 void write_model_directory(const std::string& repository, const Subject& subject,
                            const Candidate& candidate) {
-  const fs::path root = fs::path(repository) / subject.name;
+  const fs::path place = fs::path(repository) / subject.name;
+  const fs::path root = fs::path(repository) / ("." + subject.name + ".new");  // which no server sees
   fs::remove_all(root);
   fs::create_directories(root);
   // Labels and what else the configuration names lies beside the versions.
@@ -129,6 +139,8 @@ void write_model_directory(const std::string& repository, const Subject& subject
   }
   link_model(subject.variants[candidate.variant], root / "1");
   base::write_file_atomic((root / "config.pbtxt").string(), config_text(subject, candidate));
+  fs::remove_all(place);
+  fs::rename(root, place);
 }
 
 }  // namespace trireme::tune

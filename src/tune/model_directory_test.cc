@@ -105,6 +105,45 @@ TEST(ModelDirectory, LinksTheFilesOfTheVariant) {
   fs::remove_all(root);
 }
 
+TEST(ModelDirectory, KeepsTheFilesOfTheModelThatItReplaces) {
+  std::string root = (fs::temp_directory_path() / "trireme-tune-XXXXXX").string();
+  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  const std::string repository = root + "/repository";
+  fs::create_directories(repository + "/m/2");
+  fs::create_directories(repository + "/other");
+  base::write_file_atomic(repository + "/m/2/model.onnx", "graph");
+  base::write_file_atomic(repository + "/m/labels.txt", "labels");
+  base::write_file_atomic(repository + "/other/config.pbtxt", "name: \"other\"");
+  Subject s = subject();
+  s.given = repository + "/m";
+  s.variants[0].path = s.given + "/2";
+  s.config_text = "name: \"m\"";
+  write_model_directory(repository, s, {.layout = {1, 1}});
+  EXPECT_EQ(base::read_file(repository + "/m/1/model.onnx"), "graph");
+  EXPECT_EQ(base::read_file(repository + "/m/labels.txt"), "labels");
+  EXPECT_TRUE(fs::exists(repository + "/m/config.pbtxt"));
+  EXPECT_FALSE(fs::exists(repository + "/m/2"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(repository), fs::directory_iterator()), 2);  // m and other
+  fs::remove_all(root);
+}
+
+TEST(ModelDirectory, AModelInWhatIsWrittenIsRefused) {
+  std::string root = (fs::temp_directory_path() / "trireme-tune-XXXXXX").string();
+  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  const std::string out = root + "/out";
+  for (const char* inside : {"/repository/m/1", "/trial", "/repository2"})
+    fs::create_directories(out + inside);
+  fs::create_directory_symlink(out + "/repository/m", root + "/link");
+  fs::create_directory_symlink(root, out + "/repository/elsewhere");
+  for (const std::string& model :
+       {out + "/repository/m", out + "/repository/../repository/m/1", out + "/trial", root + "/link/1"})
+    EXPECT_THROW(require_elsewhere(model, out), base::Error) << model;
+  for (const std::string& model : {root, out, out + "/repository2", out + "/repository/elsewhere"})
+    EXPECT_NO_THROW(require_elsewhere(model, out)) << model;
+  EXPECT_NO_THROW(require_elsewhere(out + "/repository/m", root + "/not-there"));
+  fs::remove_all(root);
+}
+
 TEST(OutputError, IsOfTheLargestValue) {
   using tensor::Tensor;
   const Tensor exact = Tensor::from<float>({3}, {4, -8, 0});
@@ -113,6 +152,17 @@ TEST(OutputError, IsOfTheLargestValue) {
   EXPECT_TRUE(std::isinf(output_error(Tensor::from<float>({3}, {4, -8, NAN}), exact)));
   EXPECT_TRUE(std::isinf(output_error(Tensor::from<float>({2}, {4, -8}), exact)));
   EXPECT_TRUE(std::isinf(output_error(exact, Tensor::from<float>({3}, {0, 0, 0}))));
+}
+
+TEST(OutputError, InfinitiesAreNoLargestValueAndNoErrorWhereBothHaveThem) {
+  using tensor::Tensor;
+  const Tensor exact = Tensor::from<float>({4}, {4, -8, INFINITY, NAN});
+  EXPECT_EQ(output_error(exact, exact), 0);
+  EXPECT_NEAR(output_error(Tensor::from<float>({4}, {4, -4, INFINITY, NAN}), exact), 0.5, 1e-6);
+  for (const float other : {0.0f, -INFINITY, NAN})
+    EXPECT_TRUE(std::isinf(output_error(Tensor::from<float>({4}, {4, -8, other, NAN}), exact))) << other;
+  for (const float other : {0.0f, INFINITY})
+    EXPECT_TRUE(std::isinf(output_error(Tensor::from<float>({4}, {4, -8, INFINITY, other}), exact))) << other;
 }
 
 }  // namespace

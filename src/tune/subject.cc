@@ -17,6 +17,7 @@
 #include "serve/repository/repository_files.h"
 #include "serve/models/model_file.h"
 #include "data/text/text_encoder.h"
+#include "tune/model_directory.h"
 
 namespace trireme::tune {
 namespace {
@@ -45,6 +46,7 @@ std::string model_path(const std::string& given, const serve::ModelConfig& confi
 /// What a measurement means depends on these: the model, the machine, the program, the traffic.
 std::string subject_key(const Subject& subject, const TuneOptions& o) {
   std::string all = o.text_file.empty() ? "" : base::read_file(o.text_file);
+  all += subject.config_text;
   for (const Variant& v : subject.variants) all += v.name + files_hash(v.path, v.external);
   const base::CpuInfo cpu = base::read_cpu_info();
   all += base::concat(cpu.model, cpu.allowed.size(), ' ', cpu.quota, ' ', o.batch, ' ', o.seed, ' ',
@@ -294,11 +296,11 @@ double output_error(const Tensor& actual, const Tensor& exact) {
   const std::vector<double> a = actual.to_doubles(), b = exact.to_doubles();
   double largest = 0, error = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    if (std::isnan(a[i]) != std::isnan(b[i])) return std::numeric_limits<double>::infinity();
-    if (std::isnan(a[i]) || a[i] == b[i]) continue;
+    if (std::isfinite(b[i])) largest = std::max(largest, std::abs(b[i]));
+    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
+    if (!std::isfinite(a[i]) || !std::isfinite(b[i])) return std::numeric_limits<double>::infinity();
     error = std::max(error, std::abs(a[i] - b[i]));
   }
-  for (double x : b) largest = std::isnan(x) ? largest : std::max(largest, std::abs(x));
   return error == 0 ? 0 : error / largest;
 }
 
@@ -308,6 +310,7 @@ Subject open_subject(const TuneOptions& options, const serve::OtherModels& other
   if (!fs::exists(subject.given)) base::fail(base::ErrorCode::not_found, "no model at '", subject.given, "'");
   subject.name = options.name.empty() ? default_name(subject.given) : options.name;
   serve::check_model_name(subject.name);
+  require_elsewhere(subject.given, options.out);
   if (fs::is_directory(subject.given)) {
     subject.config = serve::read_config(subject.given, fs::path(default_name(subject.given)).string());
     const std::string file = subject.given + "/config.pbtxt";
@@ -320,6 +323,7 @@ Subject open_subject(const TuneOptions& options, const serve::OtherModels& other
   const model::Model model = is_other ? others.open(path) : model::load_model(path);
   subject.is_text = is_encoder(model);
   subject.variants = variants_of(options, path);
+  for (const Variant& v : subject.variants) require_elsewhere(v.path, options.out);
   load_variants(subject, others);
   make_config(subject, subject.variants[0].model->graph());
   subject.padding.is_batched = subject.is_batched();

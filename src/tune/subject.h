@@ -57,7 +57,8 @@ std::string default_name(const std::string& given);
 std::string files_hash(const std::string& path, const std::vector<std::string>& beside = {});
 std::string text_hash(const std::string& text);
 
-/// Largest |actual - exact| of an output over its largest |exact|; infinite where one is not a number.
+/// Largest |actual - exact| of an output over its largest finite |exact|; infinite where one of the two is
+/// infinite or no number and the other one is something else.
 double output_error(const tensor::Tensor& actual, const tensor::Tensor& exact);
 
 }  // namespace trireme::tune

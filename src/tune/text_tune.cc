@@ -14,6 +14,7 @@
 #include "serve/repository/repository_files.h"
 #include "tune/child_server.h"
 #include "tune/journal.h"
+#include "tune/model_directory.h"
 #include "tune/subject.h"
 
 namespace trireme::tune {
@@ -40,11 +41,12 @@ void check_text_options(const TuneOptions& o) {
   base::require(o.threads.size() <= 1, "--threads of a language model is one number");
 }
 
-/// Puts a link to the model into a repository: a directory as it is, a file in a directory of its own.
+/// Puts a link to the model into a repository: a directory as it is, a file in a directory of its own. Other
+/// models there stay.
 void write_repository(const std::string& repository, const std::string& name, const std::string& given) {
-  fs::remove_all(repository);
-  fs::create_directories(repository);
   const fs::path model = fs::canonical(given), place = fs::path(repository) / name;
+  fs::create_directories(repository);
+  fs::remove_all(place);
   if (fs::is_directory(model)) return fs::create_directory_symlink(model, place);
   fs::create_directory(place);
   fs::create_symlink(model, place / model.filename());
@@ -185,6 +187,7 @@ TextTuneResult tune_texts(const TuneOptions& options, const Progress& progress) 
   if (!fs::exists(given)) base::fail(base::ErrorCode::not_found, "no model at '", given, "'");
   TextTuneResult result{.name = options.name.empty() ? default_name(given) : options.name};
   serve::check_model_name(result.name);
+  require_elsewhere(given, options.out);
   fs::create_directories(options.out);
   const std::string repository = options.out + "/repository";
   write_repository(repository, result.name, given);

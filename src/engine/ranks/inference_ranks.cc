@@ -6,6 +6,19 @@
 #include "base/text/yaml.h"
 
 namespace trireme::engine {
+namespace {
+
+/// Of the cuts of an interleaved schedule those between its pp stages, when a stage holds `chunks` parts that
+/// follow each other. Cuts that fit no such schedule stay, for the pipeline to refuse or to take.
+std::vector<std::string> cuts_of_stages(const passes::Strategy& s) {
+  const auto chunks = static_cast<size_t>(s.chunks), stages = static_cast<size_t>(s.pp);
+  if (chunks == 1 || s.cuts.size() + 1 != chunks * stages) return s.cuts;
+  std::vector<std::string> kept;
+  for (size_t k = 1; k < stages; ++k) kept.push_back(s.cuts[chunks * k - 1]);
+  return kept;
+}
+
+}  // namespace
 
 void InferenceRanks::fields(base::OptionList& f) {
   f.add("tp", &tp,
@@ -40,6 +53,8 @@ passes::Strategy InferenceRanks::read() const {
   if (ep > 1 && tp == 0 && s.tp == 1) s.tp = ep;
   s.dp = 1;
   s.zero = 0;
+  s.sequence = false;
+  s.cuts = cuts_of_stages(s);
   s.chunks = 1;
   s.schedule = passes::PipelineSchedule::one_f_one_b;
   return s;

@@ -14,7 +14,8 @@ struct InferenceRanks {
   std::string strategy;  ///< file
 
   void fields(base::OptionList& f);
-  /// Of a strategy for training only what concerns one copy of the model counts: dp and zero become 1 and 0.
+  /// Of a strategy for training only what concerns one copy of the model counts: dp, zero, sequence and the
+  /// schedule become those of one, and the parts that a stage holds become neighbours.
   passes::Strategy read() const;
 };
 

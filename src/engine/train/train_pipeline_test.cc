@@ -189,6 +189,18 @@ TEST(TrainPipeline, CutsByNameAndSixteenBits) {
   for (int zero : {1, 3}) expect_runs_near(want, train_stages(c, 4, {.pp = 2, .dp = 2, .zero = zero}), 1e-3);
 }
 
+TEST(TrainPipeline, AStageWhoseWeightsAreAllFrozen) {
+  TrainCase c = deep_gpt("false");
+  c.options.freeze = {"wte", "wpe", "h.0.", "h.1.", "h.2."};  // more than the first stage holds
+  for (const double keep : {0.0, 0.9}) {
+    c.options.optimizer.ema_keep = keep;
+    const PipelineRun want = run_alone(c, 4);
+    for (const auto schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble})
+      expect_runs_near(want, train_stages(c, 4, {.pp = 2, .schedule = schedule}));
+    expect_runs_near(want, train_stages(c, 4, {.pp = 2, .dp = 2, .zero = 1}));
+  }
+}
+
 TEST(TrainPipeline, RecomputationKeepsTheBits) {
   TrainCase c = deep_gpt();
   const PipelineRun want = train_stages(c, 4, {.pp = 2});

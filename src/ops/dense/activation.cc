@@ -115,7 +115,7 @@ double activation_slope(const ActivationSpec& s, double x) {
       return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kScale * (1 + 3 * kCube * x * x);
     }
     case K::tanh: return 1 - std::tanh(x) * std::tanh(x);
-    case K::leaky: return x < 0 ? double(s.alpha) : 1;
+    case K::leaky: return x > 0 ? 1 : double(s.alpha);
   }
   return 1;
 }

@@ -35,7 +35,7 @@ inline bool is_clamp(const ActivationSpec& s) {
 /// The function at one point; what reference kernels use.
 double activate(const ActivationSpec& spec, double x);
 
-/// Its derivative; at a corner the value of the side towards 0.
+/// Its derivative; at a corner the value of the side towards 0, at 0 of the left side.
 double activation_slope(const ActivationSpec& spec, double x);
 
 /// act(sum + residual), or act(sum) + residual with act_before_residual.

@@ -1,4 +1,5 @@
 // Gradients of matmul, gemm, batched_gemm and linear against finite differences, in every orientation.
+#include "ops/dense/activation.h"
 #include "ops/test_grad.h"
 
 namespace trireme::ops {
@@ -78,6 +79,12 @@ TEST(DenseGradients, LinearWithActivation) {
       expect_gradient({.op = "linear", .in = {x, w, bias, residual}, .attrs = attrs, .results = 2});
     }
   }
+}
+
+TEST(DenseGradients, LeakyHasTheSlopeOfItsLeftSideAtZero) {
+  const ActivationSpec leaky{.kind = ActivationKind::leaky, .alpha = 0.25f};
+  for (const auto& [x, slope] : {std::pair{-1.0, 0.25}, {0.0, 0.25}, {1.0, 1.0}})
+    EXPECT_EQ(activation_slope(leaky, x), slope) << x;
 }
 
 TEST(DenseGradients, SecondDerivativesOfLinear) {

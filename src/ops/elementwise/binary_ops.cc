@@ -36,8 +36,8 @@ Gradients mod_rule(GradBuilder& g) {
 
 Gradients prelu_rule(GradBuilder& g) {
   const ValueId zero = g.scalar(0, g.in(0)), x = g.in(0);
-  const ValueId below = g.op("less", {x, zero});
-  return {g.to_operand(g.op("where", {below, g.mul(g.grad(), g.in(1)), g.grad()}), 0),
+  const ValueId above = g.op("greater", {x, zero});
+  return {g.to_operand(g.op("where", {above, g.grad(), g.mul(g.grad(), g.in(1))}), 0),
           g.to_operand(g.mul(g.grad(), g.op("min", {x, zero})), 1)};
 }
 

@@ -163,6 +163,8 @@ TEST(ElementwiseGrad, TiesShareEvenlyAndKinksAreAsInPyTorch) {
   const Tensor zero = Tensor::from<double>({3}, std::vector<double>{-1, 0, 1});
   EXPECT_EQ(slope("relu", {zero}), (std::vector<double>{0, 0, 1}));
   EXPECT_EQ(slope("abs", {zero}), (std::vector<double>{-1, 0, 1}));
+  EXPECT_EQ(slope("leaky_relu", {zero}), (std::vector<double>{0.01, 0.01, 1}));
+  EXPECT_EQ(slope("prelu", {zero, Tensor::scalar(0.25)}), (std::vector<double>{0.25, 0.25, 1}));
 }
 
 TEST(ElementwiseGrad, PowersOfConstantExponents) {

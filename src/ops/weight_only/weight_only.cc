@@ -108,6 +108,8 @@ StoredWeights store_weights(const WeightMatrix& weights, const WeightForm& form,
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t i = 0; i < k; ++i)
       line[static_cast<size_t>(i)] = weights.by_rows ? weights.at[row * k + i] : weights.at[i * n + row];
+    base::require(std::all_of(line.begin(), line.end(), [](float w) { return std::isfinite(w); }),
+                  "weights that are not finite have no form in int", form.bits);
     auto* to = reinterpret_cast<uint8_t*>(out.w.mutable_raw()) + row * bytes;
     for (int64_t g = 0; g < groups; ++g) {
       const float* from = line.data() + g * form.group;

@@ -39,7 +39,8 @@ struct WeightMatrix {
 /// Why products do not read weights of this depth so, or nothing.
 ir::Refusal refuse_weight_form(const WeightForm& form, int64_t k);
 
-/// Scales by least squares over a few candidates for each group of 4 bits, else by the largest weight.
+/// Scales by least squares over a few candidates for each group of 4 bits, else by the largest weight. Throws
+/// invalid_argument where a weight is not finite.
 StoredWeights store_weights(const WeightMatrix& weights, const WeightForm& form, WeightError& error);
 
 /// Weight `i` of a stored row, before its scale and zero point.

@@ -1,4 +1,6 @@
 // weight_only_linear on CPU and device: every kernel against plain sums with the stored weights.
+#include <cmath>
+
 #include "backend/cpu/dense/weight_rows.h"
 #include "ops/weight_only/weight_only.h"
 #include "tests/half_tensors.h"
@@ -102,6 +104,20 @@ TEST(WeightOnly, StoredWeightsAreNear) {
   EXPECT_LT(relative({4, 32, true}), relative({4, 128, true}));
   EXPECT_TRUE(refuse_weight_form({4, 64, false}, 96).has_value());
   EXPECT_TRUE(refuse_weight_form({5, 64, false}, 128).has_value());
+}
+
+TEST(WeightOnly, WeightsThatAreNotFiniteAreRefused) {
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    for (const int bits : {8, 4}) {
+      for (const bool by_rows : {true, false}) {
+        Tensor w = random_tensor({16, 256}, 6);
+        w.mutable_data<float>()[700] = bad;
+        const WeightMatrix matrix{w.data<float>().data(), 16, 256, by_rows};
+        WeightError error;
+        EXPECT_THROW(store_weights(matrix, {bits, 64, false}, error), base::Error) << bad << " in " << bits;
+      }
+    }
+  }
 }
 
 TEST(WeightOnlyCuda, AsOnTheCpu) {

@@ -121,11 +121,34 @@ Json entries_of(const std::vector<WrittenPart>& parts) {
 
 bool is_checkpoint(const std::string& directory) { return base::file_exists(directory + "/index.json"); }
 
-/// Whether the checkpoint `name` says that it continues `before`.
+/// Tells a checkpoint from others of its step: the checksum of its index, which holds those of all tensors.
+/// Empty if it cannot be read.
+std::string identity_of(const std::string& directory) {
+  try {
+    return hex(base::crc32c(base::read_file(directory + "/index.json")));
+  } catch (const base::Error&) {
+    return {};
+  }
+}
+
+/// The meta of `head`, which names its predecessor's identity too, if that lies under the root.
+Json meta_of(const std::string& root, const Checkpoint& head) {
+  Json meta = head.meta;
+  const int64_t previous = meta.get_or<int64_t>("previous", -1);
+  const std::string identity = previous < 0 ? "" : identity_of(root + "/" + checkpoint_name(previous));
+  if (!identity.empty()) meta.set("previous_crc32c", identity);
+  return meta;
+}
+
+/// Whether the checkpoint `name` says that it continues `before`, and not another one of that step: a run
+/// that went on from an earlier step replaces checkpoints, and those behind them stay.
 bool is_next(const std::string& root, const std::string& name, const std::string& before) {
   try {
-    const int64_t previous = load_checkpoint_meta(root + "/" + name).meta.get_or<int64_t>("previous", -1);
-    return previous >= 0 && checkpoint_name(previous) == before;
+    const Json meta = load_checkpoint_meta(root + "/" + name).meta;
+    const int64_t previous = meta.get_or<int64_t>("previous", -1);
+    if (previous < 0 || checkpoint_name(previous) != before) return false;
+    const std::string identity = meta.get_or("previous_crc32c", "");  // older programs did not write it
+    return identity.empty() || identity == identity_of(root + "/" + before);
   } catch (const base::Error&) {
     return false;  // corrupt, or removed meanwhile
   }
@@ -213,7 +236,7 @@ WriteResult commit_checkpoint(FileOps& files, const std::string& root, const Che
   Json index = Json::object({{"format", "trireme-checkpoint"},
                              {"version", 1},
                              {"step", head.step},
-                             {"meta", head.meta},
+                             {"meta", meta_of(root, head)},
                              {"tensors", entries_of(parts)}});
   const base::JsonDumpOptions exact{.nan_and_infinity = true};
   index.set("index_crc32c", hex(base::crc32c(index.dump(exact))));

@@ -25,7 +25,8 @@ namespace trireme::train {
 struct Checkpoint {
   int64_t step = 0;  ///< executed and skipped steps so far: the data position is step x global batch
   base::Json meta;   ///< schedule, scaler, guard, data cursor, configuration: small and readable;
-                     ///< "previous": the step of the checkpoint that this one continues
+                     ///< "previous": the step of the checkpoint that this one continues; its identity,
+                     ///< "previous_crc32c", is added where this one is committed
   model::NamedTensors tensors;  ///< parameters, moments, running statistics, averages; global shapes
 
   const tensor::Tensor* find(std::string_view name) const;

@@ -426,6 +426,41 @@ TEST(Checkpoint, LaterStepsOfAnAbandonedPastAreNotTheNewest) {
   EXPECT_EQ(newest_checkpoint(run + "/checkpoints"), "step-00000006");
 }
 
+TEST(Checkpoint, WhatContinuesAnAbandonedOneOfTheSameStepIsNotTheNewest) {
+  PosixFiles files;
+  const std::string root = fresh("branches");
+  const auto add = [&](Checkpoint c, int64_t previous) {
+    c.meta.set("previous", previous);
+    write(files, root, c);
+  };
+  write(files, root, example(7));
+  add(example(14), 7);
+  add(example(21), 14);
+  write_pointer(files, root, "latest", "step-00000014");
+  EXPECT_EQ(newest_checkpoint(root), "step-00000021");
+  Checkpoint other = example(14);  // of a run that went on from step 7 again, with other results
+  other.meta.set("samples", int64_t{1});
+  add(other, 7);
+  EXPECT_EQ(read_pointer(root, "latest"), "step-00000014");
+  EXPECT_EQ(newest_checkpoint(root), "step-00000014");
+  Checkpoint next = example(21);
+  next.meta.set("samples", int64_t{2});
+  add(next, 14);
+  write_pointer(files, root, "latest", "step-00000014");  // as after a death behind the commit
+  EXPECT_EQ(newest_checkpoint(root), "step-00000021");
+}
+
+TEST(Checkpoint, ASuccessorWithoutTheIdentityOfItsPredecessorIsTheNewest) {
+  PosixFiles files;
+  const std::string root = fresh("no_identity");
+  Checkpoint second = example(9);
+  second.meta.set("previous", int64_t{5});
+  write(files, root, second);  // before its predecessor is there: as older programs wrote it
+  EXPECT_EQ(load_checkpoint_meta(root + "/step-00000009").meta.find("previous_crc32c"), nullptr);
+  write(files, root, example(5));
+  EXPECT_EQ(newest_checkpoint(root), "step-00000009");
+}
+
 TEST(CheckpointWriter, ReportsAFullDiskAndGoesOn) {
   const std::string root = fresh("full");
   PosixFiles good;

@@ -25,7 +25,9 @@ tensor::Tensor part_of(const tensor::Tensor& local, const tensor::Box& box, cons
 
 }  // namespace
 
-RankStates::RankStates(engine::StateStore& states, const Ranks& ranks) : states_(states), ranks_(ranks) {
+RankStates::RankStates(engine::StateStore& states, const Ranks& ranks, const model::NamedTensors& frozen,
+                       bool writes_frozen)
+    : states_(states), ranks_(ranks), writes_frozen_(writes_frozen && ranks.is_leader()) {
   std::string names;
   for (const std::string& name : states.names()) names += name + "\n";
   const tensor::MeshShape shape = ranks.mesh() == nullptr ? tensor::MeshShape() : ranks.mesh()->shape();
@@ -39,6 +41,9 @@ RankStates::RankStates(engine::StateStore& states, const Ranks& ranks) : states_
       anywhere_.insert(name);
       if (stage_of(static_cast<int>(r)) < stage_of(ranks.rank())) earlier_.insert(name);
     }
+  }
+  for (const auto& [name, content] : frozen) {
+    if (!anywhere_.contains(name)) frozen_.emplace(name, content);
   }
   for (const std::string& name : lines_of(names)) {
     const engine::StatePlace place = states.place(name);
@@ -78,13 +83,27 @@ std::vector<CheckpointPiece> RankStates::pieces() const {
       pieces.push_back({h.name, h.dims, h.boxes[b], part_of(local, h.boxes[b], offsets[b])});
     }
   }
+  if (!writes_frozen_) return pieces;
+  const model::NamedTensors frozen(frozen_.begin(), frozen_.end());
+  for (CheckpointPiece& piece : whole_pieces(frozen)) pieces.push_back(std::move(piece));
   return pieces;
 }
 
 int64_t RankStates::bytes() const {
   int64_t sum = 0;
   for (const Held& h : held_) sum += h.is_mine ? tensor::bytes_of(states_.type(h.name)) : 0;
+  if (!writes_frozen_) return sum;
+  for (const auto& [name, content] : frozen_) sum += content.bytes();
   return sum;
+}
+
+/// A checkpoint need not hold them: those that model.source gives are rebuilt with the model.
+void RankStates::check_frozen(const CheckpointReader& checkpoint) const {
+  for (const auto& [name, content] : frozen_) {
+    const StoredTensor* stored = checkpoint.find(name);
+    base::require(stored == nullptr || checkpoint.read(*stored).same_as(content), "frozen parameter '", name,
+                  "' is not what the checkpoint holds: model.weights gives other weights than before");
+  }
 }
 
 void RankStates::check(const CheckpointReader& checkpoint) const {
@@ -93,9 +112,10 @@ void RankStates::check(const CheckpointReader& checkpoint) const {
                   "': another model or optimizer");
   }
   for (const StoredTensor& stored : checkpoint.tensors()) {
-    base::require(anywhere_.contains(stored.name), "the checkpoint's '", stored.name,
-                  "' is not of this model or optimizer");
+    base::require(anywhere_.contains(stored.name) || frozen_.contains(stored.name), "the checkpoint's '",
+                  stored.name, "' is not of this model or optimizer");
   }
+  check_frozen(checkpoint);
   for (const Held& h : held_) {
     const StoredTensor& stored = *checkpoint.find(h.name);
     const tensor::DType dtype = states_.type(h.name).dtype;

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
@@ -208,6 +209,26 @@ TEST(RankStates, ACheckpointOfAnotherModelIsRefused) {
     fewer.add("l0.norm", Tensor::zeros(DType::f32, {7}));
     const RankStates part(fewer, loader.ranks);
     EXPECT_NE(error_of([&] { part.check(reader); }).find("is not of this model"), std::string::npos);
+  });
+}
+
+TEST(RankStates, TheLeaderAloneWritesFrozenParameters) {
+  comm::LocalWorld world(2);
+  world.run([&](comm::Communicator& c) {
+    Saver saver(c, {1, 2, 1}, kLayers, 1);
+    const model::NamedTensors frozen{{"backbone", Tensor::zeros(DType::f32, {3})},
+                                     {"l0.norm", Tensor::zeros(DType::f32, {7})}};  // a state: not frozen
+    const RankStates with(saver.states, saver.ranks, frozen, true);
+    const RankStates without(saver.states, saver.ranks, frozen);
+    const auto count = [](const RankStates& of, const std::string& name) {
+      const std::vector<CheckpointPiece> pieces = of.pieces();
+      return std::count_if(pieces.begin(), pieces.end(),
+                           [&](const CheckpointPiece& p) { return p.name == name; });
+    };
+    EXPECT_EQ(count(with, "backbone"), c.rank() == 0 ? 1 : 0);
+    EXPECT_EQ(count(without, "backbone"), 0);
+    EXPECT_EQ(count(with, "l0.norm"), count(without, "l0.norm"));
+    EXPECT_EQ(with.bytes() - without.bytes(), c.rank() == 0 ? 12 : 0);
   });
 }
 

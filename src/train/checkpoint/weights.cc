@@ -35,6 +35,17 @@ void drop_weights(ir::Graph& graph, const engine::TrainSession& session) {
   }
 }
 
+model::NamedTensors frozen_weights(const ir::Graph& graph) {
+  constexpr int kLeastBits = 32;  // numbers as models compute in them, not codes of stored weights
+  model::NamedTensors frozen;
+  for (const ir::Value& value : graph.values()) {
+    const bool is_kept = value.kind == ir::ValueKind::param && !value.name.empty() && value.data.defined();
+    if (is_kept && value.data.elements() > 0 && tensor::bits_of(value.data.dtype()) >= kLeastBits)
+      frozen.emplace_back(value.name, value.data);
+  }
+  return frozen;
+}
+
 WeightLookup weights_of(std::shared_ptr<const CheckpointReader> checkpoint, bool average) {
   auto read = std::make_shared<std::map<std::string, tensor::Tensor>>();
   return

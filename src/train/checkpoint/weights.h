@@ -7,6 +7,7 @@
 
 #include "engine/train/train_session.h"
 #include "ir/graph.h"
+#include "model/safetensors.h"
 #include "train/checkpoint/checkpoint_reader.h"
 
 namespace trireme::train {
@@ -20,6 +21,9 @@ ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* repl
 
 /// Forgets the content of the params that the session trains on some rank; they keep their types.
 void drop_weights(ir::Graph& graph, const engine::TrainSession& session);
+
+/// The params that still have content after drop_weights(): those that no rank trains.
+model::NamedTensors frozen_weights(const ir::Graph& graph);
 
 /// Reads a checkpoint's tensors as they are asked for, and checks their checksums; `average`: the averaged
 /// weights first (names ending in ".ema"). Optimizer states are not touched.

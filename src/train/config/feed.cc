@@ -122,6 +122,10 @@ Feeder::Feeder(const ir::Graph& graph, const std::vector<Field>& fields, const F
     used.insert(chosen[i]->name);
     links_.push_back({input.name, chosen[i]->name, input.type.dtype, row_dims(input, *chosen[i]), target,
                       rows_per_sample(input, *chosen[i])});
+    const tensor::Shape& shape = input.type.shape;
+    const int64_t rows = std::max<int64_t>(links_.back().rows, 1);
+    if (shape.has_rank() && shape.rank() > 0 && shape[0].is_static())
+      fixed_samples_ = std::max(fixed_samples_, shape[0].value() / rows);
   }
 }
 

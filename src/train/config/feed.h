@@ -37,6 +37,8 @@ class Feeder {
   int64_t count_targets(const data::Batch& batch, int64_t ignore_index) const;
   /// Whether the loss can tell by their targets which rows only fill up a batch: it takes integers.
   bool has_integer_targets() const;
+  /// Samples that the graph takes at once, where an input states its first extent; 0: any number.
+  int64_t fixed_samples() const { return fixed_samples_; }
   /// Targets of one sample, whether they count or not: tokens of a text, 1 for a class.
   int64_t targets_per_sample() const;
   /// "image <- image [28,28]": a line an input, for the run's record.
@@ -52,6 +54,7 @@ class Feeder {
     bool is_integer_target() const { return is_target && !tensor::is_float(dtype); }
   };
   std::vector<Link> links_;
+  int64_t fixed_samples_ = 0;
 };
 
 }  // namespace trireme::train

@@ -38,7 +38,7 @@ TRIREME_DEVICE float activate(const ActivationForm& f, float x) {
   return x;
 }
 
-/// d activate / dx at x; at a corner the value of the side towards 0.
+/// d activate / dx at x; at a corner the value of the side towards 0, at 0 of the left side.
 TRIREME_DEVICE float activation_slope(const ActivationForm& f, float x) {
   switch (f.kind) {
     case Activation::none: return 1;
@@ -58,7 +58,7 @@ TRIREME_DEVICE float activation_slope(const ActivationForm& f, float x) {
       return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kGeluScale * (1 + 3 * kGeluCube * x * x);
     }
     case Activation::tanh: return 1 - tanhf(x) * tanhf(x);
-    case Activation::leaky: return x < 0 ? f.alpha : 1.0f;
+    case Activation::leaky: return x > 0 ? 1.0f : f.alpha;
   }
   return 1;
 }
