@@ -231,7 +231,7 @@ void BatchedModel::start(const std::shared_ptr<Work>& work, InferRequest request
     part.sink = [this, work, i](sched::Outcome&& outcome) { end_part(*work, i, std::move(outcome)); };
     if (!sequences_) {
       if (order_) order_->place(part.priority, part.sink);
-      const sched::Sink sink = part.sink;
+      const sched::Sink sink = order_ ? part.sink : sched::Sink();
       try {
         const bool is_kept = cache_ != nullptr && answer_from_cache(*work, i, part, request.tenant);
         if (!is_kept) scheduler_->submit(std::move(part));
