@@ -1,5 +1,6 @@
 // CPU kernels that determine for every result index along each axis where it comes from: pad, crop, reversed
 // sequences.
+#include <algorithm>
 #include <cstring>
 
 #include "base/memory/memory_budget.h"
@@ -55,12 +56,16 @@ MapPlan plan_of(const tensor::Dims& x, const AxisMaps& maps, int64_t size) {
   return plan;
 }
 
+/// Writes `count` elements of the same value: bytes that are alike at once, others by doubling what is there.
 void fill_elements(std::byte* y, const std::byte* value, int64_t count, int64_t size) {
-  if (size == 1) {
-    std::memset(y, static_cast<int>(*value), static_cast<size_t>(count));
+  if (count == 0) return;
+  const auto all = static_cast<size_t>(count * size), one = static_cast<size_t>(size);
+  if (std::all_of(value, value + size, [&](std::byte b) { return b == *value; })) {
+    std::memset(y, static_cast<int>(*value), all);
     return;
   }
-  for (int64_t i = 0; i < count; ++i) std::memcpy(y + i * size, value, static_cast<size_t>(size));
+  std::memcpy(y, value, one);
+  for (size_t done = one; done < all; done *= 2) std::memcpy(y + done, y, std::min(done, all - done));
 }
 
 void run_map(const MapPlan& plan, const std::byte* fill, const ByteArgs& args) {
