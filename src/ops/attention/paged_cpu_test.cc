@@ -224,15 +224,16 @@ TEST(KvAppend, CodesAreTheNearest) {
 }
 
 TEST(KvAppend, RowsThatAreNoNumbersStaySo) {
-  const float inf = std::numeric_limits<float>::infinity();
-  const std::vector<float> x{1, inf, 2, 3, 1e-40f, 0, 0, 1e-41f};  // a row with an infinity, a tiny one
-  const Tensor k = Tensor::from<float>({1, 2, 4}, std::span<const float>(x));
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  // A row with an infinity, one with NaN alone, a tiny one.
+  const std::vector<float> x{1, inf, 2, 3, 1, nan, 2, 3, 1e-40f, 0, 0, 1e-41f};
+  const Tensor k = Tensor::from<float>({1, 3, 4}, std::span<const float>(x));
   for (const DType type : {DType::i8, DType::f8e4m3fn}) {
-    const Tensor pages = coded(Tensor::zeros(DType::f32, {1, 1, 2, 4}), type);
-    const auto got = tests::run_kernels("kv_append", {}, {k, k, pages, pages, ints({2}, {0, 1})}, 2);
+    const Tensor pages = coded(Tensor::zeros(DType::f32, {1, 1, 3, 4}), type);
+    const auto got = tests::run_kernels("kv_append", {}, {k, k, pages, pages, ints({3}, {0, 1, 2})}, 2);
     const auto read = decoded(got.at(0).out[0]).to_doubles();
-    for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(std::isnan(read[i])) << i;
-    for (size_t i = 4; i < 8; ++i) EXPECT_EQ(read[i], 0) << i;
+    for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(std::isnan(read[i])) << i;
+    for (size_t i = 8; i < 12; ++i) EXPECT_EQ(read[i], 0) << i;
   }
 }
 
