@@ -6,6 +6,7 @@
 #include "backend/cpu/conv/conv_inside.h"
 #include "backend/cpu/conv/grouped_nhwc.h"
 #include "backend/cpu/conv_forms/depthwise_lines.h"
+#include "backend/cpu/conv_forms/depthwise_thin.h"
 #include "backend/cpu/conv_forms/narrow_nhwc.h"
 #include "backend/cpu/conv_forms/winograd_groups.h"
 #include "backend/cpu/conv_forms/winograd_lines.h"
@@ -29,6 +30,7 @@ int64_t winograd_products(const ConvShape& s) {
 
 bool depthwise_lines_pays(const ConvShape& s) {
   if (!depthwise_lines_fits(s) || s.kh * s.kw == 1) return false;
+  if (depthwise_thin_fits(s)) return true;
   const bool in_registers = s.kh == s.kw && (s.kw == 3 || s.kw == 5) && s.stride_h == s.stride_w &&
                             s.stride_w <= 2 && s.dilation_h == 1 && s.dilation_w == 1;
   return !in_registers;

@@ -24,7 +24,7 @@ inline bool conv_is_depthwise(const ConvShape& s) { return s.groups == s.c && s.
 // The limits below are measured: docs/decisions/0054-convolutions-of-any-shape.md.
 
 /// True where lines of a few channels next to each other are faster than channels read where they lie:
-/// kernels of many taps, and those that no form keeps in registers.
+/// kernels of many taps, those that no form keeps in registers, and channels that leave lanes empty.
 bool depthwise_lines_pays(const ConvShape& shape);
 
 /// True where the Winograd form fits and is faster than the products. Constant weights.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/cpu/conv_forms/conv_choice.h"
+#include "backend/cpu/conv_forms/depthwise_thin.h"
 #include "backend/cpu/device/lane_loop.h"
 #include "backend/cpu/simd/simd_level.h"
 #include "backend/cpu/tiles/dense_kernels.h"
@@ -283,12 +284,14 @@ bool depthwise_lines_fits(const ConvShape& s) {
 }
 
 size_t packed_depthwise_lines_bytes(const ConvShape& s) {
+  if (depthwise_thin_fits(s)) return packed_depthwise_thin_bytes(s);
   const int64_t lanes = lanes_now();
   return static_cast<size_t>(divide_up(s.c, lanes) * lanes * s.kh * s.kw) * sizeof(float) + 64;
 }
 
 PackedDepthwiseLines pack_depthwise_lines(const ConvShape& s, const float* weights, void* memory) {
   const int64_t lanes = lanes_now(), taps = int64_t{s.kh} * s.kw;
+  if (depthwise_thin_fits(s)) return {pack_depthwise_thin(s, weights, memory), static_cast<int>(lanes)};
   float* to = reinterpret_cast<float*>(align64(memory));
   const PackedDepthwiseLines packed = {to, static_cast<int>(lanes)};
   for (int64_t first = 0; first < s.c; first += lanes) {
@@ -300,6 +303,7 @@ PackedDepthwiseLines pack_depthwise_lines(const ConvShape& s, const float* weigh
 }
 
 size_t depthwise_lines_workspace_bytes(const ConvShape& s, int threads) {
+  if (depthwise_thin_fits(s)) return depthwise_thin_workspace_bytes(s, threads);
   return static_cast<size_t>(threads) * ring_of(s, lanes_now()).bytes() + 64;
 }
 
@@ -307,6 +311,8 @@ void depthwise_lines_nhwc(const DepthwiseLinesArgs& args, void* workspace, base:
   const ConvShape& s = args.shape;
   base::check(depthwise_lines_fits(s), "not a depthwise convolution of few kernel rows near the image");
   base::check(args.weights.lanes == lanes_now(), "depthwise weights were packed for another level");
+  if (depthwise_thin_fits(s))
+    return depthwise_thin_nhwc({s, args.x, args.weights.data, args.y, args.epilogue}, workspace, pool);
   if (s.n == 0 || s.c == 0 || s.out_h() <= 0 || s.out_w() <= 0) return;
   const DepthwiseLines layer(args, pool.size());
   char* memory = align64(workspace);

@@ -8,7 +8,7 @@
 
 namespace trireme::cpu {
 
-/// Weights of whole vectors of `lanes` channels in the order that the kernel reads them.
+/// Weights of whole vectors of `lanes` channels in the order that the kernel of the shape reads them.
 struct PackedDepthwiseLines {
   const float* data = nullptr;
   int lanes = 0;
@@ -36,8 +36,9 @@ size_t depthwise_lines_workspace_bytes(const ConvShape& shape, int threads);
 
 /// Each line of a few vectors of channels is copied once, with its padding, into a ring of as many lines as
 /// the kernel spans, where pixels lie next to each other: taps are read from the first-level cache whatever
-/// the number of channels. Kernel rows outside the image are skipped, columns outside it are multiplied as
-/// zeros; each output is one multiply-add chain in (kh, kw) order whatever the tiling or the team.
+/// the number of channels. Few channels are computed across pixels (depthwise_thin.h). Kernel rows outside
+/// the image are skipped, columns outside it are multiplied as zeros; each output is one multiply-add chain
+/// in (kh, kw) order whatever the tiling or the team.
 void depthwise_lines_nhwc(const DepthwiseLinesArgs& args, void* workspace, base::ThreadPool& pool);
 
 }  // namespace trireme::cpu
