@@ -137,6 +137,38 @@ def preempted():
     assert job.parts() == whole.parts()
 
 
+def early_signals():
+    """A signal before the job has begun asks for another start too."""
+    pipe = scratch / "early.yaml"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR)  # holds it open: who reads it waits
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        process = subprocess.Popen([TRIREME, "batch", str(pipe)])
+        while str(pipe) not in [os.path.realpath(fd) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]:
+            assert process.poll() is None, process.returncode
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(timeout=60) == START_AGAIN, (number, process.returncode)
+    os.close(end)
+
+
+def odd_rows():
+    """A line without numbers fails alone, wherever it stands; where no line has any, that is said."""
+    job = Job(scratch / "odd", rows=(100,))
+    lines = (job.directory / "in0.jsonl").read_text().splitlines()
+    lines[3] = '{"id": "row-3", "x": "n/a"}'
+    (job.directory / "in0.jsonl").write_text("\n".join(lines) + "\n")
+    _, err = job.run()
+    assert [line["id"] for line in job.lines()] == [f"row-{i}" for i in range(100) if i != 3]
+    got = np.array([line["y"] for line in job.lines()])
+    assert np.allclose(got, expected([row(i) for i in range(100) if i != 3]), atol=1e-5)
+    assert "no row was answered" not in err, err
+    none = Job(scratch / "none", rows=(100,))
+    (none.directory / "in0.jsonl").write_text('{"id": "a", "x": "n/a"}\n' * 100)
+    _, err = none.run()
+    assert "no row was answered" in err, err
+
+
 def spot_notice():
     """A notice of the cloud stops a worker as a signal does."""
     job = Job(scratch / "spot", rows=(2000,), slow=60, chunk_rows=100)
@@ -296,7 +328,7 @@ def wrong_words():
 
 try:
     run_cases([(case.__name__, case) for case in (
-        answers, formats, kills, stopped_worker, helpers_come_and_go, preempted, spot_notice, full_disk, bad_rows,
-        refusals, damaged_state, seeing, spent_budget, wrong_words)])
+        answers, formats, kills, stopped_worker, helpers_come_and_go, preempted, early_signals, odd_rows,
+        spot_notice, full_disk, bad_rows, refusals, damaged_state, seeing, spent_budget, wrong_words)])
 finally:
     shutil.rmtree(scratch, ignore_errors=True)

@@ -17,16 +17,21 @@ double share(int64_t part_ns, const Effort& e) {
   return e.elapsed_ns == 0 ? 0 : static_cast<double>(part_ns) / static_cast<double>(e.elapsed_ns);
 }
 
-/// Mean and variance of values that come one by one. Source: Welford 1962.
+/// Mean and variance of weighted values that come one by one. Source: West 1979.
 struct Moments {
   int64_t count = 0;
-  double mean = 0, squares = 0;
-  void add(double value) {
+  double weight = 0, mean = 0, squares = 0;
+  void add(double value, double its_weight) {
+    ++count;
+    weight += its_weight;
     const double delta = value - mean;
-    mean += delta / static_cast<double>(++count);
-    squares += delta * (value - mean);
+    mean += delta * its_weight / weight;
+    squares += its_weight * delta * (value - mean);
   }
-  double deviation() const { return count < 2 ? 0 : std::sqrt(squares / static_cast<double>(count - 1)); }
+  double deviation() const {
+    const auto n = static_cast<double>(count);
+    return count < 2 ? 0 : std::sqrt(squares / weight * n / (n - 1));
+  }
 };
 
 }  // namespace
@@ -72,7 +77,8 @@ JobPast read_past(const JobDirectory& directory, const Manifest& manifest) {
       past.foretold.rows += rows;
       past.foretold.elapsed_ns += r.effort.elapsed_ns;
     }
-    if (rows > 0) moments.add(static_cast<double>(r.effort.elapsed_ns) / 1e9 / static_cast<double>(rows));
+    const auto weight = static_cast<double>(rows);
+    if (rows > 0) moments.add(static_cast<double>(r.effort.elapsed_ns) / 1e9 / weight, weight);
   });
   past.seconds_per_row = moments.mean;
   past.spread = moments.mean > 0 ? moments.deviation() / moments.mean : 0;

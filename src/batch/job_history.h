@@ -44,10 +44,13 @@ struct JobPast {
   int64_t last_ns = 0;  ///< of the last record, by its worker's wall clock
   std::map<uint64_t, WorkerPast> workers;
   Foretold foretold;
-  /// Seconds a row, by chunk: mean, and the spread of chunks around it relative to the mean.
+  /// Seconds a row: the mean over all rows, and the spread of chunks around it, by their rows, relative to
+  /// it.
   double seconds_per_row = 0, spread = 0;
 
   double worker_seconds() const;
+  /// Every row failed.
+  bool has_no_answer() const { return errors > 0 && errors == rows; }
 };
 
 JobPast read_past(const JobDirectory& directory, const Manifest& manifest);

@@ -73,7 +73,9 @@ void JobOptions::fields(base::OptionList& f) {
   f.add("output_compression", &output_compression,
         "parquet, arrow: zstd, snappy, gzip, lz4; lines: gzip; empty: none");
   f.add("output_columns", &output_columns, "output=name: the model's outputs under other names");
-  f.add("chunk_rows", &chunk_rows, "rows of a chunk: what is done again when a worker is lost").at_least(1);
+  f.add("chunk_rows", &chunk_rows, "rows of a chunk: what is done again when a worker is lost")
+      .at_least(1)
+      .at_most(kMostRows);
   f.add("state", &state, "directory of manifest and journal; empty: _job in the output's directory");
   f.add("retries", &retries, "how often a row whose error may pass is asked for again")
       .at_least(0)

@@ -75,6 +75,14 @@ TEST(JobOptions, WhatContradictsItselfIsRefused) {
             std::string::npos);
 }
 
+TEST(JobOptions, CountsOfRowsAreBounded) {
+  for (const std::string key : {"chunk_rows", "batch_rows", "window_rows"}) {
+    const std::string text = std::string(kJob) + "\n" + key + ": ";
+    EXPECT_NE(error_of([&] { read(text + "9223372036854775807"); }).find(key), std::string::npos) << key;
+    EXPECT_NE(error_of([&] { read(text + "4611686018427387909"); }).find(key), std::string::npos) << key;
+  }
+}
+
 TEST(JobOptions, OnlyWhatChangesBytesCounts) {
   const JobOptions o = read(kJob);
   JobOptions other = o;

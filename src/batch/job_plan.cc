@@ -134,6 +134,7 @@ InputColumns input_columns(const JobOptions& options, const std::vector<std::str
   for (size_t i = 0; i < paths.size() && !columns.has_rows; ++i) {
     const std::unique_ptr<data::RowFile> file = open_input(options, paths[i], partitions);
     columns.fields = file->fields();
+    columns.path = paths[i];
     try {
       columns.has_rows = holds_rows(*file);
     } catch (const base::Error& e) {

@@ -26,6 +26,7 @@ void check_columns(const std::vector<data::Field>& fields, const RowModel& model
 /// The columns of a job's input.
 struct InputColumns {
   std::vector<data::Field> fields;
+  std::string path = {};  ///< of the file that has them
   bool has_rows = false;  ///< of a file that has; an empty file of lines names no columns
 };
 

@@ -25,9 +25,11 @@ void ModelOptions::fields(base::OptionList& f) {
        "pipeline stages of an instance: ranks that each hold some of the layers, with the keys and values of "
        "a language model's")
       .at_least(1);
-  f.add("batch_rows", &batch_rows, "rows of a batch at most; 0: chosen").at_least(0);
-  f.add("window_rows", &window_rows, "rows among which those of like length batch together; 0: chosen")
-      .at_least(0);
+  f.add("batch_rows", &batch_rows, "rows of a batch at most; 0: chosen").at_least(0).at_most(kMostRows);
+  f.add("window_rows", &window_rows,
+        "rows among which those of like length batch together, and so the most of a batch; 0: chosen")
+      .at_least(0)
+      .at_most(kMostRows);
   f.add_choice("image_values", &image_values, {"off", "none", "unit", "inception", "imagenet"},
                "what the bytes of pictures become: as they are, 0 to 1, -1 to 1, or ImageNet's scaling");
   f.add(

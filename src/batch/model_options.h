@@ -11,6 +11,8 @@
 
 namespace trireme::batch {
 
+inline constexpr int64_t kMostRows = int64_t{1} << 40;  ///< of options: sums of a few of them are numbers too
+
 /// What a model is opened with, in the words of `trireme run` and `trireme generate`.
 struct ModelOptions {
   std::string model;          ///< ONNX file, directory of a model, GGUF file, or "zoo:NAME"

@@ -89,6 +89,7 @@ std::string report_of(const JobOptions& options, const Manifest& manifest, const
   line("- output: ", directory.output, ", ", past.bytes, " bytes");
   line("- rows that failed: ", past.errors, past.errors > 0 ? ", see errors/" : "",
        "; asked for again: ", e.retried);
+  if (past.has_no_answer()) line("- **no row was answered**: the errors tell what the rows have in common");
   line("- workers: ", past.workers.size(), "; together ", duration_text(seconds),
        "; chunks given back: ", past.given_back);
   if (past.seconds_per_row > 0) {

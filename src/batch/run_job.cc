@@ -159,6 +159,11 @@ WorkerEnd work(const JobOptions& options, const Manifest& manifest, RowModel& mo
                    .env = env},
                   std::move(hooks));
     end = worker.run();
+    desk->look([&](const ChunkTable& table) {
+      if (end.all_done && table.errors() > 0 && table.rows() == 0)
+        env.log.warning("batch", "no row was answered",
+                        {{"rows", table.errors()}, {"errors", directory.errors()}});
+    });
   }
   unless_full([&] {
     if (!options.trace.empty()) base::write_file_atomic(options.trace, trace.json());
@@ -199,7 +204,11 @@ WorkerEnd run_job(const JobOptions& options, const OpenModel& open_model, Worker
     const InputColumns columns = input_columns(options, paths);
     const std::unique_ptr<RowModel> model = open_model(options.model, columns.fields);
     if (!is_there && columns.has_rows) {
-      check_columns(columns.fields, *model, options.input_keep);
+      try {
+        check_columns(columns.fields, *model, options.input_keep);
+      } catch (const base::Error& e) {
+        throw e.with(base::concat("input '", columns.path, "'"));
+      }
       check_output(options, *model, columns.fields);
     }
     const Manifest manifest = set_up(options, *model, paths, hooks, env);

@@ -508,7 +508,7 @@ TEST(RunJob, WhatCannotWorkIsRefusedBeforeItBegins) {
   const JobOptions options = small_job(directory);
   JobOptions other = options;
   other.input_keep = {"name"};
-  EXPECT_NE(error_of([&] { run(other); }).find("there is no column 'name'; there are id, x"),
+  EXPECT_NE(error_of([&] { run(other); }).find("in0.jsonl': there is no column 'name'; there are id, x"),
             std::string::npos);
   other = options;
   other.input_keep = {"x", "id"};

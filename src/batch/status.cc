@@ -27,7 +27,8 @@ std::map<uint64_t, int64_t> held_chunks(const JobDirectory& directory, const Man
 }
 
 /// The rest of the job takes rows x seconds a row / workers. Its relative error, 1.96 standard deviations
-/// wide: the chunks to come differ, and the mean of those that were is not exact.
+/// wide: the chunks to come differ, and the mean of those that were is not exact. Where chunks to come have
+/// more rows than those that were, or fewer, they may cost by the chunk as well as by the row.
 void expect_end(JobStatus& s) {
   const JobPast& p = s.past;
   if (p.chunks_done == p.chunks) {
@@ -38,9 +39,12 @@ void expect_end(JobStatus& s) {
   constexpr double kWidth = 1.96;
   const auto done = static_cast<double>(p.chunks_done), left = static_cast<double>(p.chunks - p.chunks_done);
   const double error = kWidth * p.spread * std::sqrt(1 / left + 1 / done);
-  s.left_s = static_cast<double>(p.rows - p.rows_done) / s.rows_per_s;
-  s.least_left_s = s.left_s * std::max(0.0, 1 - error);
-  s.most_left_s = s.left_s * (1 + error);
+  const auto rows_left = static_cast<double>(p.rows - p.rows_done);
+  const double rows_of_done = static_cast<double>(p.rows_done) / done, rows_of_next = rows_left / left;
+  const double by_chunk = rows_of_next > 0 ? rows_of_done / rows_of_next : 1;  // relative to the time by rows
+  s.left_s = rows_left / s.rows_per_s;
+  s.least_left_s = s.left_s * std::min(1.0, by_chunk) * std::max(0.0, 1 - error);
+  s.most_left_s = s.left_s * std::max(1.0, by_chunk) * (1 + error);
 }
 
 std::string advice_for_more(int64_t workers) {

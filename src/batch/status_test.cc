@@ -17,9 +17,12 @@ namespace {
 
 constexpr int64_t kSecond = base::kNsPerSecond, kStart = 1000 * kSecond;
 
-/// Ten chunks of 100 rows; the first `seconds.size()` were done in so many seconds each by one worker.
+/// Ten chunks of 100 rows, or of `rows`; the first `seconds.size()` were done in so many seconds each by one
+/// worker.
 struct WrittenJob {
-  WrittenJob(const std::string& name, uint64_t worker, const std::vector<int64_t>& seconds) {
+  WrittenJob(const std::string& name, uint64_t worker, const std::vector<int64_t>& seconds,
+             std::vector<int64_t> rows = {}) {
+    rows.resize(10, 100);
     options.output_directory = fresh(name);
     options.output_format = "jsonl";
     options.cost_per_hour = 3600;  // 1 a second
@@ -30,7 +33,8 @@ struct WrittenJob {
     manifest.identity = base::Json::object();
     manifest.result = manifest.options = base::Json::object();
     manifest.files = {{.path = "in.jsonl"}};
-    for (int64_t c = 0; c < 10; ++c) manifest.chunks.push_back({.span = {.first_row = c * 100, .rows = 100}});
+    for (int64_t c = 0, first = 0; c < 10; first += rows[static_cast<size_t>(c++)])
+      manifest.chunks.push_back({.span = {.first_row = first, .rows = rows[static_cast<size_t>(c)]}});
     write_manifest(directory.manifest(), manifest);
     Journal journal(directory.journal(), manifest.job, 10);
     journal.transact([&](Transaction& t) {
@@ -46,7 +50,7 @@ struct WrittenJob {
                .token = token,
                .chunk = chunk,
                .wall_ns = now,
-               .result = {.rows = 99, .errors = 1, .bytes = 1000},
+               .result = {.rows = rows[c] - 1, .errors = 1, .bytes = 1000},
                .effort = {.elapsed_ns = seconds[c] * kSecond,
                           .busy_ns = seconds[c] * kSecond * 2,
                           .instances = 2,
@@ -92,6 +96,25 @@ TEST(JobStatus, TheIntervalFollowsTheSpread) {
   EXPECT_NEAR(past.seconds_per_row, 0.02, 1e-12);
   // Deviation of 1, 3, 1, 3 with n - 1: sqrt(4 / 3); relative to the mean of 2.
   EXPECT_NEAR(past.spread, std::sqrt(4.0 / 3) / 2, 1e-12);
+}
+
+TEST(JobStatus, RatesCountRowsAndNotChunks) {
+  const std::string workers = fresh("status_rows_workers");
+  const WorkerSeat seat(workers);
+  // 4 chunks of one row in a second each, then one of 996 rows in 6: 1000 rows in 10 seconds.
+  WrittenJob job("status_rows", seat.worker(), {1, 1, 1, 1, 6}, {1, 1, 1, 1, 996});
+  const JobPast past = read_past(directory_of(job.options, 10), job.manifest);
+  EXPECT_NEAR(past.seconds_per_row, 0.01, 1e-12);
+  const std::string report = report_of(job.options, job.manifest, directory_of(job.options, 10));
+  EXPECT_NE(report.find("- rate: 100.0 rows/s a worker"), std::string::npos) << report;
+  // Of chunks that are longer than those before, the time lies between that by the chunk and that by the row.
+  WrittenJob longer("status_longer", seat.worker(), {1, 1, 1, 1}, {1, 1, 1, 1});
+  std::filesystem::remove_all(longer.options.state_directory() + "/workers");
+  std::filesystem::rename(workers, longer.options.state_directory() + "/workers");
+  base::FakeClock clock(0, kStart + 4 * kSecond);
+  const JobStatus s = status_of(longer.options, clock);
+  EXPECT_NEAR(s.least_left_s, 6, 1e-9);
+  EXPECT_NEAR(s.most_left_s, 600, 1e-9);
 }
 
 TEST(JobStatus, GoalsSayWhatTheyNeed) {
@@ -141,6 +164,15 @@ TEST(Report, SaysWhereTimeAndMoneyWent) {
         "| host:1 | 10 | 990 | 50.0 | 100.0 % | without a word |"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
+}
+
+TEST(Report, SaysWhereNoRowWasAnswered) {
+  WrittenJob job("report_none", 7, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+  const JobDirectory directory = directory_of(job.options, 10);
+  EXPECT_NE(report_of(job.options, job.manifest, directory).find("no row was answered"), std::string::npos);
+  WrittenJob some("report_some", 7, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+  const JobDirectory other = directory_of(some.options, 10);
+  EXPECT_EQ(report_of(some.options, some.manifest, other).find("no row was answered"), std::string::npos);
 }
 
 TEST(Report, SetsThePlanBesideWhatCameOfIt) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/files/file.h"
+#include "cli/start_signals.h"
 #include "cli/stop_signals.h"
 #include "cli/train_command.h"
 #include "cli/verb.h"
@@ -95,7 +96,7 @@ std::string split_weights(const ir::Graph& loss, const passes::Strategy& paralle
 }
 
 int run_training(const TrainCommand& command, const train::TrainConfig& given,
-                 const train::ConfigSections& sections, base::Env& env) {
+                 const train::ConfigSections& sections, StartSignals& start, base::Env& env) {
   train::plan_batch(given.batch, given.parallel.dp);  // reports errors once, before ranks start
   train::PreparedTask prepared = train::prepare_task(given, sections);
   train::TrainConfig config = given;
@@ -107,6 +108,7 @@ int run_training(const TrainCommand& command, const train::TrainConfig& given,
               << split_weights(prepared.task.loss, config.parallel) << std::flush;
   }
   StopSignals signals;  // constructed before the threads of the trainer, which inherit the mask
+  start.begun();
   const Training training{command, config, prepared, signals, env};
   if (shape.size() == 1 && !launched) return train_rank(training, {}, true);
   int code = 0;
@@ -134,11 +136,12 @@ int train_main(std::span<const std::string> words, base::Env& env) {
     std::cout << train::config_markdown();
     return 0;
   }
+  StartSignals start;
   train::TrainConfig config;
   train::ConfigSections sections;
   config.bind(sections);
   read_config(command, sections);
-  return run_training(command, config, sections, env);
+  return run_training(command, config, sections, start, env);
 }
 
 std::string train_markdown() { return options_markdown<TrainCommand>(); }

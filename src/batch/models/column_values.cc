@@ -2,9 +2,13 @@
 #include "batch/models/column_values.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <type_traits>
+
+#include "base/text/shortened.h"
+#include "data/readers/json_fields.h"
 
 namespace trireme::batch {
 namespace {
@@ -47,6 +51,39 @@ auto number(From value) {
   }
 }
 
+constexpr size_t kShownText = 40;
+
+template <class T>
+std::optional<Tensor> parsed(const std::string& text) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || at != end) return std::nullopt;
+  return Tensor::scalar(value);
+}
+
+/// The array of numbers that a text holds as JSON.
+Tensor array_in(const std::string& text) {
+  const base::Json value = base::parse_json(text, {.size_bytes = SIZE_MAX});
+  data::Field field = data::json_field("", value, data::TextNumbers::exact);
+  if (field.kind == data::FieldKind::text) field = {.name = "", .dtype = DType::f64};
+  return data::json_tensor(field, value);
+}
+
+/// The number, or the array, that a text is. Columns of text and JSON are of text where a single row among
+/// those that tell of them is no number, or where numbers would not keep it exactly.
+Tensor number_in(const std::string& text) {
+  if (const auto whole = parsed<int64_t>(text)) return *whole;
+  if (const auto whole = parsed<uint64_t>(text)) return *whole;
+  if (const auto real = parsed<double>(text)) return *real;
+  try {
+    if (text.starts_with('[')) return array_in(text);
+  } catch (const base::Error&) {  // the row has no numbers, which is said below
+  }
+  base::fail_invalid("the row's value is the text '", base::shortened(text, kShownText),
+                     "', the model takes numbers");
+}
+
 }  // namespace
 
 Tensor converted(const Tensor& from, DType type) {
@@ -77,10 +114,13 @@ tensor::Dims fitted(const tensor::Dims& dims, const tensor::Shape& wanted) {
 
 Tensor row_value(const BoundInput& input, const data::Column& column, int64_t row) {
   try {
+    if (const base::Error* error = column.error_at(row)) throw *error;
     base::require(!column.is_missing_at(row), "the row has no value");
-    base::require(column.field.kind == data::FieldKind::tensor, "the column holds ",
+    const bool is_text = column.field.kind == data::FieldKind::text;
+    base::require(is_text || column.field.kind == data::FieldKind::tensor, "the column holds ",
                   data::to_string(column.field.kind), ", the model takes numbers");
-    const Tensor value = column.tensor_at(row);
+    const Tensor value =
+        is_text ? number_in(column.strings[static_cast<size_t>(row)]) : column.tensor_at(row);
     return converted(value, input.dtype).reshaped(fitted(value.dims(), input.row));
   } catch (const base::Error& e) {
     throw e.with("input '" + input.input + "', column '" + input.column + "'");

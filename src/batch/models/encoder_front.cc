@@ -32,7 +32,7 @@ EncoderFront::EncoderFront(const model::Model& model, PromptText text, int64_t m
     : text_(std::move(text)),
       encoder_(model.directory, most_encoded_tokens(model, max_length)),
       buckets_(data::buckets_up_to(encoder_lengths(encoder_.max_tokens()), encoder_.max_tokens())),
-      outputs_(output_fields(model.graph, true)) {}
+      outputs_(output_fields(model.graph, outputs_by_row(model.graph, true, true))) {}
 
 void EncoderFront::prepare(const data::Rows& piece, const Take& take) const {
   std::vector<std::string> texts;

@@ -120,6 +120,7 @@ class Opener {
   std::map<std::string, std::string> columns_;
   std::string task_;
   bool has_batch_ = true, is_batched_ = true, is_shown_ = false;
+  std::vector<bool> by_row_;  // outputs; empty: all of them
 };
 
 std::string Opener::task() const {
@@ -229,21 +230,26 @@ std::unique_ptr<RowFront> Opener::graph_front() {
   has_batch_ = has_batch(graph);
   is_batched_ = has_batch_ && lower::why_not_batched(graph).empty();
   is_shown_ = is_batched_ && has_open_inner_extent(graph);
+  by_row_ = outputs_by_row(graph, has_batch_, is_batched_);
   return std::make_unique<TensorFront>(graph, TensorFront::Options{.columns = columns_,
                                                                    .pictures = o_.image_values,
                                                                    .has_batch = has_batch_,
-                                                                   .joins_rows = is_batched_});
+                                                                   .joins_rows = is_batched_,
+                                                                   .by_row = by_row_});
 }
 
 std::unique_ptr<RowModel> Opener::open_graph(std::unique_ptr<RowFront> front, int64_t most_rows) {
   TensorRowModel::Parts parts;
   parts.is_batched = is_batched_;
-  parts.by_row = outputs_by_row(model_.graph, has_batch_);
+  parts.by_row = by_row_.empty() ? outputs_by_row(model_.graph, has_batch_, is_batched_) : by_row_;
   parts.front = std::move(front);
   parts.front_threads =
       o_.front_threads > 0 ? o_.front_threads : std::max(1, base::read_cpu_info().threads());
   parts.identity = identity();
   sched::SchedulerOptions& s = parts.scheduler;
+  // More rows than are under way never come, and a batch that is not full waits for them.
+  if (o_.window_rows > 0)
+    most_rows = std::min(most_rows, std::max<int64_t>(1, o_.window_rows / o_.instances));
   s.limits.max_rows = is_batched_ ? (o_.batch_rows > 0 ? std::min(o_.batch_rows, most_rows) : most_rows) : 1;
   s.limits.window_ns = is_batched_ ? 20 * base::kNsPerMs : 0;
   s.padding.is_batched = is_batched_;

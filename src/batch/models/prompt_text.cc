@@ -22,6 +22,7 @@ std::string number_text(const tensor::Tensor& value, const std::string& column) 
 std::string value_text(const data::Rows& rows, const std::string& name, int64_t row) {
   const data::Column* column = rows.find(name);
   base::require(column != nullptr, "the input has no column '", name, "'");
+  if (const base::Error* error = column->error_at(row)) throw error->with("column '" + name + "'");
   base::require(!column->is_missing_at(row), "column '", name, "': the row has no value");
   if (column->field.kind == data::FieldKind::text) return column->strings[static_cast<size_t>(row)];
   base::require(column->field.kind == data::FieldKind::tensor, "column '", name,

@@ -215,6 +215,68 @@ TEST(RowModel, RowsThatWouldMixRunAlone) {
   }
 }
 
+/// The places where x is positive, and what is there: as many as there are, like the boxes of a detector.
+/// x [rows, 6] -> scores [found], places [found, 2]; halves [2 rows, 3].
+model::Model detector(const Dim& rows) {
+  ir::Graph g;
+  const auto op = [&](const char* name, std::vector<ir::ValueId> in) {
+    return g.add1(ops::table().need(name), std::move(in));
+  };
+  const ir::ValueId x = g.add_input("x", {DType::f32, {rows, Dim(6)}});
+  const ir::ValueId places = op("transpose", {op("non_zero", {op("relu", {x})})});
+  g.add_output(op("gather_nd", {x, places}), "scores");
+  g.add_output(places, "places");
+  const ir::ValueId shape = g.add_constant(Tensor::from<int64_t>({2}, {-1, 3}));
+  g.add_output(op("reshape", {x, shape}), "halves");
+  g.add_output(op("relu", {x}), "own");
+  return named(std::move(g));
+}
+
+TEST(RowModel, OutputsWhoseFirstDimensionIsNotTheRowsAreWhole) {
+  const Tensor x = Tensor::from<float>({4, 6}, {1,  -1, 2,  -1, 3,  -1,  //
+                                                -1, -1, -1, -1, -1, -1,  //
+                                                -1, 5,  -1, -1, -1, -1,  //
+                                                1,  1,  1,  1,  1,  1});
+  const std::vector<std::vector<float>> found = {{1, 2, 3}, {}, {5}, {1, 1, 1, 1, 1, 1}};
+  for (const Dim& rows : {Dim(1), Dim::symbol("batch"), Dim::unknown()}) {
+    const auto rows_model = open(detector(rows));
+    const std::vector<data::Field> fields = rows_model->outputs();
+    ASSERT_EQ(fields.size(), 4u);
+    EXPECT_TRUE(fields[0].shape.rank() == 1 && !fields[0].shape[0].is_static())
+        << fields[0].shape.to_string();
+    EXPECT_EQ(fields[1].shape.rank(), 2u);
+    EXPECT_EQ(fields[2].shape.rank(), 2u);
+    EXPECT_EQ(fields[3].shape, tensor::Shape{6});
+    const PieceAnswer answer =
+        ask_one(*rows_model, one_column({.field = {.name = "x", .shape = {Dim(6)}}, .numbers = x}, 4));
+    EXPECT_TRUE(answer.errors.empty());
+    for (int64_t i = 0; i < 4; ++i) {
+      const std::vector<float>& want = found[static_cast<size_t>(i)];
+      const auto count = static_cast<int64_t>(want.size());
+      const auto at = [&](size_t c) { return answer.outputs.columns[c].tensor_at(i); };
+      EXPECT_TRUE(at(0).same_as(Tensor::from<float>({count}, want))) << i;
+      EXPECT_EQ(at(1).dims(), (tensor::Dims{count, 2})) << i;
+      EXPECT_TRUE(at(2).same_as(x.rows(i, i + 1).reshaped({2, 3}))) << i;
+      EXPECT_EQ(at(3).dims(), tensor::Dims{6}) << i;
+    }
+  }
+}
+
+TEST(RowModel, AnOutputThatIsNotTheRowsItIsSaidToBeFailsItsRow) {
+  model::Model model = detector(Dim::symbol("batch"));
+  model.graph.value(model.graph.outputs()[0]).type.shape = {Dim::symbol("batch")};
+  const auto rows_model = open(model);
+  EXPECT_EQ(rows_model->outputs()[0].shape.rank(), 0u);
+  const Tensor x = Tensor::from<float>({2, 6}, {1, -1, 2, -1, 3, -1, -1, 4, -1, -1, -1, -1});
+  const PieceAnswer answer =
+      ask_one(*rows_model, one_column({.field = {.name = "x", .shape = {Dim(6)}}, .numbers = x}, 2));
+  ASSERT_EQ(answer.errors.size(), 2u);
+  ASSERT_TRUE(answer.errors[0].has_value());
+  EXPECT_NE(answer.errors[0]->message().find("[3] for 1 rows"), std::string::npos)
+      << answer.errors[0]->message();
+  EXPECT_FALSE(answer.errors[1].has_value());
+}
+
 TEST(RowModel, RowsOfManyLengthsComeBackInTheirOrder) {
   const model::Model model = any_length();
   const auto rows_model = open(model);
@@ -359,6 +421,19 @@ TEST(RowModel, AWindowHoldsAsManyRowsAsHaveRoom) {
   EXPECT_EQ(open(pictures(512), options)->piece_rows(), 10);
 }
 
+TEST(RowModel, BatchesAreNoLargerThanTheWindow) {
+  // A batch of 32 that never fills up would wait 20 ms for every 4 rows: 10 s in all.
+  ModelOptions options;
+  options.window_rows = 4;
+  const auto rows_model = open(rows_apart(), options);
+  std::mt19937 random(1);
+  std::vector<std::shared_ptr<const Rows>> pieces;
+  for (int i = 0; i < 1000; ++i) pieces.push_back(std::make_shared<const Rows>(number_rows(random, 2)));
+  const int64_t begin = the_clock().now_ns();
+  ask(*rows_model, pieces);
+  EXPECT_LT(the_clock().now_ns() - begin, 5 * base::kNsPerSecond);
+}
+
 TEST(RowModel, StagesAreNoPartOfTheIdentityWhereTheyDoNotShow) {
   ModelOptions options;
   const model::Model model = tests::tiny_llama();
@@ -401,6 +476,42 @@ TEST(RowModel, RefusesWhatTheModelIsNotMadeFor) {
   EXPECT_NE(refused([](auto& o) { o.pp = o.instances = 2; }).find("ranks hold one instance"),
             std::string::npos);
   EXPECT_EQ(refused([](auto&) {}), "taken");
+}
+
+TEST(ColumnValues, TextsThatAreNumbersAndValuesThatAreNone) {
+  const auto value_of = [](const Column& column, const BoundInput& input) -> std::string {
+    try {
+      return base::concat(row_value(input, column, 0).to_doubles().at(0));
+    } catch (const base::Error& e) {
+      return e.message();
+    }
+  };
+  const BoundInput real{.input = "x", .column = "c", .dtype = DType::f32, .row = {Dim(1)}};
+  const BoundInput whole{.input = "x", .column = "c", .dtype = DType::u64, .row = {}};
+  const auto text = [](const char* t) {
+    return Column{.field = {.name = "c", .kind = FieldKind::text}, .strings = {t}};
+  };
+  EXPECT_EQ(value_of(text("007"), real), "7");
+  const BoundInput list{.input = "x", .column = "c", .dtype = DType::f32, .row = {Dim(2), Dim(2)}};
+  EXPECT_TRUE(
+      row_value(list, text("[[1, 2], [3, 0.5]]"), 0).same_as(Tensor::from<float>({2, 2}, {1, 2, 3, 0.5f})));
+  EXPECT_EQ(value_of(text("[9007199254740993, 0.5]"),
+                     {.input = "x", .column = "c", .dtype = DType::f64, .row = {2}}),
+            base::concat(9007199254740993.0));
+  for (const char* none : {"[1, null]", "[1", "[[1], [2, 3]]", "[\"a\"]"})
+    EXPECT_NE(value_of(text(none), list).find("the model takes numbers"), std::string::npos) << none;
+  EXPECT_EQ(value_of(text("-1.5"), real), "-1.5");
+  EXPECT_EQ(value_of(text("18446744073709551615"), whole), base::concat(std::ldexp(1.0, 64)));
+  for (const char* none : {"", "7a", "x"})
+    EXPECT_NE(value_of(text(none), real).find("the model takes numbers"), std::string::npos);
+  Column column{.field = {.name = "c", .shape = {Dim::unknown()}}, .is_missing = {true}};
+  column.ragged = {Tensor::zeros(DType::f32, {0})};
+  EXPECT_NE(value_of(column, real).find("column 'c': the row has no value"), std::string::npos);
+  column.errors = {base::Error(base::ErrorCode::invalid_argument, "a null among its items")};
+  EXPECT_NE(value_of(column, real).find("column 'c': a null among its items"), std::string::npos);
+  Rows rows = one_column(column, 1);
+  EXPECT_NE(error_of([&] { PromptText("", "c").of(rows, 0); }).find("a null among its items"),
+            std::string::npos);
 }
 
 TEST(ColumnValues, NumbersKeepTheirValueOrAreRefused) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "passes/lists/lists.h"
+
 namespace trireme::batch {
 namespace {
 
@@ -19,20 +21,64 @@ tensor::Shape row_shape(const tensor::Shape& shape, bool has_batch) {
   return {std::vector<tensor::Dim>(shape.dims().begin() + 1, shape.dims().end())};
 }
 
+bool begins_with_one(const tensor::Shape& shape) {
+  return shape.has_rank() && shape.rank() > 0 && shape[0].is_static() && shape[0].value() == 1;
+}
+
+/// The first dimension has the name that inputs' dimensions of rows have.
+bool begins_with_rows(const ir::Graph& graph, const tensor::Shape& shape) {
+  if (!shape.has_rank() || shape.rank() == 0 || shape[0].is_static()) return false;
+  return std::any_of(graph.inputs().begin(), graph.inputs().end(),
+                     [&](ir::ValueId id) { return graph.type(id).shape[0] == shape[0]; });
+}
+
+/// Shapes of the inputs of one row; open dimensions behind it have `extent`.
+std::vector<tensor::Dims> shapes_of_one(const ir::Graph& graph, int64_t extent) {
+  std::vector<tensor::Dims> shapes;
+  for (const ir::ValueId id : graph.inputs()) {
+    tensor::Dims& dims = shapes.emplace_back();
+    for (const tensor::Dim& d : graph.type(id).shape.dims()) {
+      const bool is_rows = dims.empty() || begins_with_rows(graph, {d});
+      dims.push_back(d.is_static() ? d.value() : is_rows ? 1 : extent);
+    }
+  }
+  return shapes;
+}
+
+/// By output: with one row its first extent is 1, whatever the values of the inputs and open dimensions are.
+std::vector<bool> outputs_of_one(const ir::Graph& graph) {
+  std::vector<bool> all(graph.outputs().size(), true);
+  bool is_tried = false;
+  for (const int64_t extent : {1, 3, 16, 37, 64, 224, 256}) {  // models may refuse some
+    try {
+      const ir::Graph bound = passes::bind_shapes(graph, shapes_of_one(graph, extent));
+      for (size_t i = 0; i < all.size(); ++i)
+        all[i] = all[i] && begins_with_one(bound.type(bound.outputs()[i]).shape);
+      is_tried = true;
+    } catch (const base::Error&) {
+      continue;
+    }
+  }
+  return is_tried ? all : std::vector<bool>(all.size(), false);
+}
+
 }  // namespace
 
-std::vector<bool> outputs_by_row(const ir::Graph& graph, bool has_batch) {
-  std::vector<bool> by_row;
-  for (const ir::ValueId id : graph.outputs()) {
-    const tensor::Shape& shape = graph.type(id).shape;
-    by_row.push_back(has_batch && (!shape.has_rank() ||
-                                   (shape.rank() > 0 && (!shape[0].is_static() || shape[0].value() == 1))));
+std::vector<bool> outputs_by_row(const ir::Graph& graph, bool has_batch, bool is_batched) {
+  std::vector<bool> by_row(graph.outputs().size(), false);
+  std::vector<bool> of_one;
+  for (size_t i = 0; has_batch && i < by_row.size(); ++i) {
+    const tensor::Shape& shape = graph.type(graph.outputs()[i]).shape;
+    const bool is_open = !shape.has_rank() || (shape.rank() > 0 && !shape[0].is_static());
+    by_row[i] = begins_with_one(shape) || begins_with_rows(graph, shape) || (is_open && is_batched);
+    if (by_row[i] || !is_open) continue;
+    if (of_one.empty()) of_one = outputs_of_one(graph);
+    by_row[i] = of_one[i];
   }
   return by_row;
 }
 
-std::vector<data::Field> output_fields(const ir::Graph& graph, bool has_batch) {
-  const std::vector<bool> by_row = outputs_by_row(graph, has_batch);
+std::vector<data::Field> output_fields(const ir::Graph& graph, const std::vector<bool>& by_row) {
   std::vector<data::Field> fields;
   for (size_t i = 0; i < graph.outputs().size(); ++i) {
     const tensor::TensorType& type = graph.type(graph.outputs()[i]);
@@ -45,7 +91,7 @@ std::vector<data::Field> output_fields(const ir::Graph& graph, bool has_batch) {
 TensorFront::TensorFront(const ir::Graph& graph, const Options& options)
     : has_batch_(options.has_batch),
       joins_rows_(options.joins_rows),
-      outputs_(output_fields(graph, options.has_batch)) {
+      outputs_(output_fields(graph, options.by_row)) {
   auto left = options.columns;
   for (const ir::ValueId id : graph.inputs()) {
     const ir::Value& value = graph.value(id);
@@ -111,6 +157,8 @@ bool TensorFront::is_picture(const data::Column& column) const {
 Tensor TensorFront::picture(const data::Column& column, int64_t row) const {
   base::require(picture_.has_value(), "column '", column.field.name,
                 "' holds pictures: say by image_values what their bytes become");
+  if (const base::Error* error = column.error_at(row))
+    throw error->with("column '" + column.field.name + "'");
   base::require(!column.is_missing_at(row), "column '", column.field.name, "': the row has no picture");
   Tensor out = Tensor::empty(DType::f32, picture_->dims());
   if (column.field.kind == data::FieldKind::bytes) {

@@ -19,8 +19,9 @@ class TensorFront final : public RowFront {
     std::map<std::string, std::string>
         columns;  ///< input: column; an input that is not named: of its own name
     data::PixelValues pictures = data::PixelValues::off;  ///< what the graph's one input makes of pictures
-    bool has_batch = true;   ///< dimension 0 of the inputs counts rows, and is not one of a row's
-    bool joins_rows = true;  ///< neighbouring small rows may be one request
+    bool has_batch = true;          ///< dimension 0 of the inputs counts rows, and is not one of a row's
+    bool joins_rows = true;         ///< neighbouring small rows may be one request
+    std::vector<bool> by_row = {};  ///< outputs_by_row() of the graph
   };
   /// Throws invalid_argument for a column of an input that is not there, unsupported for pictures where the
   /// graph takes none.
@@ -45,9 +46,12 @@ class TensorFront final : public RowFront {
   std::vector<data::Field> outputs_;
 };
 
-/// By output of the graph: whether it has a dimension of rows, where the inputs have.
-std::vector<bool> outputs_by_row(const ir::Graph& graph, bool has_batch);
+/// By output of the graph: whether its first dimension is the rows, where the inputs have such a dimension
+/// (`has_batch`). All of them are where rows were shown to be independent (`is_batched`). Otherwise rows run
+/// alone, and the first dimension is one of rows if it is 1 then, or has the name of the inputs'; where its
+/// extent depends on values, as the number of boxes that a detector finds, the row has the whole output.
+std::vector<bool> outputs_by_row(const ir::Graph& graph, bool has_batch, bool is_batched);
 /// The graph's outputs as columns, without their dimension of rows.
-std::vector<data::Field> output_fields(const ir::Graph& graph, bool has_batch);
+std::vector<data::Field> output_fields(const ir::Graph& graph, const std::vector<bool>& by_row);
 
 }  // namespace trireme::batch

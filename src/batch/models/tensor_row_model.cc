@@ -109,8 +109,9 @@ void TensorRowModel::run(const std::shared_ptr<Work>& work, RowPart part) {
   scheduler_->submit(std::move(request));
 }
 
-/// Outputs of one row, without their dimension of rows.
-std::vector<Tensor> TensorRowModel::row_of(const std::vector<Tensor>& outputs, int64_t row) const {
+/// Outputs of one of the rows that ran together, without their dimension of rows.
+std::vector<Tensor> TensorRowModel::row_of(const std::vector<Tensor>& outputs, int64_t rows,
+                                           int64_t row) const {
   std::vector<Tensor> values;
   for (size_t o = 0; o < outputs.size(); ++o) {
     const Tensor& t = outputs[o];
@@ -118,7 +119,8 @@ std::vector<Tensor> TensorRowModel::row_of(const std::vector<Tensor>& outputs, i
       values.push_back(t);
       continue;
     }
-    base::require(t.rank() > 0 && t.dims()[0] > row, "an output has no dimension of rows");
+    base::require(t.rank() > 0 && t.dims()[0] == rows, "output ", o, " of the graph is ",
+                  tensor::to_string(t.dims()), " for ", rows, " rows, which the model says it begins with");
     values.push_back(t.rows(row, row + 1).reshaped({t.dims().begin() + 1, t.dims().end()}));
   }
   return values;
@@ -140,7 +142,7 @@ void TensorRowModel::answer(const std::shared_ptr<Work>& work, const RowPart& ke
     std::optional<base::Error> error = outcome.error;
     std::vector<OutputValue> values;
     try {
-      if (!error) values = front_->finish(kept.inputs, row_of(outcome.outputs, i));
+      if (!error) values = front_->finish(kept.inputs, row_of(outcome.outputs, kept.rows, i));
     } catch (...) {
       error = sched::current_error();
     }

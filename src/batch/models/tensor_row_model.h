@@ -51,7 +51,8 @@ class TensorRowModel final : public RowModel {
   void prepare(Task task);
   void run(const std::shared_ptr<Work>& work, RowPart part);
   void answer(const std::shared_ptr<Work>& work, const RowPart& kept, sched::Outcome&& outcome);
-  std::vector<tensor::Tensor> row_of(const std::vector<tensor::Tensor>& outputs, int64_t row) const;
+  std::vector<tensor::Tensor> row_of(const std::vector<tensor::Tensor>& outputs, int64_t rows,
+                                     int64_t row) const;
   void settle(Work& work, int64_t rows);
 
   const std::unique_ptr<RowFront> front_;

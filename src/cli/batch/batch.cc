@@ -19,6 +19,7 @@
 #include "cli/batch/view.h"
 #include "cli/launch_job.h"
 #include "cli/model_input.h"
+#include "cli/start_signals.h"
 #include "cli/stop_signals.h"
 #include "cli/train_command.h"
 #include "cli/verb.h"
@@ -82,13 +83,15 @@ void keep_memory_flat() {
 }
 
 /// Runs as a worker until the job is done or something stops it; gives the exit code.
-int work(const batch::JobOptions& options, const BatchViewOptions& view_options, base::Env& env) {
+int work(const batch::JobOptions& options, const BatchViewOptions& view_options, StartSignals& start,
+         base::Env& env) {
   options.check();
   keep_memory_flat();
   // A full disk, or a reader of the progress that has exited, must fail a write instead of ending the worker.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   StopSignals signals;  // constructed before the threads of the model, which inherit the mask
+  start.begun();
   batch::StopNotice notice(options.preempt_notice);
   BatchView view(view_options, options, env);
   batch::WorkerHooks hooks;
@@ -118,11 +121,12 @@ int work(const batch::JobOptions& options, const BatchViewOptions& view_options,
 }
 
 /// Runs one worker in this process, or starts several workers on this machine with the same command line.
-int work_or_share(const batch::JobOptions& options, const BatchViewOptions& view_options,
+int work_or_share(const batch::JobOptions& options, const BatchViewOptions& view_options, StartSignals& start,
                   std::span<const std::string> words, base::Env& env) {
-  if (options.workers == 1) return work(options, view_options, env);
+  if (options.workers == 1) return work(options, view_options, start, env);
   options.check();
   HeldSignals signals;  // constructed before the threads of the port, which inherit the mask
+  start.begun();
   BatchView view(view_options, options, env);
   const int code = LocalWorkers(options, words, env).run(signals, [&] { view.show_status(); });
   view.finish();
@@ -167,13 +171,14 @@ int verify_main(std::span<const std::string> words, base::Env&) {
 int resume_main(std::span<const std::string> words, base::Env& env) {
   BatchCommand given;
   if (!parse(given, words, "batch resume")) return 0;
+  StartSignals start;
   BatchCommand c;
   c.options = options_of(given.job);
   base::OptionList(c).parse_flags(words);
   c.options.complete();
   std::vector<std::string> all{"resume"};
   all.insert(all.end(), words.begin(), words.end());
-  return work_or_share(c.options, c.view, all, env);
+  return work_or_share(c.options, c.view, start, all, env);
 }
 
 }  // namespace
@@ -185,11 +190,12 @@ int batch_main(std::span<const std::string> words, base::Env& env) {
   if (first == "resume") return resume_main(words.subspan(1), env);
   BatchCommand given;
   if (!parse(given, words, "batch")) return 0;
+  StartSignals start;
   BatchCommand c;
   batch::read_job(base::read_file(given.job), given.job, c.options);
   base::OptionList(c).parse_flags(words);
   c.options.complete();
-  return work_or_share(c.options, c.view, words, env);
+  return work_or_share(c.options, c.view, start, words, env);
 }
 
 std::string batch_markdown() {

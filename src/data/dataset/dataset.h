@@ -23,6 +23,7 @@ struct Field {
   tensor::DType dtype = tensor::DType::f32;  ///< of tensors
   tensor::Shape shape = {};                  ///< of one sample; unknown where samples differ
   bool is_target = false;                    ///< what a model is to predict, for example "label"
+  bool is_json = false;                      ///< of text: every value is JSON, as of lists of texts
   bool operator==(const Field&) const = default;
 };
 

@@ -195,6 +195,7 @@ Field field_of_arrow(const arrow::Field& from) {
     field.shape = std::move(dims);
   } else {
     field.kind = is_bytes(*from.type()) ? FieldKind::bytes : FieldKind::text;
+    field.is_json = is_json_type(*from.type());
   }
   return field;
 }
@@ -218,20 +219,6 @@ Tensor arrow_tensor(const std::shared_ptr<const arrow::Array>& array, const Fiel
 Tensor arrow_tensor_at(const std::shared_ptr<const arrow::Array>& array, const Field& field, int64_t row) {
   const Tensor t = arrow_tensor(array, field, row, 1);
   return t.reshaped({t.dims().begin() + 1, t.dims().end()});
-}
-
-std::string arrow_text_at(const arrow::Array& array, int64_t row) {
-  switch (array.type_id()) {
-    case arrow::Type::STRING:
-    case arrow::Type::BINARY: return static_cast<const arrow::BinaryArray&>(array).GetString(row);
-    case arrow::Type::LARGE_STRING:
-    case arrow::Type::LARGE_BINARY: return static_cast<const arrow::LargeBinaryArray&>(array).GetString(row);
-    case arrow::Type::STRING_VIEW:
-    case arrow::Type::BINARY_VIEW: return static_cast<const arrow::BinaryViewArray&>(array).GetString(row);
-    case arrow::Type::FIXED_SIZE_BINARY:
-      return std::string(static_cast<const arrow::FixedSizeBinaryArray&>(array).GetView(row));
-    default: return take_result(array.GetScalar(row))->ToString();  // decimals, maps, lists of texts
-  }
 }
 
 std::shared_ptr<arrow::Table> flat_table(std::shared_ptr<arrow::Table> table, arrow::MemoryPool* pool) {

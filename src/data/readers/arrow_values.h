@@ -25,7 +25,8 @@ bool exceeds_cap(const arrow::Status& status);
 void check_arrow(const arrow::Status& status);
 
 /// Numbers are tensors [], lists of them at any depth tensors of as many dimensions (of fixed size where the
-/// type says so), dates and times their integers; binary is bytes; all else is text.
+/// type says so), dates and times their integers; binary is bytes; all else is text, which is JSON for other
+/// lists, maps and structs.
 Field field_of_arrow(const arrow::Field& from);
 
 /// Rows [begin, begin + count) of an array of numbers, or of lists of them, as one tensor [count, …] or, of
@@ -36,8 +37,16 @@ tensor::Tensor arrow_tensor(const std::shared_ptr<const arrow::Array>& array, co
 tensor::Tensor arrow_tensor_at(const std::shared_ptr<const arrow::Array>& array, const Field& field,
                                int64_t row);
 
-/// A value of text or bytes: types that are neither are printed.
+/// A value of text or bytes. Types that are neither are JSON (lists, maps, structs), or printed.
 std::string arrow_text_at(const arrow::Array& array, int64_t row);
+
+/// A value as JSON: structs, and maps whose keys are texts, are objects, other maps lists of {"key",
+/// "value"}; dates and times are their integers, bytes base64, decimals and the like texts, NaN and infinity
+/// null.
+std::string arrow_json_at(const arrow::Array& array, int64_t row);
+
+/// Whether arrow_text_at() gives JSON for values of the type.
+bool is_json_type(const arrow::DataType& type);
 
 /// Structs as columns of their own, "image.bytes" and "image.path"; dictionaries and extension types as what
 /// they stand for, which is memory of `pool`; null: of the default one.

@@ -85,6 +85,17 @@ std::vector<std::string> csv_cells(std::string_view row, char delimiter) {
   return cells;
 }
 
+void check_line_ends(std::string_view first_row) {
+  while (first_row.ends_with('\r')) first_row.remove_suffix(1);
+  bool is_quoted = false;
+  for (const char c : first_row) {
+    if (c == '"') is_quoted = !is_quoted;
+    require(is_quoted || c != '\r',
+            "CSV lines end with carriage returns alone, as old programs of the Macintosh ",
+            "write them; save the file with line feeds (tr '\\r' '\\n')");
+  }
+}
+
 void check_cell_count(size_t cells, size_t columns) {
   require(cells == columns, "CSV row has ", cells, " cells, the first row ", columns);
 }
@@ -104,16 +115,10 @@ bool is_number(DType dtype, std::string_view cell) {
   }
 }
 
-/// A whole number of any size.
-bool is_whole(std::string_view cell) {
-  if (cell.starts_with('-')) cell.remove_prefix(1);
-  return !cell.empty() && cell.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
 }  // namespace
 
 CsvFields::CsvFields(const std::vector<std::string>& names, TextNumbers numbers)
-    : numbers_(numbers), is_known_(names.size()), has_negative_(names.size()) {
+    : numbers_(numbers), is_known_(names.size()), has_negative_(names.size()), has_long_(names.size()) {
   for (const std::string& name : names) fields_.push_back({name, FieldKind::tensor, DType::i64});
 }
 
@@ -122,7 +127,12 @@ void CsvFields::learn(const std::vector<std::string>& cells) {
   for (size_t c = 0; c < cells.size(); ++c) {
     if (fields_[c].kind == FieldKind::text || cells[c].empty()) continue;
     is_known_[c] = true;
+    const bool is_exact_whole = numbers_ == TextNumbers::exact && is_whole_number(cells[c]);
+    if (is_exact_whole && !is_kept_by_double(cells[c])) has_long_[c] = true;
     if (!is_number(fields_[c].dtype, cells[c])) widen(c, cells[c]);
+    const bool rounds = fields_[c].dtype == DType::f64 && has_long_[c];
+    if (rounds || (is_exact_whole && has_leading_zero(cells[c])))
+      fields_[c] = {fields_[c].name, FieldKind::text};
     if (cells[c][0] == '-') has_negative_[c] = true;
   }
 }
@@ -135,7 +145,7 @@ void CsvFields::widen(size_t column, const std::string& cell) {
   const bool may_be_past = is_exact && field.dtype == DType::i64 && !has_negative_[column];
   if (may_be_past && is_number(DType::u64, cell)) {
     field.dtype = DType::u64;
-  } else if (!(is_exact && is_whole(cell)) && is_number(real, cell)) {
+  } else if (!(is_exact && is_whole_number(cell)) && is_number(real, cell)) {
     field.dtype = real;
   } else {
     field = {field.name, FieldKind::text};

@@ -43,8 +43,8 @@ bool parse_whole(std::string_view text, T& value) {
 }
 
 /// What the columns of a CSV file hold, learned from rows: integers, else numbers, else text. Empty cells say
-/// nothing, a column of them alone is text. With exact numbers, whole ones that neither i64 nor u64 holds all
-/// of are text.
+/// nothing, a column of them alone is text. With exact numbers, columns are text that have whole ones which
+/// the column's type would round, or leading zeros.
 class CsvFields {
  public:
   CsvFields(const std::vector<std::string>& names, TextNumbers numbers);
@@ -58,7 +58,12 @@ class CsvFields {
   TextNumbers numbers_;
   std::vector<Field> fields_;
   std::vector<bool> is_known_, has_negative_;
+  std::vector<bool> has_long_;  // a whole number that no double keeps
 };
+
+/// Throws invalid_argument where the first row of a text has a carriage return outside of quotes: such a text
+/// ends its lines so, and would be one row.
+void check_line_ends(std::string_view first_row);
 
 /// Throws invalid_argument where a row has another number of cells than columns.
 void check_cell_count(size_t cells, size_t columns);

@@ -2,6 +2,7 @@
 #include "data/readers/json_fields.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -112,6 +113,8 @@ Field json_field(const std::string& name, const Json& value, TextNumbers numbers
     field.dtype = DType::i64;
     for (const Json* number : found->values) field.dtype = wider(field.dtype, number_type(*number, numbers));
     field.shape = tensor::Shape::of(found->dims);
+    const bool rounds = numbers == TextNumbers::exact && field.dtype == DType::f64 && has_long_number(value);
+    if (rounds) field = {name, FieldKind::text};
   } else {
     field.kind = FieldKind::text;
   }
@@ -150,6 +153,12 @@ Tensor json_tensor(const Field& field, const Json& value) {
   require(t.defined(), "member is not ", tensor::name_of(field.dtype), " as in the rows before: '",
           field.name, "'");
   return t;
+}
+
+bool has_long_number(const Json& value) {
+  constexpr double kAllKept = 9007199254740992;  // 2^53: smaller ones are doubles
+  if (value.is_integer()) return std::abs(value.as_double()) >= kAllKept && !is_kept_by_double(value.dump());
+  return value.is_array() && std::any_of(value.as_array().begin(), value.as_array().end(), has_long_number);
 }
 
 std::string json_text(const Json& value) { return value.is_string() ? value.as_string() : value.dump(); }

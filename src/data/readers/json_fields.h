@@ -10,7 +10,8 @@
 namespace trireme::data {
 
 /// What one JSON value says about its field: numbers have the types of `numbers`, rectangular arrays of
-/// numbers are tensors, strings and all else text.
+/// numbers are tensors, strings and all else text. With exact numbers, an array that would be f64 is text
+/// where that rounds a whole one.
 Field json_field(const std::string& name, const base::Json& value, TextNumbers numbers);
 
 /// Widens `into` until it holds what `other` says too: whole numbers to f32 or f64 where the other is such,
@@ -23,6 +24,9 @@ tensor::Tensor json_tensor(const Field& field, const base::Json& value);
 
 /// A string's content; the JSON of anything else.
 std::string json_text(const base::Json& value);
+
+/// Whether a number, or one in an array of them, is whole and kept by no double.
+bool has_long_number(const base::Json& value);
 
 /// True for integers that an i64 holds.
 bool is_i64(const base::Json& value);

@@ -103,6 +103,7 @@ class Csv : public Dataset {
     index_rows();
     info_.format = "csv";
     require(!rows_.empty(), "CSV file is empty: '", source_.path, "'");
+    check_line_ends(text_of(rows_[0]));
     std::vector<std::string> names = csv_cells(text_of(rows_[0]), options_.delimiter);
     for (size_t c = 0; !options_.header && c < names.size(); ++c) names[c] = std::to_string(c);
     if (options_.header) rows_.erase(rows_.begin());

@@ -6,6 +6,8 @@
 #include <protozero/pbf_reader.hpp>
 
 #include "base/error.h"
+#include "base/text/base64.h"
+#include "base/text/json.h"
 #include "base/utf8.h"
 #include "data/readers/field_index.h"
 #include "data/readers/readers.h"
@@ -182,6 +184,26 @@ std::vector<Field> ExampleFields::fields() const {
     fields.push_back(std::move(field));
   }
   return fields;
+}
+
+std::vector<Field> ExampleFields::row_fields() const {
+  std::vector<Field> all = fields();
+  for (Field& field : all) {
+    const Learned& l = learned_.at(field.name);
+    if (field.kind == FieldKind::tensor || (l.fixed && l.count == 1)) continue;
+    field.kind = FieldKind::text;
+    field.is_json = true;
+  }
+  return all;
+}
+
+std::string feature_json(const Feature& feature) {
+  std::string json = "[";
+  for (const std::string_view text : feature.bytes) {
+    if (json.size() > 1) json += ',';
+    base::append_json(json, base::is_utf8(text) ? text : base::encode_base64(text));
+  }
+  return json + ']';
 }
 
 Tensor feature_tensor(const Feature& f, const tensor::Shape& shape) {

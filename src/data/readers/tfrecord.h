@@ -55,6 +55,8 @@ class ExampleFields {
   void learn(const std::vector<Feature>& features);
   /// In the order of their names.
   std::vector<Field> fields() const;
+  /// The same with one value a row: of texts and bytes that are lists, the JSON of the list (feature_json).
+  std::vector<Field> row_fields() const;
 
  private:
   struct Learned {
@@ -67,5 +69,8 @@ class ExampleFields {
 
 /// The numbers of a feature in its field's shape: one value [] or a list [n]. f32 or i64.
 tensor::Tensor feature_tensor(const Feature& feature, const tensor::Shape& shape);
+
+/// The texts of a feature as a JSON list; those that are not UTF-8 in base64.
+std::string feature_json(const Feature& feature);
 
 }  // namespace trireme::data

@@ -50,6 +50,7 @@ class CsvFile : public FramedFile {
     RowFrame frame;
     if (!walk->next(frame, true)) return;  // neither columns nor rows
     if (frame.damage) throw *frame.damage;
+    check_line_ends(frame.content);
     std::vector<std::string> names = csv_cells(frame.content, delimiter());
     if (this->source().options.csv_header) {
       first_byte_ = frame.end;

@@ -111,6 +111,11 @@ class JsonlFile : public FramedFile {
       }
     }
     if (wrong && good == 0) throw wrong->with("no line of the first 64 is a JSON object");
+    for (size_t c = 0; c < fields_.size(); ++c) {
+      Field& field = fields_[c];
+      const bool rounds = field.kind == FieldKind::tensor && field.dtype == DType::f64 && has_long_[c];
+      if (rounds) field = {field.name, FieldKind::text};
+    }
   }
 
   void learn_line(const Json& row) {
@@ -119,11 +124,14 @@ class JsonlFile : public FramedFile {
       const Field field = json_field(member.key, member.value, TextNumbers::exact);
       const auto [place, is_new] = index_.add(fields_, field);
       if (!is_new) widen(fields_[place], field);
+      has_long_.resize(fields_.size());
+      if (field.kind == FieldKind::tensor && has_long_number(member.value)) has_long_[place] = true;
     }
   }
 
   bool openai_;
   FieldIndex index_;
+  std::vector<bool> has_long_;  // by field, of the first lines: a whole number that no f64 keeps
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text/base64.h"
 #include "base/text/json.h"
+#include "data/rows/original.h"
 #include "data/rows/writers.h"
 #include "tensor/half.h"
 
@@ -130,6 +131,12 @@ void append_row(std::string& out, const Column& column, int64_t row, NonFinite a
   });
 }
 
+/// A value that is no tensor of its column.
+std::string json_of_original(const Column& column, int64_t row) {
+  if (column.original == nullptr) throw column.error_at(row)->with("'" + column.field.name + "'");
+  return original_json(column.original, row);
+}
+
 class JsonlWriter : public RowWriter {
  public:
   JsonlWriter(StoreWriter& to, const std::vector<Field>& fields, const RowWriterOptions& options)
@@ -137,7 +144,8 @@ class JsonlWriter : public RowWriter {
     for (const Field& field : fields) {
       // For the OpenAI API's object fields, the column holds the JSON text of the object.
       const bool is_object = field.name == "response" || field.name == "error";
-      is_json_.push_back(options.format == "openai" && is_object && field.kind == FieldKind::text);
+      is_json_.push_back((options.format == "openai" && is_object && field.kind == FieldKind::text) ||
+                         field.is_json);
       std::string key;
       base::append_json(key, field.name);
       keys_.push_back((keys_.empty() ? "{" : ",") + key + ":");
@@ -160,7 +168,9 @@ class JsonlWriter : public RowWriter {
  private:
   void append(const Column& column, int64_t row, bool is_json) {
     std::string& text = out_.text();
-    if (column.is_missing_at(row)) {
+    if (column.error_at(row) != nullptr) {
+      text += json_of_original(column, row);
+    } else if (column.is_missing_at(row)) {
       text += "null";
     } else if (is_json) {
       text += column.strings[static_cast<size_t>(row)];
@@ -205,7 +215,9 @@ class CsvWriter : public RowWriter {
 
  private:
   void append(const Column& column, int64_t row) {
-    if (column.is_missing_at(row)) {
+    if (column.error_at(row) != nullptr) {
+      append_text(json_of_original(column, row));
+    } else if (column.is_missing_at(row)) {
       // A blank line would not count as a row.
       if (fields_.size() == 1) out_.text() += "\"\"";
     } else if (column.field.kind == FieldKind::tensor) {

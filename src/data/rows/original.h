@@ -3,16 +3,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace trireme::data {
 
-using Original = std::shared_ptr<const void>;  ///< an arrow::Array; null: there is none
+using Original = std::shared_ptr<const void>;  ///< an arrow::Array with its memory; null: there is none
 
 /// Rows [begin, begin + count) of it, sharing its memory.
 Original slice_original(const Original& from, int64_t begin, int64_t count);
 
 /// One after another; null where one of them is, or where their types differ.
 Original join_originals(const std::vector<Original>& parts);
+
+/// The value of a row as JSON.
+std::string original_json(const Original& from, int64_t row);
 
 }  // namespace trireme::data

@@ -54,6 +54,37 @@ TEST(TfRecordRows, ADamagedRecordIsAnErrorOfItsRow) {
   EXPECT_THROW(spans_of(*cut_off, 7), base::Error);
 }
 
+TEST(TfRecordRows, ListsOfTextsAreJson) {
+  const TestDirectory dir;
+  Dice dice(2);
+  const auto texts = [](const std::string& name, const std::vector<std::string>& values) {
+    std::string list;
+    for (const std::string& v : values) list += length_delimited(1, v);
+    return feature(name, 1, list);
+  };
+  const auto record = [&](const std::vector<std::string>& labels, const std::vector<std::string>& raw) {
+    return framed(length_delimited(1, texts("one", {"x"}) + texts("labels", labels) + texts("raw", raw)));
+  };
+  const std::string path = dir.write("x.tfrecord", record({"a \"b\"", "c"}, {"\xff", "d"}) +
+                                                       record({}, {"e", "f"}) + record({"g"}, {"h", "i"}));
+  const auto file = open_rows(path);
+  EXPECT_EQ(read_lines(*file, 7, dice, 5),
+            (Lines{R"(labels='["a \"b\"","c"]'; one='x'; raw='["/w==","d"]'; )",
+                   R"(labels=missing; one='x'; raw='["e","f"]'; )",
+                   R"(labels='["g"]'; one='x'; raw='["h","i"]'; )"}));
+  EXPECT_TRUE(file->fields()[0].is_json && !file->fields()[1].is_json && file->fields()[2].is_json);
+}
+
+TEST(ImageRows, APictureAloneSaysWhereItBelongs) {
+  const TestDirectory dir;
+  try {
+    open_rows(dir.write("x.png", "\x89PNG"));
+    ADD_FAILURE();
+  } catch (const base::Error& e) {
+    EXPECT_NE(e.message().find("format images"), std::string::npos) << e.message();
+  }
+}
+
 std::string tar_member(const std::string& name, const std::string& content, char type = '0') {
   std::string out(512, '\0');
   out.replace(0, name.size(), name);

@@ -51,6 +51,12 @@ std::string format_of_name(const std::string& path) {
     if (name.ends_with(e.ending)) return std::string(e.format);
   }
   if (name.find("tfrecord") != std::string::npos) return "tfrecord";
+  for (const std::string_view picture : {".jpg", ".jpeg", ".png", ".bmp"}) {
+    if (name.ends_with(picture))
+      base::fail_invalid("'", path,
+                         "' is a picture, and pictures are rows of their directory: give that, and the ",
+                         "format images");
+  }
   base::fail_invalid(
       "cannot tell the format of '", path,
       "' by its name; say which: parquet, arrow, jsonl, csv, tfrecord, webdataset, npy, images, "

@@ -223,6 +223,32 @@ TEST(RowFormats, CarriedColumnsKeepTheirTypes) {
   EXPECT_EQ(base::read_file(second), base::read_file(first));
 }
 
+/// A disk without room.
+class FullDisk : public StoreWriter {
+ public:
+  void write(std::string_view) override { base::fail(base::ErrorCode::exhausted, "No space left on device"); }
+  int64_t written_bytes() const override { return 0; }
+  void commit() override {}
+};
+
+TEST(RowFormats, AFullDiskIsNoFaultOfTheRows) {
+  const TestDirectory dir;
+  Dice dice(3);
+  const Rows rows = random_rows(dice, {kReal}, 40, 0);
+  for (const char* format : {"jsonl", "csv", "parquet", "arrow"}) {
+    if (!has_arrow() && format[0] != 'j' && format[0] != 'c') continue;
+    FullDisk disk;
+    try {
+      const std::unique_ptr<RowWriter> writer = make_row_writer(disk, {kReal}, {.format = format});
+      writer->write(rows);
+      writer->finish();
+      ADD_FAILURE() << format;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ErrorCode::exhausted) << format << ": " << e.message();
+    }
+  }
+}
+
 TEST(RowFormats, TextsOfParquetAndArrowAreUtf8) {
   if (!has_arrow()) GTEST_SKIP() << "a build without Arrow";
   const TestDirectory dir;
@@ -258,6 +284,7 @@ TEST(RowFormats, WhatAFormatCannotHoldIsRefused) {
   EXPECT_TRUE(refuses({{"b", FieldKind::tensor, DType::i4}}, {.format = "jsonl"}));
   EXPECT_TRUE(refuses({kReal}, {.format = "jsonl", .compression = "zstd"}));
   EXPECT_TRUE(refuses({kReal}, {.format = "xml"}));
+  EXPECT_TRUE(refuses({{"none", FieldKind::tensor, DType::f32, {2, 0}}}, {.format = "parquet"}));
   EXPECT_THROW(make_row_writer(*file, {kReal, kReal}, {.format = "csv"}), base::Error);
   Rows rows;
   rows.count = 1;

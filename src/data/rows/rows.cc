@@ -12,6 +12,28 @@ namespace {
 using tensor::Dims;
 using tensor::Tensor;
 
+using Errors = std::vector<std::optional<base::Error>>;  // by row; empty: none
+
+const base::Error* find_error(const Errors& errors, int64_t row) {
+  if (errors.empty()) return nullptr;
+  const std::optional<base::Error>& error = errors[static_cast<size_t>(row)];
+  return error ? &*error : nullptr;
+}
+
+Errors slice_errors(const Errors& from, int64_t begin, int64_t count) {
+  if (from.empty()) return {};
+  Errors part(from.begin() + begin, from.begin() + begin + count);
+  const bool any = std::any_of(part.begin(), part.end(), [](const auto& e) { return e.has_value(); });
+  return any ? part : Errors{};
+}
+
+/// Appends those of a part behind the `before` rows of the parts before it.
+void join_errors(Errors& all, Errors&& part, int64_t before) {
+  if (part.empty()) return;
+  all.resize(static_cast<size_t>(before));
+  std::move(part.begin(), part.end(), std::back_inserter(all));
+}
+
 bool has_one_shape(const Column& column) { return column.numbers.defined(); }
 
 Column slice_column(const Column& from, int64_t begin, int64_t count) {
@@ -26,6 +48,7 @@ Column slice_column(const Column& from, int64_t begin, int64_t count) {
       part.is_missing.clear();
   }
   part.original = slice_original(from.original, begin, count);
+  part.errors = slice_errors(from.errors, begin, count);
   return part;
 }
 
@@ -74,13 +97,17 @@ Column join_column(std::vector<Rows>& parts, size_t index, int64_t count) {
   }
   const bool is_tensor = all.field.kind == FieldKind::tensor;
   if (is_tensor && one_shape) all.numbers = join_numbers(parts, index, count);
+  int64_t before = 0;  // rows of the parts before
   for (Rows& part : parts) {
     Column& column = part.columns[index];
+    join_errors(all.errors, std::move(column.errors), before);
+    before += part.count;
     for (int64_t i = 0; is_tensor && !one_shape && i < part.count; ++i)
       all.ragged.push_back(column.tensor_at(i));
     std::move(column.strings.begin(), column.strings.end(), std::back_inserter(all.strings));
     for (int64_t i = 0; any_missing && i < part.count; ++i) all.is_missing.push_back(column.is_missing_at(i));
   }
+  if (!all.errors.empty()) all.errors.resize(static_cast<size_t>(count));
   all.original = join_originals(originals);
   return all;
 }
@@ -92,17 +119,15 @@ Tensor Column::tensor_at(int64_t row) const {
   return numbers.rows(row, row + 1).reshaped(row_dims(numbers));
 }
 
+const base::Error* Column::error_at(int64_t row) const { return find_error(errors, row); }
+
 const Column* Rows::find(std::string_view name) const {
   const auto at =
       std::find_if(columns.begin(), columns.end(), [&](const Column& c) { return c.field.name == name; });
   return at == columns.end() ? nullptr : &*at;
 }
 
-const base::Error* Rows::error_at(int64_t row) const {
-  if (errors.empty()) return nullptr;
-  const std::optional<base::Error>& error = errors[static_cast<size_t>(row)];
-  return error ? &*error : nullptr;
-}
+const base::Error* Rows::error_at(int64_t row) const { return find_error(errors, row); }
 
 Rows slice(const Rows& from, int64_t begin, int64_t count) {
   base::check(begin >= 0 && count >= 0 && begin <= from.count && count <= from.count - begin,
@@ -110,11 +135,7 @@ Rows slice(const Rows& from, int64_t begin, int64_t count) {
   Rows part;
   part.count = count;
   for (const Column& column : from.columns) part.columns.push_back(slice_column(column, begin, count));
-  for (int64_t i = begin; !from.errors.empty() && i < begin + count; ++i)
-    part.errors.push_back(from.errors[static_cast<size_t>(i)]);
-  const bool any =
-      std::any_of(part.errors.begin(), part.errors.end(), [](const auto& e) { return e.has_value(); });
-  if (!any) part.errors.clear();
+  part.errors = slice_errors(from.errors, begin, count);
   return part;
 }
 
@@ -122,19 +143,14 @@ Rows join(std::vector<Rows> parts) {
   if (parts.empty()) return {};
   if (parts.size() == 1) return std::move(parts[0]);
   Rows all;
-  bool any_error = false;
-  for (const Rows& part : parts) {
+  for (Rows& part : parts) {
     base::check(part.columns.size() == parts[0].columns.size(), "rows of different columns are joined");
+    join_errors(all.errors, std::move(part.errors), all.count);
     all.count += part.count;
-    any_error = any_error || !part.errors.empty();
   }
+  if (!all.errors.empty()) all.errors.resize(static_cast<size_t>(all.count));
   for (size_t c = 0; c < parts[0].columns.size(); ++c)
     all.columns.push_back(join_column(parts, c, all.count));
-  for (const Rows& part : parts) {
-    for (int64_t i = 0; any_error && i < part.count; ++i) {
-      all.errors.push_back(part.errors.empty() ? std::nullopt : part.errors[static_cast<size_t>(i)]);
-    }
-  }
   return all;
 }
 

@@ -26,7 +26,11 @@ struct Column {
   /// The library's own form of the same values, of a format that has one (an Arrow array): a writer of the
   /// same library takes it, so that a column which is only carried through keeps its type exactly.
   std::shared_ptr<const void> original = {};
+  /// By row, of tensors; empty: none. Why a value that is there is no tensor of the field: it counts as
+  /// missing, and only `original` has it. Whoever wants the tensor throws the error.
+  std::vector<std::optional<base::Error>> errors = {};
 
+  const base::Error* error_at(int64_t row) const;
   bool is_missing_at(int64_t row) const {
     return !is_missing.empty() && is_missing[static_cast<size_t>(row)];
   }

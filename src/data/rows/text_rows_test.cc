@@ -209,6 +209,43 @@ TEST(TextRows, NumbersKeepTheirValues) {
             "{\"a\":\"5\",\"b\":\"12345678901234567890\"}\n");
 }
 
+TEST(TextRows, WhatNumbersWouldRoundStaysText) {
+  const TestDirectory dir;
+  const auto csv = [&](const std::string& text) { return copied(dir.write("z.csv", text)); };
+  const std::string kept = "{\"a\":\"9007199254740993\"}\n{\"a\":\"1.5\"}\n";
+  EXPECT_EQ(csv("a\n9007199254740993\n1.5\n"), kept);
+  EXPECT_EQ(csv("a\n1.5\n9007199254740993\n"), "{\"a\":\"1.5\"}\n{\"a\":\"9007199254740993\"}\n");
+  EXPECT_EQ(copied(dir.write("z.jsonl", "{\"a\":9007199254740993}\n{\"a\":1.5}\n")), kept);
+  EXPECT_EQ(copied(dir.write("z.jsonl", "{\"a\":1.5}\n{\"a\":9007199254740993}\n")),
+            "{\"a\":\"1.5\"}\n{\"a\":\"9007199254740993\"}\n");
+  EXPECT_EQ(copied(dir.write("z.jsonl", "{\"a\":[9007199254740993,1.5]}\n")),
+            "{\"a\":\"[9007199254740993,1.5]\"}\n");
+  // Doubles that were printed without an exponent read back as they were.
+  EXPECT_EQ(csv("a\n123456789012345680\n9007199254740994\n0.5\n"),
+            "{\"a\":123456789012345680.0}\n{\"a\":9007199254740994.0}\n{\"a\":0.5}\n");
+  EXPECT_EQ(csv("a\n0.5\n10000000000000000000000\n1152921504606846976\n"),
+            "{\"a\":0.5}\n{\"a\":1e+22}\n{\"a\":1152921504606846976.0}\n");
+  // Identifiers keep their zeros; a zero before a point is none.
+  EXPECT_EQ(csv("zip,n\n01234,0\n94110,-0.5\n"),
+            "{\"zip\":\"01234\",\"n\":0.0}\n{\"zip\":\"94110\",\"n\":-0.5}\n");
+}
+
+TEST(CsvRows, LinesThatEndWithCarriageReturnsAloneAreRefused) {
+  const TestDirectory dir;
+  const auto refusal = [&](const std::string& text, const RowFileOptions& options = {}) -> std::string {
+    try {
+      open_rows(dir.write("x.csv", text), options);
+    } catch (const base::Error& e) {
+      return e.message();
+    }
+    return "none";
+  };
+  EXPECT_NE(refusal("a,b\r1,2\r3,4\r").find("carriage returns alone"), std::string::npos);
+  EXPECT_NE(refusal("1,2\r3,4\r", {.csv_header = false}).find("carriage returns alone"), std::string::npos);
+  EXPECT_EQ(refusal("a,\"b\rc\"\r\n1,2\r\n"), "none");
+  EXPECT_EQ(refusal("a,b\r"), "none");
+}
+
 TEST(TextRows, ANumberThatItsColumnDoesNotHoldIsAnErrorOfItsRow) {
   const TestDirectory dir;
   EXPECT_EQ(lines_of(dir.write("x.jsonl", "{\"n\":12345678901234567890}\n{\"n\":-1}\n"))[1],

@@ -79,6 +79,7 @@ class ExampleDecoder : public RowDecoder {
       column.add(feature_tensor(feature, field.shape));
       return;
     }
+    if (field.is_json && feature.bytes.size() == feature.size()) return column.add(feature_json(feature));
     require(feature.bytes.size() == 1, "feature is not one text: '", field.name, "', ", feature.bytes.size(),
             " texts, ", feature.size(), " values");
     column.add(std::string(feature.bytes[0]));
@@ -103,7 +104,7 @@ class TfRecordFile : public FramedFile {
         continue;
       }
     }
-    fields_ = learned.fields();
+    fields_ = learned.row_fields();
     index_.assign(fields_);
   }
 

@@ -31,7 +31,7 @@ Rows rows_of_batch(const std::shared_ptr<arrow::RecordBatch>& batch, const std::
     const std::shared_ptr<arrow::ChunkedArray> values = flat->GetColumnByName(field.name);
     base::require(values != nullptr && values->num_chunks() == 1, "file is damaged: no values of column '",
                   field.name, "'");
-    rows.columns.push_back(column_of(field, original_of(values->chunk(0), pool), rows.errors));
+    rows.columns.push_back(column_of(field, original_of(values->chunk(0), pool)));
   }
   return rows;
 }

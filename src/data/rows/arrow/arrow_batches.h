@@ -17,7 +17,7 @@ namespace trireme::data {
 /// Fields of a file's schema, those of structs as "image.bytes".
 std::vector<Field> flat_fields(const arrow::Schema& schema);
 
-/// The named fields of a batch. Errors of rows are set. `pool` lives as long as the values.
+/// The named fields of a batch. `pool` lives as long as the values.
 Rows rows_of_batch(const std::shared_ptr<arrow::RecordBatch>& batch, const std::vector<Field>& fields,
                    const std::shared_ptr<const arrow::MemoryPool>& pool);
 

@@ -26,10 +26,17 @@ T take_result(arrow::Result<T> result) {
   return std::move(result).ValueUnsafe();
 }
 
+/// What an Original points to.
 struct Kept {
+  std::vector<PoolHandle> pools;  // outlive the array
   std::shared_ptr<arrow::Array> array;
-  std::shared_ptr<const void> keeper;
 };
+
+const Kept& kept_of(const Original& original) { return *static_cast<const Kept*>(original.get()); }
+
+Original make_original(std::shared_ptr<arrow::Array> array, std::vector<PoolHandle> pools) {
+  return std::make_shared<Kept>(Kept{std::move(pools), std::move(array)});
+}
 
 std::shared_ptr<arrow::DataType> scalar_type(DType dtype) {
   switch (dtype) {
@@ -235,34 +242,95 @@ std::shared_ptr<arrow::Array> made_array(const Column& column, int64_t begin, in
 
 }  // namespace
 
-Original original_of(std::shared_ptr<arrow::Array> array, std::shared_ptr<const void> keeper) {
-  const auto kept = std::make_shared<Kept>(Kept{std::move(array), std::move(keeper)});
-  return {kept, static_cast<const arrow::Array*>(kept->array.get())};
+Original original_of(std::shared_ptr<arrow::Array> array, PoolHandle pool) {
+  std::vector<PoolHandle> pools;
+  if (pool != nullptr) pools.push_back(std::move(pool));
+  return make_original(std::move(array), std::move(pools));
 }
 
 std::shared_ptr<arrow::Array> array_of(const Original& original) {
-  // The const_cast is safe, because Arrow arrays are immutable.
-  auto* array = const_cast<arrow::Array*>(static_cast<const arrow::Array*>(original.get()));
-  return {original, array};
+  return {original, kept_of(original).array.get()};
 }
+
+const std::vector<PoolHandle>& pools_of(const Original& original) { return kept_of(original).pools; }
 
 Original slice_original(const Original& from, int64_t begin, int64_t count) {
   if (from == nullptr) return nullptr;
-  return original_of(array_of(from)->Slice(begin, count), from);
+  return make_original(kept_of(from).array->Slice(begin, count), pools_of(from));
 }
 
 Original join_originals(const std::vector<Original>& parts) {
   arrow::ArrayVector arrays;
+  std::vector<PoolHandle> pools;
   for (const Original& part : parts) {
     if (part == nullptr) return nullptr;
-    arrays.push_back(array_of(part));
+    arrays.push_back(kept_of(part).array);
     if (!arrays.back()->type()->Equals(*arrays[0]->type())) return nullptr;
+    for (const PoolHandle& pool : pools_of(part)) {
+      if (std::find(pools.begin(), pools.end(), pool) == pools.end()) pools.push_back(pool);
+    }
   }
-  return original_of(take_result(arrow::Concatenate(arrays)), nullptr);
+  return make_original(take_result(arrow::Concatenate(arrays)), std::move(pools));
 }
 
-Column column_of(const Field& field, const Original& original,
-                 std::vector<std::optional<base::Error>>& errors) {
+std::string original_json(const Original& from, int64_t row) {
+  return arrow_json_at(*kept_of(from).array, row);
+}
+
+namespace {
+
+/// The row's value is no tensor of the column: it counts as missing.
+void fail_value(Column& column, int64_t row, const base::Error& error) {
+  const auto rows = static_cast<size_t>(array_of(column.original)->length());
+  column.errors.resize(rows);
+  column.errors[static_cast<size_t>(row)] = error;
+  column.is_missing.resize(rows);
+  column.is_missing[static_cast<size_t>(row)] = true;
+}
+
+/// Tensors of one shape.
+void read_even(const std::shared_ptr<arrow::Array>& array, Column& column) {
+  const int64_t rows = array->length();
+  try {
+    column.numbers = arrow_tensor(array, column.field, 0, rows);
+    return;
+  } catch (const base::Error&) {  // one row is the cause: found below
+  }
+  tensor::Dims dims = column.field.shape.to_dims();
+  dims.insert(dims.begin(), rows);
+  column.numbers = Tensor::zeros(column.field.dtype, dims);
+  const int64_t row_bytes = rows == 0 ? 0 : column.numbers.bytes() / rows;
+  for (int64_t i = 0; i < rows; ++i) {
+    try {
+      const Tensor row = arrow_tensor_at(array, column.field, i);
+      std::memcpy(column.numbers.mutable_raw() + i * row_bytes, row.raw(), static_cast<size_t>(row_bytes));
+    } catch (const base::Error& e) {
+      fail_value(column, i, e);
+    }
+  }
+}
+
+/// Tensors of a shape for each row.
+void read_ragged(const std::shared_ptr<arrow::Array>& array, Column& column) {
+  const tensor::Shape& shape = column.field.shape;
+  tensor::Dims none(shape.rank(), 0);
+  for (size_t d = 0; d < none.size(); ++d) {
+    if (shape[d].is_static()) none[d] = shape[d].value();
+  }
+  for (int64_t i = 0; i < array->length(); ++i) {
+    Tensor row;
+    try {
+      if (!array->IsNull(i)) row = arrow_tensor_at(array, column.field, i);
+    } catch (const base::Error& e) {
+      fail_value(column, i, e);
+    }
+    column.ragged.push_back(row.defined() ? row : Tensor::zeros(column.field.dtype, none));
+  }
+}
+
+}  // namespace
+
+Column column_of(const Field& field, const Original& original) {
   const std::shared_ptr<arrow::Array> array = array_of(original);
   const int64_t rows = array->length();
   Column column{field};
@@ -271,51 +339,17 @@ Column column_of(const Field& field, const Original& original,
     column.is_missing.resize(static_cast<size_t>(rows));
     for (int64_t i = 0; i < rows; ++i) column.is_missing[static_cast<size_t>(i)] = array->IsNull(i);
   }
-  if (field.kind != FieldKind::tensor) {
-    column.strings.reserve(static_cast<size_t>(rows));
-    for (int64_t i = 0; i < rows; ++i)
-      column.strings.push_back(array->IsNull(i) ? std::string() : arrow_text_at(*array, i));
-    return column;
-  }
-  const auto fail = [&](int64_t row, const base::Error& error) {
-    errors.resize(static_cast<size_t>(rows));
-    errors[static_cast<size_t>(row)] = error.with("'" + field.name + "'");
-    column.is_missing.resize(static_cast<size_t>(rows));
-    column.is_missing[static_cast<size_t>(row)] = true;
-  };
-  if (field.shape.is_static()) {
-    try {
-      column.numbers = arrow_tensor(array, field, 0, rows);
-      return column;
-    } catch (const base::Error&) {  // one row is the cause: found below
-    }
-    tensor::Dims dims = field.shape.to_dims();
-    dims.insert(dims.begin(), rows);
-    column.numbers = Tensor::zeros(field.dtype, dims);
-    const int64_t row_bytes = rows == 0 ? 0 : column.numbers.bytes() / rows;
-    for (int64_t i = 0; i < rows; ++i) {
-      try {
-        const Tensor row = arrow_tensor_at(array, field, i);
-        std::memcpy(column.numbers.mutable_raw() + i * row_bytes, row.raw(), static_cast<size_t>(row_bytes));
-      } catch (const base::Error& e) {
-        fail(i, e);
-      }
+  if (field.kind == FieldKind::tensor) {
+    if (field.shape.is_static()) {
+      read_even(array, column);
+    } else {
+      read_ragged(array, column);
     }
     return column;
   }
-  tensor::Dims none(field.shape.rank(), 0);
-  for (size_t d = 0; d < none.size(); ++d) {
-    if (field.shape[d].is_static()) none[d] = field.shape[d].value();
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    Tensor row;
-    try {
-      if (!array->IsNull(i)) row = arrow_tensor_at(array, field, i);
-    } catch (const base::Error& e) {
-      fail(i, e);
-    }
-    column.ragged.push_back(row.defined() ? row : Tensor::zeros(field.dtype, none));
-  }
+  column.strings.reserve(static_cast<size_t>(rows));
+  for (int64_t i = 0; i < rows; ++i)
+    column.strings.push_back(array->IsNull(i) ? std::string() : arrow_text_at(*array, i));
   return column;
 }
 
@@ -345,6 +379,9 @@ std::shared_ptr<arrow::Array> arrow_array_of(const Column& column, int64_t begin
     const std::shared_ptr<arrow::Array> array = array_of(rows);
     // Some programs write Parquet files with texts that are no UTF-8.
     if (array->type()->Equals(*type) && (!is_of_text(*type) || array->ValidateFull().ok())) return array;
+  }
+  for (int64_t row = begin; row < begin + count; ++row) {
+    if (const base::Error* error = column.error_at(row)) throw error->with("'" + column.field.name + "'");
   }
   std::shared_ptr<arrow::Array> made = made_array(column, begin, count, *type);
   if (made->type()->Equals(*type)) return made;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "data/rows/original.h"
@@ -15,15 +14,20 @@ class DataType;
 
 namespace trireme::data {
 
-/// The array as a column's original, and back. `keeper` lives as long as the original: the pool of its
-/// memory.
-Original original_of(std::shared_ptr<arrow::Array> array, std::shared_ptr<const void> keeper);
+using PoolHandle = std::shared_ptr<const void>;  ///< an arrow::MemoryPool
+
+/// The array as a column's original, and back. `pool`, that of its memory, lives as long as the original;
+/// null: the default one, which always lives.
+Original original_of(std::shared_ptr<arrow::Array> array, PoolHandle pool);
 std::shared_ptr<arrow::Array> array_of(const Original& original);
 
+/// The pools of an original's memory. What the library makes of the array may share that memory (the texts of
+/// views, dictionaries), so it must not outlive them.
+const std::vector<PoolHandle>& pools_of(const Original& original);
+
 /// All rows of an array. A value that is no tensor of the field (a null among a list's items, lists of
-/// different lengths where one is wanted) is missing, and `errors`, by row, says why.
-Column column_of(const Field& field, const Original& original,
-                 std::vector<std::optional<base::Error>>& errors);
+/// different lengths where one is wanted) is missing, and Column::errors says why.
+Column column_of(const Field& field, const Original& original);
 
 /// The type that a file has for a field: scalars are primitive, a dimension of known size is a list of fixed
 /// size, others lists; bf16, which Arrow lacks, is widened to f32. Throws unsupported for types of less than
@@ -32,7 +36,7 @@ std::shared_ptr<arrow::DataType> arrow_type_of(const Field& field);
 
 /// Rows [begin, begin + count) as an array of that type: the original where the column has one of it, else
 /// made of the values. Texts are UTF-8: ill-formed sequences become U+FFFD. Throws invalid_argument where the
-/// type cannot be made of them.
+/// type cannot be made of them, or where only the original has a value.
 std::shared_ptr<arrow::Array> arrow_array_of(const Column& column, int64_t begin, int64_t count,
                                              const std::shared_ptr<arrow::DataType>& type);
 

@@ -32,6 +32,7 @@ std::unique_ptr<ByteStream> open_zstd(std::unique_ptr<ByteStream>, size_t) {
 
 Original slice_original(const Original&, int64_t, int64_t) { return nullptr; }
 Original join_originals(const std::vector<Original>&) { return nullptr; }
+std::string original_json(const Original&, int64_t) { base::fail_unsupported("no Arrow; ", kAdvice); }
 
 }  // namespace trireme::data
 #endif

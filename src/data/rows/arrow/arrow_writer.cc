@@ -10,6 +10,7 @@
 #include <parquet/exception.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "data/readers/arrow_values.h"
@@ -33,6 +34,12 @@ arrow::Compression::type compression_of(const RowWriterOptions& options) {
   return arrow::Compression::UNCOMPRESSED;
 }
 
+/// The file, and what its store threw while the library wrote.
+struct GroupFile {
+  std::shared_ptr<arrow::io::OutputStream> stream;
+  std::shared_ptr<StoreTrouble> trouble;
+};
+
 /// The destination of row groups.
 class GroupSink {
  public:
@@ -44,7 +51,7 @@ class GroupSink {
 class ParquetSink : public GroupSink {
  public:
   ParquetSink(const std::shared_ptr<arrow::Schema>& schema, const std::vector<Field>& fields,
-              const std::shared_ptr<arrow::io::OutputStream>& to, const RowWriterOptions& options) {
+              const GroupFile& to, const RowWriterOptions& options) {
     parquet::WriterProperties::Builder properties;
     properties.created_by("trireme")->compression(compression_of(options))->enable_page_checksum();
     properties.max_row_group_length(kGroupRows);
@@ -57,9 +64,9 @@ class ParquetSink : public GroupSink {
     }
     parquet::ArrowWriterProperties::Builder arrow_properties;
     arrow_properties.store_schema();
-    auto writer = parquet::arrow::FileWriter::Open(*schema, arrow::default_memory_pool(), to,
+    auto writer = parquet::arrow::FileWriter::Open(*schema, arrow::default_memory_pool(), to.stream,
                                                    properties.build(), arrow_properties.build());
-    check_arrow(writer.status());
+    to.trouble->check(writer.status());  // it wrote the first bytes
     writer_ = std::move(*writer);
   }
   arrow::Status write(const std::shared_ptr<arrow::RecordBatch>& group) override {
@@ -74,7 +81,7 @@ class ParquetSink : public GroupSink {
 
 class ArrowSink : public GroupSink {
  public:
-  ArrowSink(const std::shared_ptr<arrow::Schema>& schema, const std::shared_ptr<arrow::io::OutputStream>& to,
+  ArrowSink(const std::shared_ptr<arrow::Schema>& schema, const GroupFile& to,
             const RowWriterOptions& options) {
     arrow::ipc::IpcWriteOptions write_options = arrow::ipc::IpcWriteOptions::Defaults();
     write_options.use_threads = false;
@@ -83,8 +90,8 @@ class ArrowSink : public GroupSink {
       check_arrow(codec.status());
       write_options.codec = std::move(*codec);
     }
-    auto writer = arrow::ipc::MakeFileWriter(to, schema, write_options);
-    check_arrow(writer.status());
+    auto writer = arrow::ipc::MakeFileWriter(to.stream, schema, write_options);
+    to.trouble->check(writer.status());  // it wrote the first bytes
     writer_ = *writer;
   }
   arrow::Status write(const std::shared_ptr<arrow::RecordBatch>& group) override {
@@ -95,6 +102,22 @@ class ArrowSink : public GroupSink {
  private:
   std::shared_ptr<arrow::ipc::RecordBatchWriter> writer_;
 };
+
+/// Lists of no items: the library writes such columns of Parquet as ones that nobody can read.
+bool holds_empty_lists(const arrow::DataType& type) {
+  const bool is_empty = type.id() == arrow::Type::FIXED_SIZE_LIST &&
+                        static_cast<const arrow::FixedSizeListType&>(type).list_size() == 0;
+  return is_empty || std::any_of(type.fields().begin(), type.fields().end(),
+                                 [](const auto& field) { return holds_empty_lists(*field->type()); });
+}
+
+void check_parquet(const arrow::Schema& schema) {
+  for (const auto& field : schema.fields()) {
+    if (holds_empty_lists(*field->type()))
+      base::fail_unsupported("no column of Parquet for lists of the fixed size 0: '", field->name(), "', ",
+                             field->type()->ToString(), "; arrow and jsonl hold them");
+  }
+}
 
 class ArrowWriter : public RowWriter {
  public:
@@ -111,7 +134,8 @@ class ArrowWriter : public RowWriter {
     const auto metadata = keys.empty() ? nullptr : arrow::key_value_metadata(keys, values);
     schema_ = arrow::schema(columns, metadata);
     waiting_.resize(fields.size());
-    const auto output = make_arrow_output(to, trouble_);
+    if (options.format == "parquet") check_parquet(*schema_);
+    const GroupFile output{make_arrow_output(to, trouble_), trouble_};
     guarded([&] {
       if (options.format == "parquet") {
         sink_ = std::make_unique<ParquetSink>(schema_, fields, output, options);
@@ -165,10 +189,18 @@ class ArrowWriter : public RowWriter {
   void wait(const Rows& rows, int64_t begin, int64_t count) {
     if (count == 0) return;
     for (size_t c = 0; c < fields_.size(); ++c) {
+      keep_pools(rows.columns[c].original);
       waiting_[c].push_back(
           arrow_array_of(rows.columns[c], begin, count, schema_->field(static_cast<int>(c))->type()));
     }
     waiting_rows_ += count;
+  }
+
+  /// Groups may share memory with the arrays that they were made of, and the library keeps dictionaries.
+  void keep_pools(const Original& original) {
+    if (original == nullptr) return;
+    const std::vector<PoolHandle>& pools = pools_of(original);
+    pools_.insert(pools.begin(), pools.end());
   }
 
   void write_group() {
@@ -195,6 +227,7 @@ class ArrowWriter : public RowWriter {
     }
   }
 
+  std::set<PoolHandle> pools_;  // of carried columns; outlive what is behind them here
   std::vector<Field> fields_;
   std::shared_ptr<StoreTrouble> trouble_ = std::make_shared<StoreTrouble>();
   std::shared_ptr<arrow::Schema> schema_;

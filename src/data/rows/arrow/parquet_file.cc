@@ -104,9 +104,18 @@ std::string read_footer(const Opened& opened) {
   return tail.substr(tail.size() - kEndBytes - bytes, bytes);
 }
 
+/// Whether values below a list or a struct are coded by dictionaries: the library joins those of two row
+/// groups in no batch.
+bool has_nested_dictionary(const arrow::DataType& type, bool is_nested = false) {
+  if (type.id() == arrow::Type::DICTIONARY) return is_nested;
+  return std::any_of(type.fields().begin(), type.fields().end(),
+                     [](const auto& field) { return has_nested_dictionary(*field->type(), true); });
+}
+
 /// Batches of some row groups, from some row on.
 struct Cursor {
   std::vector<Field> fields = {};
+  std::vector<int> leaves = {}, later = {};  // columns, and row groups of `reader` that `batches` has not
   size_t first_group = 0, last_group = 0;
   int64_t batch_rows = 0;                                   // 0: the file chooses
   std::unique_ptr<parquet::arrow::FileReader> reader = {};  // must outlive `batches`
@@ -171,6 +180,12 @@ class ParquetStream : public RowStream {
       batch = cursor_.batches->Next();
     }
     cursor_.batch = opened_.take(std::move(batch));
+    while (cursor_.batch == nullptr && !cursor_.later.empty()) {
+      const int group = cursor_.later.front();
+      cursor_.later.erase(cursor_.later.begin());
+      cursor_.batches = opened_.take(cursor_.reader->GetRecordBatchReader({group}, cursor_.leaves));
+      cursor_.batch = opened_.take(cursor_.batches->Next());
+    }
   }
   void pass(int64_t rows) {
     cursor_.batch = cursor_.batch->Slice(rows);
@@ -198,6 +213,8 @@ class ParquetFile : public RowFile {
           opened_.metadata->schema(), parquet::default_arrow_reader_properties(),
           opened_.metadata->key_value_metadata(), &schema));
       fields_ = flat_fields(*schema);
+      for (const auto& field : schema->fields())
+        reads_by_group_ = reads_by_group_ || has_nested_dictionary(*field->type());
       for (const ParquetFooter::Group& group : opened_.footer->groups()) {
         require(group.rows >= 0 && group.rows <= INT64_MAX - group_begins_.back(),
                 "Parquet file is damaged: row group ", group_begins_.size() - 1, " has ", group.rows,
@@ -292,7 +309,12 @@ class ParquetFile : public RowFile {
     std::vector<int> groups;  // of that metadata
     for (size_t g = cursor.first_group; g <= cursor.last_group; ++g)
       groups.push_back(static_cast<int>(g - cursor.first_group));
-    const std::vector<int> leaves = leaves_of(cursor.fields);
+    const std::vector<int>& leaves = cursor.leaves = leaves_of(cursor.fields);
+    cursor.later.clear();
+    if (reads_by_group_) {
+      cursor.later.assign(groups.begin() + 1, groups.end());
+      groups.resize(1);
+    }
     cursor.at = group_begins_[cursor.first_group];
     if (cursor.batch_rows == 0) {
       const int64_t rows = std::max<int64_t>(1, group_begins_[cursor.last_group + 1] - cursor.at);
@@ -330,6 +352,7 @@ class ParquetFile : public RowFile {
 
   Opened opened_;
   std::vector<Field> fields_;
+  bool reads_by_group_ = false;
   std::vector<int64_t> group_begins_ = {0};  // the first row of each row group, then the end
   std::shared_ptr<Parked<Cursor>> parked_ = std::make_shared<Parked<Cursor>>(4);
 };
