@@ -423,6 +423,27 @@ TEST(Grammar, UnknownEscapesAreNoLetters) {
   EXPECT_TRUE(takes(grammar_of_regex("\\.\\-\\/\\_[\\]\\^]"), ".-/_^"));
 }
 
+TEST(Grammar, ClassesHoldWhatIsNotInAClass) {
+  for (const char* pattern : {"[\\s\\S]{3}", "[\\d\\D]{3}", "[\\w\\W]{3}", "[^\\W_]b[^\\S]"}) {
+    const std::regex oracle(pattern);
+    for (const char* text : {"a1\n", "ab ", "ab", "_b ", "0b\t", "abcd"})
+      EXPECT_EQ(takes(grammar_of_regex(pattern), text), std::regex_match(text, oracle)) << pattern << text;
+  }
+  EXPECT_TRUE(takes(grammar_of_regex("[\\s\\S]"), "é"));
+  EXPECT_EQ(code_of([] { grammar_of_regex("[!-\\d]"); }), base::ErrorCode::invalid_argument);
+  EXPECT_TRUE(takes(grammar_of_regex("[!-\\x25]"), "$"));
+}
+
+/// As in Python and in ECMAScript without `u`.
+TEST(Grammar, BracesThatRepeatNothingAreCharacters) {
+  EXPECT_TRUE(takes(grammar_of_regex("{(a)}"), "{a}"));
+  EXPECT_TRUE(takes(grammar_of_regex("a{b{x}{}"), "a{b{x}{}"));
+  EXPECT_TRUE(takes(grammar_of_regex("a{2}{b}"), "aa{b}"));
+  EXPECT_TRUE(takes(grammar_of_regex("\\{{2}\\}"), "{{}"));
+  for (const char* pattern : {"{2}", "a{2}{3}", "({1,2})"})
+    EXPECT_EQ(code_of([&] { grammar_of_regex(pattern); }), base::ErrorCode::invalid_argument) << pattern;
+}
+
 /// Numbers of end tokens come from configurations, which may name ones that the tokenizer does not have.
 TEST(Grammar, EndTokensAreTheTokenizers) {
   const ByteStrings words = vocabulary(3);

@@ -81,7 +81,7 @@ class RegexReader {
     } else if (peek() == '?') {
       least = 0;
       ++at_;
-    } else if (peek() == '{') {
+    } else if (is_interval()) {
       ++at_;
       least = number(0);
       most = least;
@@ -95,8 +95,19 @@ class RegexReader {
       return one;
     }
     if (peek() == '?' || peek() == '+') ++at_;  // lazy or possessive: accepts the same texts
-    if (peek() == '*' || peek() == '{') fail("a repetition of a repetition");
+    if (peek() == '*' || is_interval()) fail("a repetition of a repetition");
     return builder_.repeated(one, least, most);
+  }
+
+  /// Whether a repetition begins here: {m}, {m,}, {,n} or {m,n}. Any other brace is a character.
+  bool is_interval() const {
+    if (peek() != '{') return false;
+    const std::string_view rest = in_.substr(at_ + 1);
+    const size_t end = std::min(rest.find_first_not_of("0123456789"), rest.size());
+    if (end < rest.size() && rest[end] == '}') return end > 0;
+    if (end >= rest.size() || rest[end] != ',') return false;
+    const size_t last = rest.find_first_not_of("0123456789", end + 1);
+    return last != std::string_view::npos && rest[last] == '}';
   }
 
   int64_t number(int64_t otherwise) {
@@ -113,7 +124,7 @@ class RegexReader {
     if (c == '(') return group();
     if (c == '[') return character_class();
     if (c == '^') refuse("'^' inside");
-    if (c == '*' || c == '+' || c == '?' || c == '{') fail("nothing to repeat");
+    if (c == '*' || c == '+' || c == '?' || is_interval()) fail("nothing to repeat");
     if (c == '.') {
       ++at_;
       return characters({{'\n', '\n'}}, true);
@@ -179,6 +190,28 @@ class RegexReader {
     return {code, code};
   }
 
+  /// The last character of a range.
+  char32_t range_end() {
+    if (peek() != '\\') return character();
+    bool inverts = false;
+    const std::vector<Range> last = escape(inverts);
+    if (inverts || last.size() != 1 || last[0].first != last[0].last) fail("a range that ends in a class");
+    return last[0].first;
+  }
+
+  /// All other characters.
+  static std::vector<Range> complement(std::vector<Range> ranges) {
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.first < b.first; });
+    std::vector<Range> others;
+    char32_t next = 0;
+    for (const Range& r : ranges) {
+      if (r.first > next) others.push_back({next, r.first - 1});
+      next = std::max<char32_t>(next, r.last + 1);
+    }
+    others.push_back({next, 0x10FFFF});
+    return others;
+  }
+
   Row character_class() {
     ++at_;
     const bool negated = peek() == '^';
@@ -194,13 +227,12 @@ class RegexReader {
         const char32_t code = character();
         some = {{code, code}};
       }
-      if (inverts) refuse("\\D, \\W or \\S in a class");
+      if (inverts) some = complement(std::move(some));
       const bool is_range =
           peek() == '-' && peek(1) != ']' && some.size() == 1 && some[0].first == some[0].last;
       if (is_range) {
         ++at_;
-        const std::vector<Range> last = peek() == '\\' ? escape(inverts) : std::vector<Range>{};
-        some[0].last = last.empty() ? character() : last[0].last;
+        some[0].last = range_end();
         if (some[0].last < some[0].first) fail("a range that ends before it begins");
       }
       ranges.insert(ranges.end(), some.begin(), some.end());

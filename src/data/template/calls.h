@@ -18,6 +18,10 @@ struct CallArguments {
   const Value* find(size_t place, std::string_view name) const;
 };
 
+/// Refuses arguments that are left over: invalid_argument. `names`: what the callee takes, in this order,
+/// with spaces between; an ending "*" stands for any more.
+void check_arguments(std::string_view callee, std::string_view names, const CallArguments& arguments);
+
 /// `in | name(arguments)`. Throws unsupported for a filter that is not known, by name; invalid_argument for
 /// values it does not take; exhausted when the budget is.
 Value apply_filter(Budget& budget, std::string_view name, const Value& in, const CallArguments& arguments);

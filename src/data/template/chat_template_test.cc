@@ -122,6 +122,51 @@ TEST(ChatTemplate, TextsAreThoseOfJinja) {
             "['1', '2   3  '][' a']");
 }
 
+/// The same oracle.
+TEST(ChatTemplate, PlacesAndArgumentsAreThoseOfPython) {
+  EXPECT_EQ(render("{{ 'banana'.find('a',2) }} {{ 'banana'.startswith('n',2) }} {{ 'banana'.count('a',2) }} "
+                   "{{ [1,2,1].index(1,1) }} {{ 'banana'.rfind('a',0,3) }} {{ 'banana'.endswith('n',0,3) }}"),
+            "3 True 2 2 1 True");
+  EXPECT_EQ(render("{{ 'bänänä'.find('ä',2) }} {{ 'bänänä'.rfind('n',-4,-1) }} {{ 'abc'.find('',9) }} "
+                   "{{ 'abc'.count('') }} {{ 'abc'.startswith('',2,1) }} {{ 'abcabc'.index('b',2) }} "
+                   "{{ 'abcabc'.rindex('b') }} {{ [1,2,1].index(1,-1) }}"),
+            "3 4 -1 4 False 4 4 2");
+  for (const char* source :
+       {"{{ 'abc'.upper(1) }}", "{{ 'abc'.strip('a','b') }}", "{{ 'abc'|upper(1) }}", "{{ 1 is odd(1) }}",
+        "{{ 'abc'|trim('a', chars='b') }}", "{{ 'abc'.find(sub='b') }}", "{{ range(1,2,3,4)|list }}",
+        "{{ missing[1:] }}", "{% macro q(a) %}{% endmacro %}{{ q(1,2) }}", "{{ 'ab'.index('c') }}"})
+    EXPECT_EQ(code_of(source), ErrorCode::invalid_argument) << source;
+  EXPECT_EQ(render("{% macro q(a) %}[{{ a }}{{ varargs|length }}{{ kwargs }}]{% endmacro %}"
+                   "{{ q(1) }}{{ q(1,2,3,b=4) }}{{ varargs is defined }}"),
+            "[10{}][12{'b': 4}]False");
+}
+
+TEST(ChatTemplate, NumbersAndTextsAreThoseOfPython) {
+  EXPECT_EQ(render("{{ 7.5 % 0.1 }} {{ 1.0 // 0.1 }} {{ -7.5 % 2 }} {{ 7.5 % -2 }} {{ -5 % 2.5 }} "
+                   "{{ 5 % -2.5 }} {{ 3 // 0.5 }}"),
+            "0.09999999999999959 9.0 0.5 -0.5 0.0 -0.0 6.0");
+  EXPECT_EQ(
+      render("{{ '%s has %d' | format('a', 3) }} {{ '%(x)s-%(y)05.2f' | format(x=1, y=2.5) }} "
+             "{{ '%s-%d' % ('a', 7) }} {{ '%5s|%-5s|%05d|%x|%e|%g|%c|%r|%%' % "
+             "('é','b',-42,255,1.5,0.0001,'z','q') }} {{ '%s' % {'a': 1} }} {{ '%(a).2s' % {'a': 'éab'} }}"),
+      "a has 3 1-02.50 a-7     é|b    |-0042|ff|1.500000e+00|0.0001|z|'q'|% {'a': 1} éa");
+  EXPECT_EQ(render("{{ 'a1'.isalnum() }}{{ '²'.isdigit() }}{{ '²'.isdecimal() }}{{ '三'.isnumeric() }}"
+                   "{{ '-5'.zfill(4) }}|{{ 'a'.ljust(3) }}|{{ 'a'.rjust(3,'*') }}|{{ 'ab'.center(5) }}|"
+                   "{{ 'aBc'.swapcase() }}{{ 'Straße'.casefold() }}{{ 'Ab Cd'.istitle() }}"),
+            "TrueTrueFalseTrue-005|a  |**a|  ab |AbCstrasseTrue");
+  EXPECT_EQ(render("{{ [1,2,3]|batch(2,0)|list }} {{ [1,2,3,4]|slice(3,'x')|list }} "
+                   "{% for k, v in [{'a':'B'},{'a':'b'},{}]|groupby('a', default='z') %}{{ k }}{{ v }}"
+                   "{% endfor %} {{ 'hello big world again'|truncate(10) }} {{ '0x1f'|int(base=16) }} "
+                   "{{ ['b','A']|min }}"),
+            "[[1, 2], [3, 0]] [[1, 2], [3, 'x'], [4, 'x']] B[{'a': 'B'}, {'a': 'b'}]z[{}] hello... 31 A");
+  for (const char* source : {"{{ '%s %s' % ('a',) }}", "{{ '%s' % ('a','b') }}", "{{ '%d' % 'a' }}"})
+    EXPECT_EQ(code_of(source), ErrorCode::invalid_argument) << source;
+  for (const char* source : {"{% set l = [1] %}{{ '%s' % l }}", "{{ {1: 2} }}", "{{ '%*d' % (1, 2) }}"})
+    EXPECT_EQ(code_of(source), ErrorCode::unsupported) << source;
+  EXPECT_EQ(code_of("{{ 'a'.ljust(1000000000000) }}"), ErrorCode::exhausted);
+  EXPECT_EQ(code_of("{{ [1]|slice(1000000000000)|list }}"), ErrorCode::exhausted);
+}
+
 /// Integers beyond 63 bits are shown as they were given.
 TEST(ChatTemplate, LargeIntegersAreShown) {
   const Json large = base::parse_json(R"({"n":18446744073709551615,"m":9223372036854775808})");

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/template/interpreter.h"
+#include "data/template/printf_text.h"
 
 namespace trireme::data::jinja {
 namespace {
@@ -48,6 +49,21 @@ Value integers(const std::string& op, int64_t a, int64_t b) {
   return result;
 }
 
+/// The quotient or the rest of the same for reals, as CPython computes them (float_divmod).
+double floor_divided(bool wants_quotient, double a, double b) {
+  double rest = std::fmod(a, b), quotient = (a - rest) / b;
+  if (rest == 0) {
+    rest = std::copysign(0.0, b);
+  } else if ((b < 0) != (rest < 0)) {
+    rest += b;
+    quotient -= 1;
+  }
+  if (!wants_quotient) return rest;
+  if (quotient == 0) return std::copysign(0.0, a / b);
+  const double whole = std::floor(quotient);
+  return quotient - whole > 0.5 ? whole + 1 : whole;
+}
+
 double reals(const std::string& op, double a, double b) {
   if (op == "+") return a + b;
   if (op == "-") return a - b;
@@ -55,8 +71,7 @@ double reals(const std::string& op, double a, double b) {
   if (op == "**") return std::pow(a, b);
   if (b == 0) base::fail_invalid("a division by zero");
   if (op == "/") return a / b;
-  const double quotient = std::floor(a / b);
-  return op == "//" ? quotient : a - quotient * b;
+  return floor_divided(op == "//", a, b);
 }
 
 }  // namespace
@@ -75,6 +90,8 @@ Value Interpreter::evaluate(const Expression& e) {
       Dict dict;
       for (size_t i = 0; i < e.parts.size(); i += 2) {
         const Value key = evaluate(*e.parts[i]);
+        if (!key.is_text() && !key.is_undefined())
+          base::fail_unsupported("a dictionary with a key that is ", key.type_name(), "; keys are texts");
         dict.set(key.as_text(), evaluate(*e.parts[i + 1]));
       }
       return dict;
@@ -117,11 +134,24 @@ Value Interpreter::operate(const Expression& e) {
   const Value left = evaluate(*e.parts[0]);
   if (e.text == "and") return left.truth() ? evaluate(*e.parts[1]) : left;
   if (e.text == "or") return left.truth() ? left : evaluate(*e.parts[1]);
+  if (e.text == "%" && left.is_text()) return formatted(*left.text(), *e.parts[1]);
   const Value right = evaluate(*e.parts[1]);
   if (e.text != "~") return arithmetic(e.text, left, right);
   const std::string a = left.to_text(budget_), b = right.to_text(budget_);
   budget_.take(a.size() + b.size());
   return a + b;
+}
+
+/// Python's % of a text: a tuple holds the values, anything else is one.
+Value Interpreter::formatted(const std::string& format, const Expression& values) {
+  const Value given = evaluate(values);
+  budget_.read(format.size());
+  if (values.kind == Kind::list && values.text == "tuple")
+    return printf_text(format, given.as_list(), nullptr, budget_);
+  if (given.is_list()) base::fail_unsupported("'%' of a text and a list that is not written as (a, b)");
+  if (given.is_dict() && format.find("%(") != std::string::npos)
+    return printf_text(format, {}, given.dict(), budget_);
+  return printf_text(format, {given}, nullptr, budget_);
 }
 
 Value Interpreter::arithmetic(const std::string& op, const Value& a, const Value& b) {
@@ -204,6 +234,8 @@ Value Interpreter::slice(const Expression& e) {
   const Value of = evaluate(*e.parts[0]);
   const auto part = [&](size_t i) { return e.parts[i] == nullptr ? Value() : evaluate(*e.parts[i]); };
   const Value first = part(1), last = part(2), by = part(3);
+  if (const Undefined* missing = of.undefined())
+    base::fail_invalid("'", missing->name, "' is undefined; it has no slices");
   const int64_t step = by.is_none() ? 1 : by.as_integer();
   base::require(step != 0, "a slice with steps of 0");
   const Value::List items = elements_of(of, budget_);

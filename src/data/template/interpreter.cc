@@ -1,6 +1,7 @@
 // Runs the statements and calls of templates.
 #include "data/template/interpreter.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/error.h"
@@ -184,7 +185,8 @@ Value Interpreter::call(const Expression& e) {
   const Callable* callable = function.callable();
   if (callable == nullptr) {
     if (const Undefined* missing = function.undefined())
-      base::fail_invalid("'", missing->name, "' is undefined and cannot be called");
+      base::fail_invalid("'", missing->name,
+                         "' is undefined, or no method that is known here; it cannot be called");
     base::fail_invalid(function.type_name(), " cannot be called");
   }
   if (callable->macro != nullptr) return call_macro(*callable->macro, arguments);
@@ -207,23 +209,32 @@ Value Interpreter::call_loop(LoopState& loop, const std::string& name, const Cal
 
 Value Interpreter::call_macro(const MacroStatement& macro, const CallArguments& arguments) {
   if (++calls_ > kMostCalls) base::fail(base::ErrorCode::exhausted, "macros call one another too deeply");
-  if (arguments.positional.size() > macro.parameters.size())
-    base::fail_invalid("the macro ", macro.name, " takes ", macro.parameters.size(), " arguments at most");
+  const size_t count = macro.parameters.size();
+  const Value::List& given = arguments.positional;
+  if (given.size() > count && !macro.takes_more)
+    base::fail_invalid("the macro ", macro.name, " takes ", count, " arguments at most");
+  Dict others;
   for (const auto& [name, value] : arguments.named) {
-    bool is_known = false;
-    for (const Argument& parameter : macro.parameters) is_known = is_known || parameter.name == name;
-    if (!is_known) base::fail_invalid("the macro ", macro.name, " has no parameter '", name, "'");
+    const bool is_known = std::any_of(macro.parameters.begin(), macro.parameters.end(),
+                                      [&](const Argument& parameter) { return parameter.name == name; });
+    if (!is_known && !macro.takes_names)
+      base::fail_invalid("the macro ", macro.name, " has no parameter '", name, "'");
+    if (!is_known) others.set(name, value);
   }
   Scope inner{&root_, {}};
   Scope* before = std::exchange(scope_, &inner);
-  for (size_t i = 0; i < macro.parameters.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const Argument& parameter = macro.parameters[i];
-    const Value* given = arguments.find(i, parameter.name);
-    const Value value = given != nullptr             ? *given
-                        : parameter.value != nullptr ? evaluate(*parameter.value)
-                                                     : Value(Undefined{parameter.name});
-    inner.names[parameter.name] = value;
+    const Value* found = arguments.find(i, parameter.name);
+    inner.names[parameter.name] = found != nullptr             ? *found
+                                  : parameter.value != nullptr ? evaluate(*parameter.value)
+                                                               : Value(Undefined{parameter.name});
   }
+  if (macro.takes_more) {
+    const auto more = given.begin() + static_cast<ptrdiff_t>(std::min(count, given.size()));
+    inner.names["varargs"] = Value::List(more, given.end());
+  }
+  if (macro.takes_names) inner.names["kwargs"] = std::move(others);
   const std::string text = captured(macro.body);
   scope_ = before;
   --calls_;
@@ -238,12 +249,14 @@ Value Interpreter::call_function(const std::string& name, const CallArguments& a
       if (!given[0].is_dict()) base::fail_invalid(name, " of ", given[0].type_name());
       members = *given[0].dict();
     }
+    base::require(given.size() <= 1, name, " takes one dictionary at most");
     for (const auto& [key, value] : arguments.named) members.set(key, value);
     if (name == "dict") return members;
     budget_.take(sizeof(Namespace));
     return &spaces_.emplace_back(Namespace{std::move(members)});
   }
   base::require(!given.empty(), name, " lacks an argument");
+  check_arguments(name, name == "range" ? "- - -" : "-", arguments);
   if (name == "raise_exception") base::fail_invalid("the template refuses: ", given[0].to_text(budget_));
   if (name == "strftime_now") {
     budget_.take(given[0].as_text().size() * kTimeBytes);

@@ -43,6 +43,7 @@ class Interpreter {
   Value evaluate(const Expression& e);
   Value operate(const Expression& e);
   Value unary(const Expression& e);
+  Value formatted(const std::string& format, const Expression& values);
   Value arithmetic(const std::string& op, const Value& a, const Value& b);
   Value add(const Value& a, const Value& b);
   Value repeat(const Value& what, int64_t times);

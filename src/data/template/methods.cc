@@ -5,12 +5,17 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "data/template/calls.h"
+#include "data/template/character_kinds.h"
 #include "data/template/text_methods.h"
 
 namespace trireme::data::jinja {
 namespace {
 
-using Method = Value (*)(Budget&, const Value& self, const CallArguments&);
+struct Method {
+  Value (*run)(Budget&, const Value& self, const CallArguments&);
+  std::string_view names = {};  ///< of its arguments, see check_arguments()
+};
+using Methods = std::unordered_map<std::string_view, Method>;
 
 const std::string* text_argument(const CallArguments& a, size_t place, std::string_view name) {
   const Value* value = a.find(place, name);
@@ -32,13 +37,23 @@ Value strip(Budget&, const Value& self, const CallArguments& a) {
   return stripped(self.as_text(), text_argument(a, 0, "chars"), left, right);
 }
 
+/// The text between the arguments `start` and `end`.
+TextRange range_argument(const Value& self, const CallArguments& a) {
+  const auto place = [&](size_t i, int64_t otherwise) {
+    const Value* given = a.find(i, "");
+    return given == nullptr || given->is_none() ? otherwise : given->as_integer();
+  };
+  return range_of(self.as_text(), place(1, 0), place(2, INT64_MAX));
+}
+
 /// startswith and endswith accept one text or several.
 template <bool at_start>
 Value borders(Budget& budget, const Value& self, const CallArguments& a) {
-  const std::string& text = self.as_text();
+  const TextRange range = range_argument(self, a);
   const auto fits = [&](const Value& part) {
     budget.read(part.as_text().size());
-    return at_start ? text.starts_with(part.as_text()) : text.ends_with(part.as_text());
+    return range.is_there &&
+           (at_start ? range.text.starts_with(part.as_text()) : range.text.ends_with(part.as_text()));
   };
   const Value& parts = argument(a, 0);
   return parts.is_list() ? std::any_of(parts.list()->begin(), parts.list()->end(), fits) : fits(parts);
@@ -55,7 +70,14 @@ Value split(Budget& budget, const Value& self, const CallArguments& a) {
 
 template <bool from_right>
 Value find(Budget&, const Value& self, const CallArguments& a) {
-  return find_text_at(self.as_text(), argument(a, 0).as_text(), from_right);
+  return find_text_at(range_argument(self, a), argument(a, 0).as_text(), from_right);
+}
+
+template <bool from_right>
+Value index(Budget& budget, const Value& self, const CallArguments& a) {
+  const Value found = find<from_right>(budget, self, a);
+  base::require(found.as_integer() >= 0, "template: index of what is not in the text");
+  return found;
 }
 
 template <bool from_right>
@@ -81,19 +103,27 @@ Value join_texts(Budget& budget, const Value& self, const CallArguments& a) {
   return out;
 }
 
-Value count(Budget& budget, const Value& self, const CallArguments& a) {
-  if (self.is_list()) {
-    return static_cast<int64_t>(std::count_if(self.list()->begin(), self.list()->end(), [&](const Value& v) {
-      return equal(v, argument(a, 0), budget);
-    }));
+Value count(Budget&, const Value& self, const CallArguments& a) {
+  return count_in(range_argument(self, a), argument(a, 0).as_text());
+}
+
+Value count_items(Budget& budget, const Value& self, const CallArguments& a) {
+  return static_cast<int64_t>(std::count_if(self.list()->begin(), self.list()->end(), [&](const Value& v) {
+    return equal(v, argument(a, 0), budget);
+  }));
+}
+
+Value item_index(Budget& budget, const Value& self, const CallArguments& a) {
+  const auto size = static_cast<int64_t>(self.list()->size());
+  const auto place = [&](size_t i, int64_t otherwise) {
+    const Value* given = a.find(i, "");
+    const int64_t at = given == nullptr ? otherwise : given->as_integer();
+    return std::clamp<int64_t>(at < 0 ? std::max<int64_t>(at + size, 0) : at, 0, size);
+  };
+  for (int64_t i = place(1, 0), end = place(2, size); i < end; ++i) {
+    if (equal((*self.list())[static_cast<size_t>(i)], argument(a, 0), budget)) return i;
   }
-  const std::string& part = argument(a, 0).as_text();
-  int64_t found = 0;
-  base::require(!part.empty(), "template: count of an empty text");
-  for (size_t at = find_part(self.as_text(), part); at != std::string::npos;
-       at = find_part(self.as_text(), part, at + part.size()))
-    ++found;
-  return found;
+  base::fail_invalid("template: index of what is not in the list");
 }
 
 template <class Test>
@@ -104,8 +134,30 @@ bool every_character(const std::string& text, Test test) {
   return !text.empty();
 }
 
-Value is_digits(Budget&, const Value& self, const CallArguments&) {
-  return every_character(self.as_text(), [](char32_t c) { return c >= '0' && c <= '9'; });
+template <bool (*is_kind)(char32_t)>
+Value is_all(Budget&, const Value& self, const CallArguments&) {
+  return every_character(self.as_text(), is_kind);
+}
+
+template <std::string (*change)(std::string_view)>
+Value changed(Budget&, const Value& self, const CallArguments&) {
+  return change(self.as_text());
+}
+
+template <Side side>
+Value padded(Budget& budget, const Value& self, const CallArguments& a) {
+  const Value* fill = a.find(1, "");
+  return padded_text(self.as_text(), argument(a, 0).as_integer(), fill == nullptr ? " " : fill->as_text(),
+                     side, budget);
+}
+
+/// Zeros behind the sign.
+Value zero_filled(Budget& budget, const Value& self, const CallArguments& a) {
+  const std::string& text = self.as_text();
+  const size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+  const int64_t width = std::max<int64_t>(argument(a, 0).as_integer(), 0) - static_cast<int64_t>(sign);
+  return text.substr(0, sign) +
+         padded_text(std::string_view(text).substr(sign), width, "0", Side::left, budget);
 }
 
 Value is_spaces(Budget&, const Value& self, const CallArguments&) {
@@ -134,105 +186,111 @@ Value remove_suffix(Budget&, const Value& self, const CallArguments& a) {
   return text.ends_with(part) ? Value(text.substr(0, text.size() - part.size())) : self;
 }
 
-const std::unordered_map<std::string_view, Method>& text_methods() {
-  static const std::unordered_map<std::string_view, Method> kMethods = {
-      {"strip", strip<true, true>},
-      {"lstrip", strip<true, false>},
-      {"rstrip", strip<false, true>},
-      {"startswith", borders<true>},
-      {"endswith", borders<false>},
-      {"split", split<false>},
-      {"rsplit", split<true>},
-      {"find", find<false>},
-      {"rfind", find<true>},
-      {"partition", partition<false>},
-      {"rpartition", partition<true>},
-      {"join", join_texts},
-      {"count", count},
-      {"isdigit", is_digits},
-      {"isspace", is_spaces},
-      {"isupper", is_upper},
-      {"islower", is_lower},
-      {"removeprefix", remove_prefix},
-      {"removesuffix", remove_suffix},
-      {"upper",
-       [](Budget&, const Value& s, const CallArguments&) -> Value { return upper_text(s.as_text()); }},
-      {"lower",
-       [](Budget&, const Value& s, const CallArguments&) -> Value { return lower_text(s.as_text()); }},
-      {"title",
-       [](Budget&, const Value& s, const CallArguments&) -> Value {
+const Methods& text_methods() {
+  static const Methods kMethods = {
+      {"strip", {strip<true, true>, "chars"}},
+      {"lstrip", {strip<true, false>, "chars"}},
+      {"rstrip", {strip<false, true>, "chars"}},
+      {"startswith", {borders<true>, "- - -"}},
+      {"endswith", {borders<false>, "- - -"}},
+      {"split", {split<false>, "sep maxsplit"}},
+      {"rsplit", {split<true>, "sep maxsplit"}},
+      {"index", {index<false>, "- - -"}},
+      {"rindex", {index<true>, "- - -"}},
+      {"find", {find<false>, "- - -"}},
+      {"rfind", {find<true>, "- - -"}},
+      {"partition", {partition<false>, "-"}},
+      {"rpartition", {partition<true>, "-"}},
+      {"join", {join_texts, "-"}},
+      {"count", {count, "- - -"}},
+      {"isdigit", {is_all<is_digit>}},
+      {"isdecimal", {is_all<is_decimal>}},
+      {"isnumeric", {is_all<is_numeric>}},
+      {"isalpha", {is_all<is_alpha>}},
+      {"isalnum", {is_all<is_alnum>}},
+      {"istitle",
+       {[](Budget&, const Value& s, const CallArguments&) -> Value { return is_title(s.as_text()); }}},
+      {"swapcase", {changed<swapped_case>}},
+      {"casefold", {changed<folded_case>}},
+      {"zfill", {zero_filled, "-"}},
+      {"ljust", {padded<Side::right>, "- -"}},
+      {"rjust", {padded<Side::left>, "- -"}},
+      {"center", {padded<Side::both>, "- -"}},
+      {"isspace", {is_spaces}},
+      {"isupper", {is_upper}},
+      {"islower", {is_lower}},
+      {"removeprefix", {remove_prefix, "-"}},
+      {"removesuffix", {remove_suffix, "-"}},
+      {"upper", {changed<upper_text>}},
+      {"lower", {changed<lower_text>}},
+      {"title", {[](Budget&, const Value& s, const CallArguments&) -> Value {
          return capital_text(s.as_text(), true);
-       }},
-      {"capitalize",
-       [](Budget&, const Value& s, const CallArguments&) -> Value {
+       }}},
+      {"capitalize", {[](Budget&, const Value& s, const CallArguments&) -> Value {
          return capital_text(s.as_text(), false);
-       }},
+       }}},
       {"splitlines",
-       [](Budget& budget, const Value& s, const CallArguments& a) -> Value {
-         const Value* keeps = a.find(0, "keepends");
-         return text_lines(s.as_text(), keeps != nullptr && keeps->truth(), budget);
-       }},
+       {[](Budget& budget, const Value& s, const CallArguments& a) -> Value {
+          const Value* keeps = a.find(0, "keepends");
+          return text_lines(s.as_text(), keeps != nullptr && keeps->truth(), budget);
+        },
+        "keepends"}},
       {"replace",
-       [](Budget& budget, const Value& s, const CallArguments& a) -> Value {
-         return replaced_text(s.as_text(), argument(a, 0).as_text(), argument(a, 1).as_text(),
-                              count_argument(a, 2, "count"), budget);
-       }},
+       {[](Budget& budget, const Value& s, const CallArguments& a) -> Value {
+          return replaced_text(s.as_text(), argument(a, 0).as_text(), argument(a, 1).as_text(),
+                               count_argument(a, 2, "count"), budget);
+        },
+        "- - count"}},
   };
   return kMethods;
 }
 
-const std::unordered_map<std::string_view, Method>& dict_methods() {
-  static const std::unordered_map<std::string_view, Method> kMethods = {
-      {"items",
-       [](Budget& budget, const Value& s, const CallArguments&) -> Value {
+const Methods& dict_methods() {
+  static const Methods kMethods = {
+      {"items", {[](Budget& budget, const Value& s, const CallArguments&) -> Value {
          Value::List pairs;
          budget.take(s.dict()->size() * sizeof(Value) * 4);
          for (const auto& [key, value] : s.dict()->members()) pairs.push_back(Value::List{key, value});
          return pairs;
-       }},
-      {"keys",
-       [](Budget& budget, const Value& s, const CallArguments&) -> Value { return elements_of(s, budget); }},
-      {"values",
-       [](Budget& budget, const Value& s, const CallArguments&) -> Value {
+       }}},
+      {"keys", {[](Budget& budget, const Value& s, const CallArguments&) -> Value {
+         return elements_of(s, budget);
+       }}},
+      {"values", {[](Budget& budget, const Value& s, const CallArguments&) -> Value {
          Value::List values;
          budget.take(s.dict()->size() * sizeof(Value));
          for (const auto& [key, value] : s.dict()->members()) values.push_back(value);
          return values;
-       }},
+       }}},
       {"get",
-       [](Budget& budget, const Value& s, const CallArguments& a) -> Value {
-         const Value& key = argument(a, 0);
-         if (key.is_text()) budget.read(key.text()->size());
-         const Value* found = key.is_text() ? s.dict()->find(*key.text()) : nullptr;
-         const Value* otherwise = a.find(1, "default");
-         return found != nullptr ? *found : otherwise != nullptr ? *otherwise : Value();
-       }},
-      {"copy", [](Budget&, const Value& s, const CallArguments&) -> Value { return s; }},
+       {[](Budget& budget, const Value& s, const CallArguments& a) -> Value {
+          const Value& key = argument(a, 0);
+          if (key.is_text()) budget.read(key.text()->size());
+          const Value* found = key.is_text() ? s.dict()->find(*key.text()) : nullptr;
+          const Value* otherwise = a.find(1, "default");
+          return found != nullptr ? *found : otherwise != nullptr ? *otherwise : Value();
+        },
+        "- default"}},
+      {"copy", {[](Budget&, const Value& s, const CallArguments&) -> Value { return s; }}},
   };
   return kMethods;
 }
 
-const std::unordered_map<std::string_view, Method>& list_methods() {
-  static const std::unordered_map<std::string_view, Method> kMethods = {
-      {"count", count},
-      {"copy", [](Budget&, const Value& s, const CallArguments&) -> Value { return s; }},
-      {"index",
-       [](Budget& budget, const Value& s, const CallArguments& a) -> Value {
-         for (size_t i = 0; i < s.list()->size(); ++i) {
-           if (equal((*s.list())[i], argument(a, 0), budget)) return i;
-         }
-         base::fail_invalid("template: index of what is not in the list");
-       }},
+const Methods& list_methods() {
+  static const Methods kMethods = {
+      {"count", {count_items, "-"}},
+      {"index", {item_index, "- - -"}},
+      {"copy", {[](Budget&, const Value& s, const CallArguments&) -> Value { return s; }}},
   };
   return kMethods;
 }
 
-const std::unordered_map<std::string_view, Method>& no_methods() {
-  static const std::unordered_map<std::string_view, Method> kNone;
+const Methods& no_methods() {
+  static const Methods kNone;
   return kNone;
 }
 
-const std::unordered_map<std::string_view, Method>& methods_of(const Value& value) {
+const Methods& methods_of(const Value& value) {
   return value.is_text()   ? text_methods()
          : value.is_dict() ? dict_methods()
          : value.is_list() ? list_methods()
@@ -266,13 +324,32 @@ const Value* CallArguments::find(size_t place, std::string_view name) const {
   return nullptr;
 }
 
+void check_arguments(std::string_view callee, std::string_view names, const CallArguments& arguments) {
+  std::vector<std::string_view> known;
+  for (size_t at = 0; at < names.size();) {
+    const size_t end = std::min(names.find(' ', at), names.size());
+    known.push_back(names.substr(at, end - at));
+    at = end + 1;
+  }
+  if (!known.empty() && known.back() == "*") return;
+  if (arguments.positional.size() > known.size())
+    base::fail_invalid("template: ", callee, " takes ", known.empty() ? "no" : std::to_string(known.size()),
+                       " arguments", known.empty() ? "" : " at most");
+  known.erase(known.begin(), known.begin() + static_cast<ptrdiff_t>(arguments.positional.size()));
+  for (const auto& [name, value] : arguments.named) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      base::fail_invalid("template: ", callee, " takes no argument '", name, "' here");
+  }
+}
+
 Value call_method(Budget& budget, std::string_view name, const Value& self, const CallArguments& arguments) {
   const auto& methods = methods_of(self);
   const auto found = methods.find(name);
   if (found == methods.end()) base::fail_unsupported("template: the method ", name, " of ", self.type_name());
   budget.step();
   if (self.is_text()) budget.take(self.text()->size());
-  return found->second(budget, self, arguments);
+  check_arguments(name, found->second.names, arguments);
+  return found->second.run(budget, self, arguments);
 }
 
 Value attribute_of(const Value& value, const std::string& name) {

@@ -116,7 +116,8 @@ class Parser {
 
   std::vector<TemplateToken> tokens_;
   size_t at_ = 0;
-  int depth_ = 0, loops_ = 0, macros_ = 0;
+  int depth_ = 0, loops_ = 0;
+  MacroStatement* macro_ = nullptr;  ///< whose body is read
 };
 
 Body Parser::statements(std::initializer_list<std::string_view> ends) {
@@ -240,7 +241,7 @@ void Parser::set(Statement& s) {
 }
 
 void Parser::macro(Statement& s) {
-  if (loops_ > 0 || macros_ > 0)
+  if (loops_ > 0 || macro_ != nullptr)
     base::fail_unsupported("template line ", s.line, ": a macro inside a loop or a macro");
   s.kind = Statement::Kind::macro;
   s.macro.name = name();
@@ -252,9 +253,9 @@ void Parser::macro(Statement& s) {
     if (!peek().is(")")) expect(",");
   }
   expect(TokenKind::block_end);
-  ++macros_;
+  macro_ = &s.macro;
   s.macro.body = statements({"endmacro"});
-  --macros_;
+  macro_ = nullptr;
   expect(TokenKind::block_begin);
   expect("endmacro");
   if (peek().kind == TokenKind::name) ++at_;
@@ -276,7 +277,7 @@ ExpressionPtr Parser::tuple() {
   ExpressionPtr first = expression();
   if (!peek().is(",")) return first;
   const int line = first->line;
-  ExpressionPtr list = node_of(Node::list, line, "", std::move(first));
+  ExpressionPtr list = node_of(Node::list, line, "tuple", std::move(first));
   while (accept(",")) {
     const TokenKind kind = peek().kind;
     if (kind == TokenKind::block_end || kind == TokenKind::output_end || peek().is(")")) break;
@@ -392,6 +393,8 @@ ExpressionPtr Parser::primary() {
     } else if (word != "none" && word != "None") {
       made->kind = Node::name;
       made->text = word;
+      if (macro_ != nullptr && word == "varargs") macro_->takes_more = true;
+      if (macro_ != nullptr && word == "kwargs") macro_->takes_names = true;
     }
     return made;
   }
@@ -410,6 +413,7 @@ ExpressionPtr Parser::primary() {
   }
   made->kind = Node::list;
   if (accept("(")) {
+    made->text = "tuple";
     if (accept(")")) return made;
     ExpressionPtr inner = tuple();
     expect(")");

@@ -24,7 +24,7 @@ struct Expression {
   enum class Kind {
     constant,     // value
     name,         // text
-    list,         // parts; tuples too
+    list,         // parts; text: "tuple", or empty
     dict,         // parts: key, value, key, value
     attribute,    // parts[0].text
     item,         // parts[0][parts[1]]
@@ -54,6 +54,8 @@ struct MacroStatement {
   std::string name;
   std::vector<Argument> parameters;
   Body body;
+  bool takes_more = false;   ///< its body reads `varargs`
+  bool takes_names = false;  ///< its body reads `kwargs`
 };
 
 struct Statement {

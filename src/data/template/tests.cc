@@ -1,4 +1,5 @@
 // Tests of templates: the words that may follow `is`.
+#include <algorithm>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -81,12 +82,21 @@ const std::unordered_map<std::string_view, Test>& tests() {
   return kTests;
 }
 
+/// Tests that compare with a value; the others take none.
+bool takes_value(std::string_view name) {
+  constexpr std::string_view kNone[] = {"defined",  "undefined", "none",  "string", "boolean", "true",
+                                        "false",    "integer",   "float", "number", "mapping", "sequence",
+                                        "iterable", "callable",  "odd",   "even",   "lower",   "upper"};
+  return std::find(std::begin(kNone), std::end(kNone), name) == std::end(kNone);
+}
+
 }  // namespace
 
 bool apply_test(Budget& budget, std::string_view name, const Value& in, const CallArguments& arguments) {
   const auto found = tests().find(name);
   if (found == tests().end()) base::fail_unsupported("template: the test '", name, "'");
   budget.step();
+  check_arguments(name, takes_value(name) ? "-" : "", arguments);
   return found->second(budget, in, arguments);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "data/template/character_kinds.h"
 
 namespace trireme::data::jinja {
 namespace {
@@ -18,11 +19,6 @@ bool is_space(char32_t c) {
   return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
          c == 0x3000;
-}
-
-bool is_letter(char32_t code) {
-  const utf8proc_category_t c = utf8proc_category(static_cast<utf8proc_int32_t>(code));
-  return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
 
 void append_upper(std::string& out, char32_t code) {
@@ -170,8 +166,57 @@ std::string capital_text(std::string_view text, bool every_word) {
   bool is_start = true;
   return mapped(text, [&](std::string& out, char32_t code) {
     is_start ? append_upper(out, code) : append_lower(out, code);
-    is_start = every_word && !is_letter(code);
+    is_start = every_word && !is_alpha(code);
   });
+}
+
+std::string swapped_case(std::string_view text) {
+  return mapped(text, [](std::string& out, char32_t code) {
+    std::string large, same;
+    append_upper(large, code);
+    base::append_utf8(same, code);
+    large != same ? void(out += large) : append_lower(out, code);
+  });
+}
+
+std::string folded_case(std::string_view text) {
+  return mapped(text, [](std::string& out, char32_t code) {
+    utf8proc_int32_t folded[8];
+    int boundary = 0;
+    const auto count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code), folded, 8, UTF8PROC_CASEFOLD, &boundary);
+    for (utf8proc_ssize_t i = 0; i < std::min<utf8proc_ssize_t>(count, 8); ++i)
+      base::append_utf8(out, static_cast<char32_t>(folded[i]));
+  });
+}
+
+bool is_title(std::string_view text) {
+  bool is_inside = false, has_any = false;
+  for (size_t at = 0; at < text.size();) {
+    const utf8proc_category_t c =
+        utf8proc_category(static_cast<utf8proc_int32_t>(base::next_code_point(text, at)));
+    const bool is_large = c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LT;
+    const bool is_cased = is_large || c == UTF8PROC_CATEGORY_LL;
+    if (is_cased && is_large == is_inside) return false;
+    is_inside = is_cased;
+    has_any = has_any || is_cased;
+  }
+  return has_any;
+}
+
+std::string padded_text(std::string_view text, int64_t width, std::string_view fill, Side side,
+                        Budget& budget) {
+  base::require(length_of(fill) == 1, "template: texts are filled with one character");
+  const int64_t missing = std::max<int64_t>(width - length_of(text), 0);
+  budget.take(static_cast<uint64_t>(missing) * fill.size() + text.size());
+  const int64_t before = side == Side::right  ? 0
+                         : side == Side::left ? missing
+                                              : missing / 2 + (missing & width & 1);
+  std::string out;
+  for (int64_t i = 0; i < before; ++i) out += fill;
+  out += text;
+  for (int64_t i = before; i < missing; ++i) out += fill;
+  return out;
 }
 
 std::string title_text(std::string_view text) {
@@ -237,10 +282,36 @@ Value::List text_lines(std::string_view text, bool keeps_ends, Budget& budget) {
   return lines;
 }
 
-int64_t find_text_at(std::string_view text, std::string_view part, bool from_right) {
-  const size_t found = from_right ? find_last(text, part) : find_part(text, part);
+TextRange range_of(std::string_view text, int64_t begin, int64_t end) {
+  const int64_t size = length_of(text);
+  if (begin < 0) begin = std::max<int64_t>(begin + size, 0);
+  if (end < 0) end = std::max<int64_t>(end + size, 0);
+  end = std::min(end, size);
+  if (begin > size || begin > end) return {};
+  const auto byte_of = [&](int64_t place) {
+    size_t at = 0;
+    for (int64_t i = 0; i < place; ++i) base::next_code_point(text, at);
+    return at;
+  };
+  const size_t first = byte_of(begin);
+  return {text.substr(first, byte_of(end) - first), begin, true};
+}
+
+int64_t find_text_at(const TextRange& range, std::string_view part, bool from_right) {
+  if (!range.is_there) return -1;
+  const size_t found = from_right ? find_last(range.text, part) : find_part(range.text, part);
   if (found == std::string_view::npos) return -1;
-  return length_of(text.substr(0, found));
+  return range.begin + length_of(range.text.substr(0, found));
+}
+
+int64_t count_in(const TextRange& range, std::string_view part) {
+  if (!range.is_there) return 0;
+  if (part.empty()) return length_of(range.text) + 1;
+  int64_t found = 0;
+  for (size_t at = find_part(range.text, part); at != std::string::npos;
+       at = find_part(range.text, part, at + part.size()))
+    ++found;
+  return found;
 }
 
 }  // namespace trireme::data::jinja

@@ -106,16 +106,15 @@ void BpeModel::append_unknown(std::vector<int32_t>& symbols) const {
 /// Appends one character of a piece, in the vocabulary's spelling for its position.
 void BpeModel::append_character(std::string_view piece, size_t begin, size_t end,
                                 std::vector<int32_t>& symbols) const {
-  const std::string_view character = piece.substr(begin, end - begin);
-  int32_t id = kNone;
-  if (rules_.prefix.empty() && rules_.suffix.empty()) {
-    id = vocabulary_.find(character);
-  } else {
-    std::string text = begin > 0 ? rules_.prefix : std::string();
+  std::string_view character = piece.substr(begin, end - begin);
+  std::string text;
+  if (!rules_.prefix.empty() || !rules_.suffix.empty()) {
+    if (begin > 0) text = rules_.prefix;
     text += character;
     if (end == piece.size()) text += rules_.suffix;
-    id = vocabulary_.find(text);
+    character = text;
   }
+  const int32_t id = vocabulary_.find(character);
   if (id != kNone) return symbols.push_back(id);
   const auto has_byte = [&](char c) { return byte_ids_[static_cast<uint8_t>(c)] != kNone; };
   if (!rules_.byte_fallback || !std::all_of(character.begin(), character.end(), has_byte))
@@ -213,7 +212,7 @@ void BpeModel::append(std::string_view piece, std::vector<int64_t>& ids) const {
 
 void BpeModel::append_word(std::string_view piece, std::vector<int64_t>& ids) const {
   int32_t whole = kNone;
-  if (rules_.suffix.empty() && rules_.prefix.empty()) {
+  if (rules_.ignores_merges || (rules_.suffix.empty() && rules_.prefix.empty())) {
     whole = vocabulary_.find(piece);
     if (whole != kNone &&
         (rules_.ignores_merges || is_whole_[static_cast<size_t>(whole)].load(std::memory_order_relaxed) == 1))

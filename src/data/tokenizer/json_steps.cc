@@ -1,4 +1,7 @@
 // Normalizers, pre-tokenizers, decoders and post-processors of a tokenizer.json.
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 #include "base/text/base64.h"
 #include "data/tokenizer/characters.h"
@@ -116,6 +119,13 @@ void read_template(const Json& part, TokenizerParts& parts) {
   }
 }
 
+/// The order in which decoders are applied; others would give other texts.
+int place_of(std::string_view decoder) {
+  constexpr std::string_view kOrder[] = {"ByteLevel",  "Replace",      "Metaspace", "WordPiece",
+                                         "BPEDecoder", "ByteFallback", "Fuse",      "Strip"};
+  return static_cast<int>(std::find(std::begin(kOrder), std::end(kOrder), decoder) - std::begin(kOrder));
+}
+
 void read_one_decoder(const Json& part, DecodeRules& rules) {
   const std::string type = type_of(part);
   if (type == "ByteLevel") {
@@ -123,8 +133,9 @@ void read_one_decoder(const Json& part, DecodeRules& rules) {
   } else if (type == "Metaspace") {
     const std::string scheme =
         part.get_or("prepend_scheme", part.get_or("add_prefix_space", true) ? "always" : "never");
-    rules.drops_first_spaces = scheme != "never";
-    rules.replaced.emplace_back(part.get_or("replacement", std::string(kSpaceMark)), " ");
+    const std::string mark = part.get_or("replacement", std::string(kSpaceMark));
+    if (scheme != "never") rules.first_mark = mark;
+    rules.replaced.emplace_back(mark, " ");
   } else if (type == "Replace" && literal(part.at("pattern")) != nullptr) {
     rules.replaced.emplace_back(*literal(part.at("pattern")), part.at("content").as_string());
   } else if (type == "ByteFallback") {
@@ -186,7 +197,18 @@ void read_pre_tokenizer(const Json& json, TokenizerParts& parts) {
 void read_decoder(const Json& json, TokenizerParts& parts) {
   const Json* decoder = part_of(json, "decoder");
   parts.decoder.joins_by_space = decoder == nullptr;
-  for (const Json* part : parts_of(decoder, "decoders")) read_one_decoder(*part, parts.decoder);
+  std::string before;
+  bool is_one_text = false;  // as decoders behind Fuse and ByteLevel see it; those before see tokens
+  for (const Json* part : parts_of(decoder, "decoders")) {
+    const std::string type = type_of(*part);
+    const bool repeats = type == before && type != "Replace" && type != "Fuse";
+    const bool fits = type == "Strip" ? is_one_text : type == "Fuse" || !is_one_text;
+    if (!before.empty() && (repeats || !fits || place_of(type) < place_of(before)))
+      fail_unsupported("tokenizer.json: the decoder ", type, " behind ", before);
+    read_one_decoder(*part, parts.decoder);
+    is_one_text = is_one_text || type == "Fuse" || type == "ByteLevel";
+    before = type;
+  }
 }
 
 void read_post_processor(const Json& json, TokenizerParts& parts) {

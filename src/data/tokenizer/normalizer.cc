@@ -94,6 +94,7 @@ NormalizerStep replace_text(std::string from, std::string to) {
 
 NormalizerStep replace_matches(Regex from, std::string to) {
   return [from = std::move(from), to = std::move(to)](std::string& text) {
+    if (text.empty()) return;
     std::string out;
     size_t at = 0;
     Regex::Scan scan(from, text);
@@ -102,7 +103,7 @@ NormalizerStep replace_matches(Regex from, std::string to) {
       out.append(text, at, match->begin - at).append(to);
       at = match->end;
     }
-    if (at > 0) text = out.append(text, at);
+    text = out.append(text, at);
   };
 }
 

@@ -131,7 +131,7 @@ std::string PieceTokenizer::shown(int64_t id, bool is_first) const {
   if (is_byte(id)) return std::string(1, static_cast<char>(byte_of_name(token)));
   std::string text = rules.is_byte_level ? from_alphabet(token) : token;
   for (const auto& [from, to] : rules.replaced) {
-    replace_all(text, from, to);
+    replace_all(text, from, is_first && from == rules.first_mark ? "" : to);
     check_growth(token.size(), text.size());
   }
   if (rules.is_word_piece && !is_first) {
@@ -143,7 +143,6 @@ std::string PieceTokenizer::shown(int64_t id, bool is_first) const {
   if (rules.is_word_piece && rules.cleans_up) clean_up(text);
   if (rules.joins_by_space && !is_first) text.insert(0, " ");
   if (!rules.word_suffix.empty()) replace_all(text, rules.word_suffix, " ");
-  if (is_first && rules.drops_first_spaces) replace_all(text, " ", "");
   return text;
 }
 

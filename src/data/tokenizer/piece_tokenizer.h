@@ -26,7 +26,7 @@ struct DecodeRules {
   std::vector<std::pair<std::string, std::string>> replaced;  ///< in each token, in this order
   int strips_start = 0;                                       ///< spaces taken from the beginning of the text
   int strips_end = 0;                                         ///< and from its end
-  bool drops_first_spaces = false;                            ///< of the first token, all of them
+  std::string first_mark;                                     ///< in the first token it is nothing
   std::string word_prefix;  ///< WordPiece: of a token that continues a word; others begin with a space
   bool is_word_piece = false;
   bool cleans_up = false;       ///< no space before punctuation and contractions

@@ -67,6 +67,7 @@ PieceStep split(Finder finder, SplitBehavior behavior) {
       finder(piece, stretches);
       apply(behavior, stretches);
       for (const Stretch& s : stretches) {
+        if (s.begin == s.end) continue;
         out.text += piece.substr(s.begin, s.end - s.begin);
         out.ends.push_back(out.text.size());
       }

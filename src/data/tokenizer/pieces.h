@@ -23,7 +23,7 @@ struct Pieces {
   }
 };
 
-/// A stretch of a piece that a step tells apart.
+/// A stretch of a piece that a step tells apart. An empty match parts what lies before it from what follows.
 struct Stretch {
   size_t begin, end;  // bytes of the piece
   bool is_match;

@@ -9,17 +9,18 @@
 
 namespace trireme::data {
 
-/// A compiled expression over UTF-8. Immutable; any thread. \s, \w, \d and \p{...} follow Unicode.
+/// A compiled expression over UTF-8, in Oniguruma's syntax as pcre_dialect() reads it. Immutable; any thread.
 class Regex {
  public:
   struct Match {
     size_t begin, end;  // bytes
   };
 
-  /// Throws invalid_argument for what is no expression, and for one above 16 KiB.
+  /// Throws invalid_argument for what is no expression, and for one above 16 KiB; unsupported as
+  /// pcre_dialect().
   explicit Regex(std::string_view pattern);
 
-  /// The matches of one text, in their order; none is empty.
+  /// The matches of one text, in their order. One that is empty does not follow directly on another.
   class Scan {
    public:
     /// `text` is well-formed UTF-8 and outlives the scan.
@@ -27,8 +28,8 @@ class Regex {
     ~Scan();
     Scan(const Scan&) = delete;
     Scan& operator=(const Scan&) = delete;
-    /// Nothing when there are no more. Throws exhausted where one match takes more steps than
-    /// 10000 + 64 for each byte of the text.
+    /// Nothing when there are no more. Throws exhausted where the matches take many more steps, or look
+    /// farther ahead, than texts of this size should need: some thousands for each byte.
     std::optional<Match> next();
 
    private:
@@ -40,9 +41,5 @@ class Regex {
   struct Code;
   std::shared_ptr<const Code> code_;
 };
-
-/// The same expression in PCRE2's dialect: classes of characters as Oniguruma understands them, intersections
-/// of classes as look-aheads. Throws unsupported for what has no counterpart.
-std::string pcre_dialect(std::string_view pattern);
 
 }  // namespace trireme::data
