@@ -150,6 +150,11 @@ def page(sets):
         "sequences, optionals, maps and strings are refused by name. Goal: 92 % of the counted cases, no crash. A counted case",
         "that does not pass is listed below with its reason (tests/onnx_known_failures.txt); the test fails where the list and",
         "the cases differ.", "",
+        "An initializer that a file lists among its inputs, too, is that input's default from IR version 4 on. Exporters list",
+        "weights so, and constants make faster programs: such an input is a constant of the model, and `serve`, `batch` and `tune`",
+        "do not take it. `trireme run` does, where `--input` or the files of a test set give it. The files of a set (`input_0.pb`,",
+        "…) are for the inputs whose names their tensors have; without such names, for the inputs in the file's order: those",
+        "that have no default or, if the set has more files, all. Nodes may stand in any order in a file.", "",
         "| set | cases | pass | fail | refused | crash | counted cases that pass |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     lines += [totals_row(name, found) for name, found in sets]

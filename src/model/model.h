@@ -38,7 +38,9 @@ struct Model {
   std::string producer;
   base::Json config;  ///< config.json of a Hugging Face directory, else null
   std::vector<std::pair<std::string, std::string>> metadata;
-  std::vector<StringPort> string_inputs, string_outputs;       ///< those that are not listed are numbers
+  std::vector<StringPort> string_inputs, string_outputs;  ///< those that are not listed are numbers
+  /// By name, the shapes that the file declares of outputs whose rank the operators do not tell.
+  std::vector<std::pair<std::string, tensor::Shape>> declared_outputs;
   std::vector<std::shared_ptr<const base::MappedFile>> files;  ///< an ONNX model's and its external data's
 
   /// Gives back the memory that reading the files has taken. Call it when passes have made weights of their

@@ -1,6 +1,8 @@
 // Gradient rules: the builder they share, the backward pass, and gradients of fused ops by their expansion.
 #include "ops/grad.h"
 
+#include <algorithm>
+
 #include "ops/table.h"
 
 namespace trireme::ops {
@@ -85,12 +87,46 @@ void mark_dependents(const ir::Graph& graph, size_t first, std::vector<char>& wa
   }
 }
 
+bool has_extents(const ir::Graph& graph, ValueId id) {
+  return id == ir::kNoValue || graph.type(id).shape.is_static();
+}
+
+/// The first node, among those that `id` is computed by, whose result has an extent that its operands' shapes
+/// do not tell.
+const ir::Node* origin_of_extents(const ir::Graph& graph, ValueId id) {
+  const ir::Node* node = graph.producer(id);
+  for (const ir::Node* at = node; at != nullptr;) {
+    node = at;
+    const auto open = std::find_if(node->in.begin(), node->in.end(),
+                                   [&](ValueId operand) { return !has_extents(graph, operand); });
+    at = open == node->in.end() ? nullptr : graph.producer(*open);
+  }
+  return node;
+}
+
+/// Gradient rules count with extents.
+void require_extents(const ir::Graph& graph, const ir::Node& node) {
+  for (const std::vector<ValueId>* ids : {&node.in, &node.out}) {
+    for (const ValueId id : *ids) {
+      if (has_extents(graph, id)) continue;
+      const ir::Node* origin = origin_of_extents(graph, id);
+      const std::string by = origin == nullptr ? ""
+                                               : base::concat("; the first of such a type comes from node '",
+                                                              origin->from, "' (", origin->op_name(), ")");
+      base::fail_unsupported("node '", node.from, "' (", node.op_name(), ") cannot be differentiated: the ",
+                             "extents of ", graph.type(id).to_string(), " '", graph.value(id).name,
+                             "' do not follow from the shapes of the inputs alone", by);
+    }
+  }
+}
+
 Gradients gradients_of(ir::Graph& graph, const ir::Node& node, std::span<const ValueId> out_grads) {
   const ir::OpSchema& op = node.op->schema;
   if (!op.grad) {
     const std::string why = op.why_no_grad.empty() ? "it has no gradient rule" : op.why_no_grad;
     base::fail_unsupported("node '", node.from, "' (", op.name, ") cannot be differentiated: ", why);
   }
+  require_extents(graph, node);
   try {
     return op.grad(graph, node, out_grads);
   } catch (const base::Error& e) {

@@ -86,8 +86,8 @@ ir::GradFn rule(F f) {
 
 /// Walks the nodes from the last to `first` and adds the gradient of every value that depends on a value
 /// marked in `wanted`. `grads` holds by value index what flows in (kNoValue: nothing) and receives the
-/// gradients of all marked values; several uses are summed in order of the walk. All shapes are static.
-/// Throws unsupported naming the node when a needed gradient does not exist, with the op's reason.
+/// gradients of all marked values; several uses are summed in order of the walk. Throws unsupported naming
+/// the node when a needed gradient does not exist, with the op's reason, or when a shape there is not static.
 void backpropagate(ir::Graph& graph, size_t first, std::vector<char> wanted, std::vector<ValueId>& grads);
 
 /// The gradient of a node by its `expand`: builds the simpler nodes and differentiates those in turn. For

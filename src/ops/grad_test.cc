@@ -28,6 +28,25 @@ TEST(Backpropagate, NamesTheNodeThatHasNoGradient) {
   }
 }
 
+TEST(Backpropagate, NamesTheNodeWhoseExtentsDependOnData) {
+  ir::Graph graph;
+  const ValueId x = graph.add_input("x", {DType::f64, {3}});
+  const ValueId target = graph.add_input("target", {DType::i64, {1}});
+  const ValueId y = graph.add1(table().need("expand"), {x, target}, {}, "open");
+  const ValueId z = graph.add1(table().need("exp"), {y}, {}, "behind");
+  std::vector<char> wanted{1};
+  std::vector<ValueId> grads(graph.values().size(), ir::kNoValue);
+  grads[index(z)] = z;
+  try {
+    backpropagate(graph, 0, wanted, grads);
+    FAIL() << "a value of unknown extents was differentiated";
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ErrorCode::unsupported);
+    EXPECT_NE(e.message().find("'behind'"), std::string::npos) << e.message();
+    EXPECT_NE(e.message().find("'open'"), std::string::npos) << e.message();
+  }
+}
+
 TEST(GradBuilder, ReducesToTheShapeThatWasBroadcast) {
   ir::Graph graph;
   const ValueId g = graph.add_input("g", {DType::f64, {2, 3, 4}});

@@ -1,6 +1,7 @@
 // ONNX operators without an op of their own, expressed by other operators: one table row each.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "model/onnx/emitter.h"
 #include "model/onnx/tensor_proto.h"
@@ -131,34 +132,66 @@ Results linear_attention(Emitter& e, PendingNode& n) {
   return {cast(e, y, e.type(n.input(0)).dtype), cast(e, out[0], state_type)};
 }
 
-/// Writes `update` to `cache` along `axis` from the batch's write index on: a scatter with computed indices.
-Results tensor_scatter(Emitter& e, PendingNode& n) {
-  const ValueId cache = n.input(0), update = n.input(1);
-  const size_t rank = e.rank(cache), axis = ir::normal_axis(n.attrs.get_int("axis", -2), rank);
-  base::require(axis > 0, "TensorScatter along the batch axis");
-  const auto at = static_cast<int64_t>(axis);
+/// The operands of a scatter whose rank is known.
+struct AxisScatter {
+  ValueId cache, update;
+  size_t rank, axis;
+};
+
+/// Writes `update` to `cache` along the axis from the batch's write index on: computed indices.
+ValueId scatter_along(Emitter& e, const PendingNode& n, const AxisScatter& s) {
+  base::require(s.axis > 0, "TensorScatter along the batch axis");
+  const auto at = static_cast<int64_t>(s.axis);
   const ValueId scalar_axes = e.ints({0});
   const auto extent = [&](ValueId x) {
     const ValueId dim = e.emit("Shape", {x}, {{"start", at}, {"end", at + 1}});
     return e.emit("Squeeze", {dim, scalar_axes});
   };
   // Positions [1, …, length, …, 1], plus one start per batch member along the first axis.
-  ValueId places = e.emit("Range", {e.int_scalar(0), extent(update), e.int_scalar(1)});
+  ValueId places = e.emit("Range", {e.int_scalar(0), extent(s.update), e.int_scalar(1)});
   std::vector<int64_t> around, behind;
-  for (size_t d = 0; d < rank; ++d) {
-    if (d != axis) around.push_back(static_cast<int64_t>(d));
+  for (size_t d = 0; d < s.rank; ++d) {
+    if (d != s.axis) around.push_back(static_cast<int64_t>(d));
     if (d != 0) behind.push_back(static_cast<int64_t>(d));
   }
   places = e.emit("Unsqueeze", {places, e.ints(around)});
   if (n.has_input(2)) places = e.emit("Add", {places, e.emit("Unsqueeze", {n.input(2), e.ints(behind)})});
   const std::string mode = n.attrs.get_string("mode", "linear");
   if (mode == "circular") {
-    places = e.emit("Mod", {places, extent(cache)});
+    places = e.emit("Mod", {places, extent(s.cache)});
   } else if (mode != "linear") {
     base::fail_unsupported("TensorScatter mode '", mode, "'");
   }
-  places = e.emit("Expand", {places, e.emit("Shape", {update})});
-  return {e.emit("ScatterElements", {cache, places, update}, {{"axis", at}})};
+  places = e.emit("Expand", {places, e.emit("Shape", {s.update})});
+  return e.emit("ScatterElements", {s.cache, places, s.update}, {{"axis", at}});
+}
+
+/// x, whose rank is not known, as [batch, axes before `axis`, axis, axes after it].
+ValueId around_axis(Emitter& e, ValueId x, int64_t axis) {
+  constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
+  const auto product = [&](int64_t start, int64_t end) {
+    const ValueId dims = e.emit("Shape", {x}, {{"start", start}, {"end", end}});
+    return e.emit("ReduceProd", {dims, e.ints({0})}, {{"keepdims", int64_t{1}}});
+  };
+  const bool is_last = axis == -1;
+  const ValueId extent = product(axis, is_last ? kEnd : axis + 1);
+  const ValueId behind = is_last ? e.ints({1}) : product(axis + 1, kEnd);
+  const ValueId shape =
+      e.emit("Concat", {product(0, 1), product(1, axis), extent, behind}, {{"axis", int64_t{0}}});
+  return e.emit("Reshape", {x, shape}, {{"allowzero", int64_t{1}}});
+}
+
+Results tensor_scatter(Emitter& e, PendingNode& n) {
+  const ValueId cache = n.input(0), update = n.input(1);
+  const int64_t axis = n.attrs.get_int("axis", -2);
+  for (const ValueId id : {cache, update}) {
+    if (!e.type(id).shape.has_rank()) continue;
+    const size_t rank = e.rank(id);
+    return {scatter_along(e, n, {cache, update, rank, ir::normal_axis(axis, rank)})};
+  }
+  base::require(axis != 0, "TensorScatter along the batch axis");
+  const ValueId y = scatter_along(e, n, {around_axis(e, cache, axis), around_axis(e, update, axis), 4, 2});
+  return {e.emit("Reshape", {y, e.emit("Shape", {cache})}, {{"allowzero", int64_t{1}}})};
 }
 
 /// A tensor always has an element, and an absent operand never.

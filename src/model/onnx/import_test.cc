@@ -60,6 +60,8 @@ struct Parts {
   std::vector<std::string> nodes, initializers, functions;
   std::string input = value_info("x", 1, {2}), output = value_info("y", 1, {2});
   int64_t opset = 13;
+  std::vector<std::string> more_inputs = {};
+  int64_t ir_version = 8;
 };
 
 std::string model(const Parts& parts) {
@@ -68,13 +70,14 @@ std::string model(const Parts& parts) {
     w.add_string(2, "g");
     for (const auto& t : parts.initializers) w.add_message(5, t);
     w.add_message(11, parts.input);
+    for (const auto& info : parts.more_inputs) w.add_message(11, info);
     w.add_message(12, parts.output);
   });
   const auto opset = [](const std::string& domain, int64_t version) {
     return message([&](pbf_writer& w) { w.add_string(1, domain), w.add_int64(2, version); });
   };
   return message([&](pbf_writer& w) {
-    w.add_int64(1, 8);
+    w.add_int64(1, parts.ir_version);
     w.add_message(8, opset("", parts.opset));
     w.add_message(8, opset("my", 1));
     w.add_message(7, graph);
@@ -82,9 +85,10 @@ std::string model(const Parts& parts) {
   });
 }
 
-Model import_parts(const Parts& parts, const LoadOptions& options = {}) {
+Model import_parts(const Parts& parts, const LoadOptions& options = {},
+                   const std::vector<std::string>& fed = {}) {
   const auto owner = std::make_shared<std::string>(model(parts));
-  return import_onnx(*owner, owner, "", options);
+  return import_onnx(*owner, owner, "", options, fed);
 }
 
 std::string refusal(const Parts& parts, base::ErrorCode code, const LoadOptions& options = {}) {
@@ -106,12 +110,102 @@ TEST(OnnxImport, ReadsGraph) {
   EXPECT_EQ(m.graph.type(m.graph.outputs()[0]).to_string(), "f32[2]");
 }
 
+TEST(OnnxImport, KeepsDeclaredShapesWhereTheRankIsNotKnown) {
+  const auto declared = [](std::vector<int64_t> extents_of_x, const std::string& output) {
+    return import_parts({.nodes = {node("Reshape", {"x", "x"}, {"y"})},
+                         .input = value_info("x", 7, std::move(extents_of_x)),
+                         .output = output})
+        .declared_outputs;
+  };
+  const auto kept = declared({-1}, value_info("y", 7, {-1, 3}));
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept[0].first, "y");
+  ASSERT_EQ(kept[0].second.rank(), 2u);
+  EXPECT_EQ(kept[0].second[1], tensor::Dim(3));
+  EXPECT_TRUE(declared({2}, value_info("y", 7, {-1, 3})).empty());
+  EXPECT_TRUE(declared({-1}, message([](pbf_writer& w) { w.add_string(1, "y"); })).empty());
+}
+
 TEST(OnnxImport, InitializersBecomeParams) {
   const Model m =
       import_parts({.nodes = {node("Identity", {"w"}, {"y"})}, .initializers = {float_tensor("w", {3, 4})}});
   const ir::Node& identity = m.graph.nodes()[0];
   EXPECT_EQ(m.graph.value(identity.in[0]).kind, ir::ValueKind::param);
   EXPECT_EQ(m.graph.known(identity.in[0])->to_doubles(), (std::vector<double>{3, 4}));
+}
+
+std::vector<std::string> names_of_inputs(const Model& m) {
+  std::vector<std::string> names;
+  for (const ir::ValueId id : m.graph.inputs()) names.push_back(m.graph.value(id).name);
+  return names;
+}
+
+TEST(OnnxImport, InputsWithDefaultsAreInputsWhereTheyAreFed) {
+  using Names = std::vector<std::string>;
+  Parts parts{.nodes = {node("Add", {"x", "w"}, {"y"})},
+              .initializers = {float_tensor("w", {3, 4}), float_tensor("v", {1})},
+              .input = value_info("w", 1, {2}),
+              .more_inputs = {value_info("x", 1, {2})}};
+  EXPECT_EQ(names_of_inputs(import_parts(parts)), Names{"x"});
+  EXPECT_EQ(names_of_inputs(import_parts(parts, {}, {"w"})), (Names{"w", "x"}));  // in the file's order
+  for (const char* other : {"v", "x", "z"})
+    EXPECT_THROW(import_parts(parts, {}, {other}), base::Error) << other;
+  const auto path = std::filesystem::temp_directory_path() / "trireme_defaults.onnx";
+  const auto listed = [&] {
+    base::write_file_atomic(path.string(), model(parts));
+    Names names;
+    for (const FileInput& input : file_inputs(path.string()))
+      names.push_back(input.name + (input.has_default ? " has a default" : ""));
+    return names;
+  };
+  EXPECT_EQ(listed(), (Names{"w has a default", "x"}));
+  parts.ir_version = 3;  // lists all initializers
+  EXPECT_EQ(listed(), Names{"x"});
+  EXPECT_THROW(import_parts(parts, {}, {"w"}), base::Error);
+  std::filesystem::remove(path);
+}
+
+std::string graph_attribute(const std::string& name, const std::string& graph) {
+  return message([&](pbf_writer& w) {
+    w.add_message(5, message([&](pbf_writer& a) {
+                    a.add_string(1, name);
+                    a.add_message(6, graph);
+                    a.add_int32(20, 5);
+                  }));
+  });
+}
+
+std::string body(const std::vector<std::string>& nodes, const std::string& output) {
+  return message([&](pbf_writer& w) {
+    for (const auto& n : nodes) w.add_message(1, n);
+    w.add_string(2, "body");
+    w.add_message(12, message([&](pbf_writer& out) { out.add_string(1, output); }));
+  });
+}
+
+TEST(OnnxImport, NodesMayStandInAnyOrder) {
+  const Model m = import_parts({.nodes = {node("Add", {"s", "t"}, {"y"}), node("Neg", {"t"}, {"s"}),
+                                          node("Abs", {"u"}, {"t"}), node("Relu", {"x"}, {"u"})}});
+  std::vector<std::string> ops;
+  for (const ir::Node& n : m.graph.nodes()) ops.emplace_back(n.op_name());
+  EXPECT_EQ(ops, (std::vector<std::string>{"relu", "abs", "neg", "add"}));
+  // A branch reads a value of a node that comes later, and its own nodes are not in order either.
+  const std::string branch = body({node("Neg", {"b"}, {"c"}), node("Abs", {"t"}, {"b"})}, "c");
+  const Model branches =
+      import_parts({.nodes = {node("If", {"k"}, {"y"}) + graph_attribute("then_branch", branch) +
+                                  graph_attribute("else_branch", body({node("Relu", {"x"}, {"r"})}, "r")),
+                              node("Exp", {"x"}, {"t"}), node("Greater", {"h", "z"}, {"k"}),
+                              node("Sub", {"z", "z"}, {"h"})},
+                    .initializers = {},
+                    .more_inputs = {value_info("z", 1, {})}});
+  EXPECT_EQ(branches.graph.nodes().back().op_name(), "if");
+  // A chain from its end: no recursion over so many nodes, and no search for each.
+  Parts chain;
+  constexpr int kLength = 50000;
+  for (int i = kLength; i > 0; --i)
+    chain.nodes.push_back(node("Neg", {i == 1 ? "x" : "v" + std::to_string(i - 1)},
+                               {i == kLength ? "y" : "v" + std::to_string(i)}));
+  EXPECT_EQ(import_parts(chain).graph.nodes().size(), size_t{kLength});
 }
 
 TEST(OnnxImport, NegativeExtentsAreUnknown) {
@@ -276,7 +370,7 @@ TEST(OnnxImport, RefusesBrokenGraphs) {
   // A cycle is detected as a node that reads a later value.
   EXPECT_NE(
       refusal({.nodes = {node("Identity", {"y"}, {"h"}), node("Identity", {"h"}, {"y"})}}, invalid_argument)
-          .find("'y' is read before"),
+          .find("is read before"),
       std::string::npos);
   refusal({.nodes = {node("Identity", {"x"}, {"y"}), node("Identity", {"x"}, {"y"})}}, invalid_argument);
   refusal({.nodes = {node("Identity", {"x"}, {"z"})}}, invalid_argument);

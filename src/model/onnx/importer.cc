@@ -101,8 +101,10 @@ tensor::TensorType type_from(const ValueInfoProto& info) {
   return out;
 }
 
-Importer::Importer(const ModelProto& proto, TensorSource source, bool takes_strings)
+Importer::Importer(const ModelProto& proto, TensorSource source, bool takes_strings,
+                   const std::vector<std::string>& fed)
     : proto_(proto),
+      fed_(fed.begin(), fed.end()),
       contents_(std::move(source)),
       strings_(proto.graph, takes_strings),
       most_nodes_(most_nodes_of(proto)) {
@@ -150,7 +152,9 @@ ir::Graph Importer::import_main() {
     if (const ValueId id = scope.lookup(info.name); strings_.has(id, graph)) {
       strings_.note_output(info, id);
     } else if (!info.type.kind.empty()) {
-      type_from(info);
+      tensor::Shape shape = type_from(info).shape;
+      if (id != ir::kNoValue && !graph.type(id).shape.has_rank() && shape.has_rank())
+        declared_outputs_.emplace_back(info.name, std::move(shape));
     }
   }
   add_outputs(proto_.graph, scope);
@@ -169,7 +173,9 @@ ValueId Scope::lookup(std::string_view name) const {
 }
 
 void Importer::add_initializers(const GraphProto& graph, Scope& scope) {
+  const auto is_fed = [&](std::string_view name) { return &graph == &proto_.graph && fed_.contains(name); };
   for (const TensorProto& proto : graph.initializer) {
+    if (is_fed(proto.name)) continue;
     Tensor t = contents_.tensor(proto);
     const bool is_weight = tensor::is_float(t.dtype()) && t.rank() > 0;
     std::string name(proto.name);
@@ -178,6 +184,7 @@ void Importer::add_initializers(const GraphProto& graph, Scope& scope) {
                                : scope.graph.add_constant(std::move(t), std::move(name)));
   }
   for (const SparseTensorProto& proto : graph.sparse_initializer) {
+    if (is_fed(proto.values.name)) continue;
     scope.bind(proto.values.name,
                scope.graph.add_param(std::string(proto.values.name), contents_.dense(proto)));
   }
@@ -185,7 +192,7 @@ void Importer::add_initializers(const GraphProto& graph, Scope& scope) {
 
 void Importer::add_inputs(const GraphProto& graph, Scope& scope) {
   for (const ValueInfoProto& info : graph.input) {
-    // Before IR version 4, files listed every initializer among the inputs.
+    // Initializers, which are constants: see FileInput.
     if (scope.values.contains(info.name)) continue;
     const bool is_text = strings_.is_input(info);
     const TensorType type = type_from(is_text ? strings_.add_input(info) : info);
@@ -210,7 +217,8 @@ void Importer::add_outputs(const GraphProto& graph, Scope& scope) {
 }
 
 void Importer::add_nodes(const std::vector<NodeProto>& nodes, Scope& scope) {
-  for (const NodeProto& node : nodes) {
+  for (const NodeProto* each : in_order(nodes)) {
+    const NodeProto& node = *each;
     node_count_ += scope.call_attrs == nullptr ? 1 : copy_cost(node);
     base::require(node_count_ <= most_nodes_, "the model has more than ", most_nodes_,
                   " nodes, with those that calls of its functions make");

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
@@ -35,13 +37,17 @@ struct Scope {
 /// Turns a parsed model into a graph. Use once.
 class Importer {
  public:
-  Importer(const ModelProto& proto, TensorSource source, bool takes_strings);
+  /// `fed`: inputs with defaults (see FileInput) that are to be inputs of the graph and not constants.
+  Importer(const ModelProto& proto, TensorSource source, bool takes_strings,
+           const std::vector<std::string>& fed);
   ir::Graph run();
   /// The files of external data that weights look into.
   const auto& external_files() const { return contents_.external_files(); }
   int64_t default_opset() const;
   const std::vector<StringPort>& string_inputs() const { return strings_.inputs(); }
   const std::vector<StringPort>& string_outputs() const { return strings_.outputs(); }
+  /// By name, the shapes that the file declares of outputs whose rank the operators do not tell.
+  const auto& declared_outputs() const { return declared_outputs_; }
 
  private:
   struct BodyInput {
@@ -75,8 +81,10 @@ class Importer {
   Opsets read_opsets(const std::vector<OpsetId>& imports) const;
 
   const ModelProto& proto_;
+  std::unordered_set<std::string_view> fed_;
   ContentReader contents_;
   StringValues strings_;
+  std::vector<std::pair<std::string, tensor::Shape>> declared_outputs_;
   Opsets opsets_;
   std::map<std::string, const FunctionProto*, std::less<>> functions_;
   int depth_ = 0;  // function calls and bodies being imported
@@ -87,6 +95,10 @@ class Importer {
 
 /// Names that a graph reads but does not define, in the order of first use: what it captures from outside.
 std::vector<std::string_view> free_names(const GraphProto& graph);
+
+/// Nodes so that each comes after those whose results it reads, its bodies included; in the file's order
+/// where that allows it. Nodes of a cycle come in some order.
+std::vector<const NodeProto*> in_order(const std::vector<NodeProto>& nodes);
 
 /// The type of a declared input. Throws unsupported for sequences, maps, optionals and strings, by that name.
 tensor::TensorType type_from(const ValueInfoProto& info);

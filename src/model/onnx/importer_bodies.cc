@@ -21,6 +21,9 @@ void collect_free(const GraphProto& graph, std::vector<std::string_view>& out, N
   for (const ValueInfoProto& info : graph.input) defined.insert(info.name);
   for (const TensorProto& t : graph.initializer) defined.insert(t.name);
   for (const SparseTensorProto& t : graph.sparse_initializer) defined.insert(t.values.name);
+  for (const NodeProto& node : graph.node) {
+    for (std::string_view name : node.output) defined.insert(name);
+  }
   const auto read = [&](std::string_view name) {
     if (!name.empty() && !defined.contains(name) && seen.insert(name).second) out.push_back(name);
   };
@@ -33,7 +36,6 @@ void collect_free(const GraphProto& graph, std::vector<std::string_view>& out, N
       collect_free(*a.g, inner, inner_seen);
       for (std::string_view name : inner) read(name);
     }
-    for (std::string_view name : node.output) defined.insert(name);
   }
   for (const ValueInfoProto& info : graph.output) read(info.name);
 }
@@ -107,8 +109,10 @@ ir::GraphPtr Importer::import_body(const GraphProto& body, const std::vector<Bod
   for (std::string_view name : captures) {
     const ValueId id = outer.lookup(name);
     const tensor::Tensor* known = outer.graph.known(id);
-    // Weights and constants are shared with the body instead of passed as inputs.
-    scope.bind(name, known != nullptr ? graph->add_constant(*known)
+    // Weights and constants are shared with the body instead of passed as inputs. Weights keep their names.
+    const ir::Value& v = outer.graph.value(id);
+    const bool is_weight = v.kind == ir::ValueKind::param || !outer.keeps_names;
+    scope.bind(name, known != nullptr ? graph->add_constant(*known, is_weight ? v.name : std::string())
                                       : graph->add_input(std::string(name), outer.graph.type(id)));
   }
   add_initializers(body, scope);

@@ -295,4 +295,13 @@ Tensor read_tensor_file(const std::string& path) {
   }
 }
 
+std::string read_tensor_name(const std::string& path) {
+  const auto file = base::MappedFile::open(path);
+  try {
+    return std::string(parse_tensor(file->text()).name);
+  } catch (const base::Error& e) {
+    throw e.with(base::concat("file '", path, "'"));
+  }
+}
+
 }  // namespace trireme::model::onnx

@@ -54,4 +54,7 @@ tensor::Tensor make_dense(const SparseTensorProto& proto, TensorSource& source);
 /// Reads a file that holds one TensorProto.
 tensor::Tensor read_tensor_file(const std::string& path);
 
+/// The name that the TensorProto of a file has, or "".
+std::string read_tensor_name(const std::string& path);
+
 }  // namespace trireme::model::onnx

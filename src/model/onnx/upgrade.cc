@@ -183,14 +183,23 @@ Upgraded grid_sample_16(Emitter&, PendingNode& n) {
 /// Scale and bias were per group and are now per channel: repeats each for all channels of its group.
 Upgraded group_norm_18(Emitter& e, PendingNode& n) {
   const int64_t groups = n.attrs.need_int("num_groups");
-  const tensor::Shape& shape = e.type(n.in[0]).shape;
-  base::require(groups > 0 && shape.rank() > 1 && shape[1].is_static() && shape[1].value() % groups == 0,
-                "GroupNormalization needs a known channel count that num_groups divides");
-  const int64_t channels = shape[1].value();
+  base::require(groups > 0, "num_groups ", groups, " is below 1");
+  const tensor::Shape shape = e.type(n.in[0]).shape;  // a copy, since adding nodes moves the original
+  ValueId wide_shape = ir::kNoValue;                  // [groups, channels of a group]
+  int64_t channels = -1;
+  if (shape.has_rank() && shape.rank() > 1 && shape[1].is_static()) {
+    channels = shape[1].value();
+    base::require(channels % groups == 0, channels, " channels in ", groups, " groups");
+    wide_shape = e.ints({groups, channels / groups});
+  } else {  // computed when the graph runs
+    const ValueId all = e.emit("Shape", {n.in[0]}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
+    // Reshape tells the extent of the list where x has no rank.
+    const ValueId each = e.emit("Div", {e.emit("Reshape", {all, e.ints({1})}), e.ints({groups})});
+    wide_shape = e.emit("Concat", {e.ints({groups}), each}, {{"axis", int64_t{0}}});
+  }
   for (size_t i = 1; i < 3 && i < n.in.size(); ++i) {
     const ValueId column = e.emit("Reshape", {n.in[i], e.ints({groups, 1})});
-    const ValueId wide = e.emit("Expand", {column, e.ints({groups, channels / groups})});
-    n.in[i] = e.emit("Reshape", {wide, e.ints({channels})});
+    n.in[i] = e.emit("Reshape", {e.emit("Expand", {column, wide_shape}), e.ints({channels})});
   }
   return std::nullopt;
 }

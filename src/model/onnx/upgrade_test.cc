@@ -1,5 +1,5 @@
-// Tests how nodes of old opsets are rewritten, by what the new nodes compute. Cases that are named in
-// comments, with their results, are those of the ONNX backend tests of that opset.
+// Tests how nodes of old opsets are rewritten, and others spelled out, by what the new nodes compute. Cases
+// that are named in comments, with their results, are those of the ONNX backend tests of that opset.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -103,6 +103,60 @@ TEST(OnnxUpgrade, OneHotOfOpset9KnowsNoNegativeIndices) {
     EXPECT_EQ(rows_of(Tensor::from<float>({4}, {2, -1, 0, 3}), opset), old) << opset;
   }
   EXPECT_EQ(rows_of(indices, 11), now);
+}
+
+/// What a node computes from x and the other operands if x and operand 1 had the shape `declared` at import.
+Values values_of_declared(PendingNode node, const std::vector<Tensor>& in, const tensor::Shape& declared) {
+  ir::Graph g;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const bool is_like_x = i == 0 || (i == 1 && node.op_type == "TensorScatter");
+    node.in.push_back(
+        g.add_input(base::concat("x", i), {in[i].dtype(), is_like_x ? declared : in[i].type().shape}));
+  }
+  Emitter emitter(g, "node");
+  auto results = upgrade(emitter, node);
+  if (!results) results = decompose(emitter, node);
+  g.add_output(results ? (*results)[0] : emitter.emit(node.op_type, node.in, node.attrs), "y");
+  g.sort();
+  return ops::testing::run_graph(g, in)[0].to_doubles();
+}
+
+TEST(OnnxUpgrade, GroupNormOfOpset18TakesAnyShape) {
+  const Tensor x = ops::testing::random_tensor(tensor::DType::f32, {2, 6, 4}, -1, 1);
+  const std::vector<Tensor> in{x, scales_of({1, 2, 3}), scales_of({0, 10, 20})};
+  const auto run = [&](const tensor::Shape& declared) {
+    const PendingNode node{
+        .op_type = "GroupNormalization", .opset = 18, .attrs = {{"num_groups", int64_t{3}}}};
+    return values_of_declared(node, in, declared);
+  };
+  const Values known = run(x.type().shape);
+  EXPECT_EQ(run({tensor::Dim::symbol("n"), tensor::Dim::symbol("c"), tensor::Dim::unknown()}), known);
+  EXPECT_EQ(run(tensor::Shape::unknown_rank()), known);
+  for (size_t i = 0; i < known.size(); ++i)
+    EXPECT_NEAR(known[i], 10.0 * static_cast<double>(i / 8 % 3), 6) << i;
+  EXPECT_THROW(run({2, 5, 4}), base::Error);
+}
+
+TEST(OnnxUpgrade, TensorScatterTakesAnyRank) {
+  // Cache [2, 3, 4] with updates of 2 along one of its axes.
+  for (const int64_t axis : {-2, 1, -1, 2}) {
+    const size_t at = axis == -2 || axis == 1 ? 1 : 2;
+    tensor::Dims part{2, 3, 4};
+    part[at] = 2;
+    const Tensor cache = ops::testing::random_tensor(tensor::DType::f32, {2, 3, 4}, -1, 1),
+                 update = ops::testing::random_tensor(tensor::DType::f32, part, 5, 6),
+                 starts = Tensor::from<int64_t>({2}, {1, 0});
+    Values want = cache.to_doubles();
+    for (int64_t i = 0; i < update.elements(); ++i) {
+      int64_t place[3] = {i / (part[1] * part[2]), i / part[2] % part[1], i % part[2]};
+      place[at] += place[0] == 0 ? 1 : 0;
+      want[static_cast<size_t>((place[0] * 3 + place[1]) * 4 + place[2])] =
+          update.to_doubles()[static_cast<size_t>(i)];
+    }
+    const PendingNode node{.op_type = "TensorScatter", .opset = 24, .attrs = {{"axis", axis}}};
+    EXPECT_EQ(values_of_declared(node, {cache, update, starts}, tensor::Shape::unknown(3)), want) << axis;
+    EXPECT_EQ(values_of_declared(node, {cache, update, starts}, tensor::Shape::unknown_rank()), want) << axis;
+  }
 }
 
 }  // namespace

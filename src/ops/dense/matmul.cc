@@ -32,6 +32,11 @@ Shape infer_matmul(const Shape& a, const Shape& b) {
   return Shape(std::move(out));
 }
 
+Dim lines_of(const Shape& s, size_t from_end) {
+  if (!s.has_rank()) return Dim::unknown();
+  return s.rank() > 1 ? s[s.rank() - from_end] : Dim(1);
+}
+
 void check_per_line(const ir::NodeView& n, size_t i, const Dim& lines) {
   const std::optional<int64_t> given = n.in[i].shape.elements();
   base::require(!given || *given == 1 || !lines.is_static() || *given == lines.value(), "operand ", i,
@@ -191,10 +196,8 @@ ir::OpSchema matmul_integer_schema() {
               [](const ir::NodeView& n) {
                 const Shape &a = n.in[0].shape, &b = n.in[1].shape;
                 const Shape y = infer_matmul(a, b);
-                if (n.present(2))
-                  check_per_line(n, 2, a.has_rank() && a.rank() > 1 ? a[a.rank() - 2] : Dim(1));
-                if (n.present(3))
-                  check_per_line(n, 3, b.has_rank() && b.rank() > 1 ? b[b.rank() - 1] : Dim(1));
+                if (n.present(2)) check_per_line(n, 2, lines_of(a, 2));
+                if (n.present(3)) check_per_line(n, 3, lines_of(b, 1));
                 return std::vector<tensor::TensorType>{{DType::i32, y}};
               },
           .cost = [](const ir::NodeView& n) { return matmul_cost(n, 0, 1); },

@@ -288,5 +288,19 @@ TEST(MatmulInteger, SubtractsZeroPointsPerRowAndColumn) {
     tests::expect_close(r.out[0], want, 0, 0, r.kernel);
 }
 
+TEST(MatmulInteger, ZeroPointsOfColumnsFitAnyRank) {
+  const auto type_of = [](const tensor::Shape& b, size_t points) {
+    ir::Graph g;
+    const ir::ValueId a = g.add_input("a", {tensor::DType::u8, tensor::Shape::unknown_rank()}),
+                      w = g.add_input("b", {tensor::DType::i8, b});
+    const ir::ValueId z = g.add_constant(Tensor::zeros(tensor::DType::i8, {static_cast<int64_t>(points)}));
+    return g.type(g.add1(table().need("matmul_integer"), {a, w, ir::kNoValue, z})).to_string();
+  };
+  EXPECT_EQ(type_of(tensor::Shape::unknown_rank(), 9), "i32[*]");
+  EXPECT_EQ(type_of({33, 9}, 9), "i32[*]");
+  EXPECT_THROW(type_of({33, 8}, 9), base::Error);
+  EXPECT_THROW(type_of({33}, 9), base::Error);
+}
+
 }  // namespace
 }  // namespace trireme::ops

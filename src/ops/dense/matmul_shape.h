@@ -25,6 +25,9 @@ MatmulShape matmul_shape(tensor::Dims a, tensor::Dims b);
 /// Type rule of `matmul`: shapes by NumPy, symbolic dimensions kept.
 tensor::Shape infer_matmul(const tensor::Shape& a, const tensor::Shape& b);
 
+/// Rows (`from_end` 2) or columns (1) of an operand of a product; 1 for a vector, unknown without a rank.
+tensor::Dim lines_of(const tensor::Shape& s, size_t from_end);
+
 /// Throws invalid_argument unless operand i has one element, or one for each of `lines`.
 void check_per_line(const ir::NodeView& node, size_t i, const tensor::Dim& lines);
 

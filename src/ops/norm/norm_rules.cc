@@ -28,6 +28,9 @@ Gradients batch_norm_rule(GradBuilder& g) {
   out[0] = g.mul(g.grad(), as_channels_of_x(g, g.mul(g.in(1), inverse)));
   out[1] = per_channel(g, g.mul(g.grad(), normal), 1);
   out[2] = per_channel(g, g.grad(), 2);
+  // Statistics may be computed from x: d inverse / d var = -inverse^3 / 2.
+  out[3] = g.neg(per_channel(g, *out[0], 3));
+  out[4] = g.scaled(g.mul(g.mul(*out[1], g.in(1)), g.mul(inverse, inverse)), -0.5);
   return out;
 }
 

@@ -5,7 +5,7 @@
 
 namespace trireme::ops {
 
-ir::GradFn batch_norm_gradient();  ///< in inference: the statistics are constants
+ir::GradFn batch_norm_gradient();  ///< in inference: by the given statistics
 ir::GradFn group_norm_gradient();  ///< of instance_norm too
 ir::GradFn layer_norm_gradient();  ///< of rms_norm too
 ir::GradFn add_layer_norm_gradient();

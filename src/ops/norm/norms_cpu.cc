@@ -94,8 +94,8 @@ void norm_block(const T* x, T* y, const GroupBlock& block, const T* scale, const
   for (int64_t i = 0; i < n; ++i) squares += (double(x[i]) - mean) * (double(x[i]) - mean);
   const double inverse = 1 / std::sqrt(squares / double(n) + epsilon);
   for (int64_t c = 0; c < channels; ++c) {
-    const T a = T(inverse * double(scale[c])), b = T(double(bias[c]) - mean * inverse * double(scale[c]));
-    for (int64_t i = c * points; i < (c + 1) * points; ++i) y[i] = x[i] * a + b;
+    const double factor = inverse * double(scale[c]), offset = double(bias[c]);
+    for (int64_t i = c * points; i < (c + 1) * points; ++i) y[i] = T((double(x[i]) - mean) * factor + offset);
   }
 }
 

@@ -93,6 +93,25 @@ TEST(GroupNorm, EveryKernelMatchesTheFormula) {
   for (const auto& r : results) tests::expect_close(r.out[0], want, 1e-4, 1e-5, r.kernel);
 }
 
+/// The mean is subtracted from each element: 1 / sqrt(epsilon) would make much of what rounding leaves.
+TEST(GroupNorm, EqualElementsGiveTheBias) {
+  for (const float value : {50.3f, 1000.7f}) {
+    const Tensor x = Tensor::from<float>({1, 2, 2}, {value, value, value, value}),
+                 scale = Tensor::from<float>({2}, {1, 2}), bias = Tensor::from<float>({2}, {5, 6});
+    const std::vector<double> want{5, 5, 6, 6};
+    for (const auto& r : tests::run_kernels("instance_norm", {}, {x, scale, bias})) {
+      if (r.kernel == "reference") {
+        EXPECT_EQ(r.out[0].to_doubles(), want) << value;
+      }
+    }
+    for (const auto& r : tests::run_kernels("group_norm", {{"num_groups", int64_t{1}}}, {x, scale, bias})) {
+      if (r.kernel == "reference") {
+        EXPECT_EQ(r.out[0].to_doubles(), want) << value;
+      }
+    }
+  }
+}
+
 TEST(GroupNorm, ChannelsLastMatchesChannelsFirst) {
   std::mt19937 random(3);
   const auto draw = [&](int64_t low, int64_t high) {

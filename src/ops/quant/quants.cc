@@ -105,10 +105,8 @@ ir::OpSchema qlinear_matmul() {
           [](const ir::NodeView& n) {
             const Shape &a = n.in[0].shape, &b = n.in[3].shape;
             const Shape y = infer_matmul(a, b);
-            for (size_t i : {1, 2})
-              check_per_line(n, i, a.has_rank() && a.rank() > 1 ? a[a.rank() - 2] : Dim(1));
-            for (size_t i : {4, 5})
-              check_per_line(n, i, b.has_rank() && b.rank() > 1 ? b[b.rank() - 1] : Dim(1));
+            for (size_t i : {1, 2}) check_per_line(n, i, lines_of(a, 2));
+            for (size_t i : {4, 5}) check_per_line(n, i, lines_of(b, 1));
             return std::vector<TensorType>{{n.in[7].dtype, y}};
           },
       .expand = expand_qlinear_matmul,

@@ -65,5 +65,23 @@ TEST(DynamicQuantizeLinear, KernelsAgreeBitForBit) {
   }
 }
 
+TEST(QLinearMatmul, ScalesOfLinesFitAnyRank) {
+  const auto add = [](const tensor::Shape& shape) {
+    ir::Graph g;
+    const auto lines = [&](tensor::DType type) { return g.add_constant(Tensor::zeros(type, {9})); };
+    const auto one = [&](tensor::DType type) { return g.add_constant(Tensor::zeros(type, {})); };
+    const ir::ValueId a = g.add_input("a", {tensor::DType::u8, shape}),
+                      b = g.add_input("b", {tensor::DType::u8, shape});
+    const ir::ValueId scales = lines(tensor::DType::f32), zeros = lines(tensor::DType::u8);
+    return g
+        .type(g.add1(table().need("qlinear_matmul"),
+                     {a, scales, zeros, b, scales, zeros, one(tensor::DType::f32), one(tensor::DType::u8)}))
+        .to_string();
+  };
+  EXPECT_EQ(add(tensor::Shape::unknown_rank()), "u8[*]");
+  EXPECT_EQ(add({9, 9}), "u8[9,9]");
+  EXPECT_THROW(add({8, 8}), base::Error);
+}
+
 }  // namespace
 }  // namespace trireme::ops

@@ -1,4 +1,5 @@
-// Reductions on CPU: every result is one accumulation in a fixed order in double (or 64-bit integers).
+// Reductions on CPU: every result is one accumulation in a fixed order in double (or 64-bit integers; the
+// mean of these in 128 bits).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -54,6 +55,12 @@ template <class T>
 using Accumulator = std::conditional_t<std::is_integral_v<T>,
                                        std::conditional_t<std::is_unsigned_v<T>, uint64_t, int64_t>, double>;
 
+/// A mean lies between its terms, so their sum may not wrap around: 128 bits hold any sum of 64-bit integers.
+template <Reduction kKind, class T>
+constexpr bool kWideMean = kKind == Reduction::mean&& std::is_integral_v<T> && sizeof(T) == 8;
+template <Reduction kKind, class T>
+using TotalOf = std::conditional_t<kWideMean<kKind, T>, __int128, Accumulator<T>>;
+
 /// How a reduction starts, joins a term, and finishes its total.
 template <Reduction kKind, class A>
 struct Rule {
@@ -80,10 +87,10 @@ struct Rule {
   static A finish(A total, A shift, int64_t terms) {
     if constexpr (kKind == Reduction::mean) {
       // The mean of no integers is defined as 0, which avoids a division by zero.
-      if constexpr (std::is_integral_v<A>)
-        return terms == 0 ? A(0) : static_cast<A>(total / static_cast<A>(terms));
-      else
+      if constexpr (std::is_floating_point_v<A>)
         return total / static_cast<A>(terms);
+      else
+        return terms == 0 ? A(0) : static_cast<A>(total / static_cast<A>(terms));
     }
     const double t = static_cast<double>(total);
     if constexpr (kKind == Reduction::l2) return static_cast<A>(std::sqrt(t));
@@ -165,7 +172,7 @@ void join_tile(const ReduceGroups& plan, const T* x, int64_t n, A* totals, const
 
 template <Reduction kKind, class T>
 void reduce_tile(const ReduceGroups& plan, const T* x, T* y, int64_t n) {
-  using A = Accumulator<T>;
+  using A = TotalOf<kKind, T>;
   if constexpr (std::is_integral_v<T> && (kKind == Reduction::max || kKind == Reduction::min)) {
     // The extreme of no integers is the other end of their own range, not of that of the totals.
     using Limits = std::numeric_limits<T>;

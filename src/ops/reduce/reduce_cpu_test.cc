@@ -70,6 +70,21 @@ TEST(ReduceKernels, ExtremesOfNothingAreTheEndsOfTheType) {
   expect_ends(float{}, -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity());
 }
 
+TEST(ReduceKernels, MeansOfLargeIntegersLieBetweenThem) {
+  const auto expect_mean = [](auto type, const std::vector<decltype(type)>& values, decltype(type) mean) {
+    const auto count = static_cast<int64_t>(values.size());
+    const Tensor x = Tensor::from<decltype(type)>({1, count}, values), axes = Tensor::from<int64_t>({1}, {1});
+    for (const auto& r : tests::run_kernels("reduce_mean", {}, {x, axes}))
+      EXPECT_EQ(r.out[0].data<decltype(type)>()[0], mean) << r.kernel;
+  };
+  const int64_t large = int64_t{1} << 62;
+  expect_mean(int64_t{}, {large, large, large, large}, large);
+  expect_mean(int64_t{}, std::vector<int64_t>(40, -large - 5), -large - 5);
+  expect_mean(int64_t{}, {-7, 2}, -2);  // toward 0
+  expect_mean(uint64_t{}, {~uint64_t{0}, ~uint64_t{0}}, ~uint64_t{0});
+  expect_mean(int64_t{}, {}, 0);
+}
+
 TEST(ArgKernels, AllAreThoseOfTheReference) {
   Draw draw;
   for (int trial = 0; trial < 300; ++trial) {

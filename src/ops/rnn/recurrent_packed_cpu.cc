@@ -299,6 +299,7 @@ ir::Kernel recurrent_packed_kernel(size_t gates) {
       if (init.node.present(i) && tensor::is_absent(*init.node.value(i))) return bound;
     }
     bound.run = [plan](const ir::RunArgs& args) {
+      check_lengths(plan->shape, opt_ptr<int32_t>(args, kLengths, plan->in_count), args.status);
       std::byte* at = static_cast<std::byte*>(args.workspace);
       const auto take = [&](int64_t bytes) {
         std::byte* part = at;

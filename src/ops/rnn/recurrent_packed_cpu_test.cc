@@ -117,5 +117,27 @@ TEST(RecurrentPacked, RowsDoNotSeeEachOther) {
   }
 }
 
+TEST(RecurrentPacked, LengthsOutOfRangeAreErrors) {
+  const Tensor x = random_tensor({3, 2, 4}, 1), w = random_tensor({1, 5, 4}, 2),
+               r = random_tensor({1, 5, 5}, 3);
+  for (const Tensor& data : {x, wide(x)}) {  // on packed products and by the reference
+    const auto run = [&](std::vector<int32_t> lengths) {
+      const Tensor at = Tensor::from<int32_t>({2}, std::span<const int32_t>(lengths));
+      const bool is_wide = data.dtype() == tensor::DType::f64;
+      testing::run("rnn", {data, is_wide ? wide(w) : w, is_wide ? wide(r) : r, Tensor(), at}, {}, 2);
+    };
+    run({0, 3});
+    for (const int32_t bad : {-1, 4, INT32_MAX, INT32_MIN}) {
+      try {
+        run({3, bad});
+        ADD_FAILURE() << bad;
+      } catch (const base::Error& e) {
+        EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument);
+        EXPECT_NE(e.message().find("length of a sequence is out of range"), std::string::npos) << e.message();
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme::ops

@@ -144,4 +144,11 @@ RecurrentPlan plan_recurrent(const ir::NodeView& node, size_t gates) {
   return p;
 }
 
+void check_lengths(const RecurrentPlan& plan, const int32_t* lengths, ir::RunStatus* status) {
+  for (int64_t b = 0; lengths != nullptr && status != nullptr && b < plan.batch; ++b) {
+    if (lengths[b] < 0 || lengths[b] > plan.seq)
+      return status->fail("the length of a sequence is out of range", lengths[b]);
+  }
+}
+
 }  // namespace trireme::ops

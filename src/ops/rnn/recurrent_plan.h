@@ -1,6 +1,7 @@
 // What the attributes of rnn, gru and lstm ask for, with extents checked and defaults filled in.
 #pragma once
 
+#include "ir/kernel.h"
 #include "ir/schema.h"
 #include "tensor/gate.h"
 
@@ -47,5 +48,8 @@ struct RecurrentPlan {
 /// Reads node with static shapes; `gates` is 1 (rnn), 3 (gru) or 4 (lstm). Throws invalid_argument for
 /// operands that do not fit and unsupported for unknown activations.
 RecurrentPlan plan_recurrent(const ir::NodeView& node, size_t gates);
+
+/// Reports the first length [batch] that is not within 0 and seq; kernels take it for the nearest that is.
+void check_lengths(const RecurrentPlan& plan, const int32_t* lengths, ir::RunStatus* status);
 
 }  // namespace trireme::ops

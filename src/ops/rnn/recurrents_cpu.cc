@@ -148,6 +148,7 @@ PrepareFn prepare_recurrent(size_t gates) {
     const int64_t scratch = (3 + plan->gates) * plan->hidden;
     return visit_float(init.node.in[0].dtype, [&](auto t) {
       auto run = [plan, counts, scratch](const ir::RunArgs& args) {
+        check_lengths(*plan, opt_ptr<int32_t>(args, kLengths, counts.in), args.status);
         cpu::pool_of(args.stream).run(plan->directions * plan->batch, [&](int64_t task) {
           walk<decltype(t)>(*plan, args, counts, task, static_cast<double*>(args.workspace) + task * scratch);
         });

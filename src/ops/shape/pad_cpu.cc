@@ -193,6 +193,8 @@ ir::BoundKernel bind_reverse(const ir::NodeView& n) {
     std::byte* out = static_cast<std::byte*>(args.out[0]);
     for (int64_t b = 0; b < batch; ++b) {
       const int64_t length = std::clamp<int64_t>(lengths[b], 0, time);
+      if (length != lengths[b] && args.status != nullptr)
+        args.status->fail("the length of a sequence is out of range", lengths[b]);
       for (int64_t t = 0; t < time; ++t) {
         const int64_t from = t < length ? length - 1 - t : t;
         const int64_t to_row = time_first ? t * second + b : b * second + t;
@@ -217,7 +219,7 @@ std::shared_ptr<const base::MemoryLease> room_for_tables(const ir::NodeView& n) 
 
 ir::Kernel kernel_with_tables(std::function<ir::BoundKernel(const ir::NodeView&)> bind,
                               std::function<ir::Refusal(const ir::NodeView&)> refuse = {}) {
-  ir::Kernel k{.name = "reference", .is_reference = true};
+  ir::Kernel k{.name = "tables"};
   k.refuse = std::move(refuse);
   k.prepare = [bind = std::move(bind)](const ir::KernelInit& init) {
     const auto room = room_for_tables(init.node);

@@ -111,6 +111,20 @@ TEST(Shape, ConcatAndSplitAreInverse) {
   EXPECT_THROW(run("split", {y, ints({3, 4})}, {{"axis", int64_t{1}}}, 2), base::Error);
 }
 
+TEST(Shape, LengthsOfReversedRunsAreChecked) {
+  const Tensor x = random_tensor(DType::f32, {3, 2}, 0, 1);
+  EXPECT_TRUE(run("reverse_sequence", {x, ints({0, 1})})[0].same_as(x));
+  for (const int64_t bad : {int64_t{-1}, int64_t{4}, INT64_MAX, INT64_MIN}) {
+    try {
+      run("reverse_sequence", {x, ints({3, bad})});
+      ADD_FAILURE() << "length " << bad;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ErrorCode::invalid_argument);
+      EXPECT_NE(e.message().find("length of a sequence is out of range"), std::string::npos) << e.message();
+    }
+  }
+}
+
 TEST(Shape, PadModes) {
   const Tensor x = random_tensor(DType::f32, {2, 5}, 0, 1);
   for (const std::string mode : {"constant", "reflect", "edge", "wrap"}) {

@@ -205,8 +205,10 @@ ir::BoundKernel prepare_window(const ir::NodeView& n, const WindowCoefficients& 
   const int64_t size = n.out_dims(0)[0];
   const double period = static_cast<double>(n.attrs.get_int("periodic", 1) != 0 ? size : size - 1);
   std::vector<double> w;
+  if (size == 1 && period == 0)
+    return write_values(n, {1.0});  // as PyTorch and NumPy: the formula divides by 0
   for (int64_t i = 0; i < size; ++i) {
-    const double angle = period == 0 ? 0 : 2 * std::numbers::pi * static_cast<double>(i) / period;
+    const double angle = 2 * std::numbers::pi * static_cast<double>(i) / period;
     w.push_back(c.a0 - c.a1 * std::cos(angle) + c.a2 * std::cos(2 * angle));
   }
   return write_values(n, std::move(w));

@@ -1,4 +1,4 @@
-// dft and stft on CPU: scratch in proportion to the lanes.
+// dft and stft on CPU: scratch in proportion to the lanes. Windows of one sample.
 #include <gtest/gtest.h>
 
 #include "ops/test_eval.h"
@@ -41,6 +41,16 @@ TEST(SignalMemory, LengthsAreBoundedByTheOperand) {
 TEST(SignalMemory, NoLanesTakeNoScratch) {
   const Tensor x = Tensor::empty(tensor::DType::f32, {0, 6, 1});
   EXPECT_EQ(testing::run("dft", {x})[0].dims(), (tensor::Dims{0, 6, 2}));
+}
+
+TEST(Windows, OneSampleThatIsNotPeriodicIsOne) {
+  const Tensor one = Tensor::scalar<int64_t>(1), two = Tensor::scalar<int64_t>(2);
+  for (const char* window : {"hann_window", "hamming_window", "blackman_window"})
+    EXPECT_EQ(testing::run(window, {one}, {{"periodic", int64_t{0}}})[0].to_doubles(),
+              std::vector<double>{1});
+  EXPECT_EQ(testing::run("hann_window", {one})[0].to_doubles(), std::vector<double>{0});
+  EXPECT_EQ(testing::run("hann_window", {two}, {{"periodic", int64_t{0}}})[0].to_doubles(),
+            (std::vector<double>{0, 0}));
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ ir::OpDef window(std::string name, std::string onnx, WindowCoefficients c) {
   return {
       {.name = std::move(name),
        .doc = base::concat("w_i = ", c.a0, " - ", c.a1, " cos(2 pi i / m) + ", c.a2,
-                           " cos(4 pi i / m), m = size if periodic else size - 1"),
+                           " cos(4 pi i / m), m = size if periodic else size - 1; 1 where m is 0"),
        .why_no_cut = "a window is short",
        .attrs = {{"periodic", "int", "default 1"}, {"output_datatype", "int", "ONNX number, default f32"}},
        .infer = infer_window,
