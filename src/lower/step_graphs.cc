@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "lower/known_branches.h"
 #include "lower/step_draft.h"
 #include "ops/table.h"
 #include "passes/lists/lists.h"
@@ -94,6 +95,7 @@ void StepGraphs::forward(Draft& draft, const StepKey& key) {
   }
   ir::Graph& graph = draft.graph;
   graph = passes::bind_shapes(training_, all);
+  open_known_branches(graph);  // of conditions that shapes decide
   // Random numbers are placed by the rows of the first input (StepInputs::first_row).
   passes::number_masks(graph, key.shapes.empty() || key.shapes[0].empty() ? 1 : key.shapes[0][0]);
   passes::run_passes(passes::forward_passes(), graph, options_.passes);

@@ -86,9 +86,7 @@ std::vector<RecomputePlan> StepLowering::plans_for(const ir::Graph& graph, const
     }
     const RecomputePlan* chosen = first->chosen_.peek(key);
     base::check(chosen != nullptr, "the first rank has no plan for this part of a step");
-    RecomputePlan plan = *chosen;
-    plan.again.resize(graph.nodes().size());
-    return {plan};
+    return {*chosen};
   }
   std::vector<RecomputePlan> plans;
   if (options_.strategy.recompute.activation_bytes > 0) {
@@ -96,7 +94,7 @@ std::vector<RecomputePlan> StepLowering::plans_for(const ir::Graph& graph, const
   } else {
     plans.push_back(passes::plan_recompute(graph, options_.strategy.recompute.mode));
   }
-  if (agreement_ != nullptr) agreement_->share(plans, graph.nodes().size());
+  if (agreement_ != nullptr) agreement_->share(plans);
   return plans;
 }
 

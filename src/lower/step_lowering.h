@@ -19,8 +19,8 @@ namespace trireme::lower {
 class Agreement {
  public:
   virtual ~Agreement() = default;
-  /// Replaces the plans by those of the first rank. `nodes`: number of nodes of the graph they are made for.
-  virtual void share(std::vector<passes::RecomputePlan>& plans, size_t nodes) = 0;
+  /// Replaces the plans by those of the first rank.
+  virtual void share(std::vector<passes::RecomputePlan>& plans) = 0;
   /// Returns the maximum of `bytes` over the ranks.
   virtual int64_t largest(int64_t bytes) = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "base/report/svg_plot.h"
 #include "engine/session/session.h"
+#include "lower/known_branches.h"
 #include "model/builder.h"
 #include "passes/lists/lists.h"
 
@@ -37,11 +38,18 @@ double square_rate(int64_t side, int repeats, int threads, passes::Precision pre
 }  // namespace
 
 double forward_flop(const ir::Graph& graph, const std::vector<tensor::Dims>& shapes) {
-  const ir::Graph bound = passes::bind_shapes(graph, shapes);
+  ir::Graph bound = passes::bind_shapes(graph, shapes);
+  lower::open_known_branches(bound);
   double flop = 0;
   for (const ir::Node& node : bound.nodes()) {
     // By convention, model flop exclude all other ops (activations, norms, losses).
-    if (ir::has_products(node.op->schema)) flop += ir::cost_of(node.op->schema, bound.view(node)).flop;
+    if (!ir::has_products(node.op->schema)) continue;
+    const auto is_static = [&](ir::ValueId id) {
+      return id == ir::kNoValue || bound.type(id).shape.is_static();
+    };
+    const bool is_counted = std::all_of(node.in.begin(), node.in.end(), is_static) &&
+                            std::all_of(node.out.begin(), node.out.end(), is_static);
+    if (is_counted) flop += ir::cost_of(node.op->schema, bound.view(node)).flop;
   }
   return flop;
 }

@@ -219,9 +219,10 @@ void RunSteps::describe(base::Json& meta) const {
 void RunSteps::check(const base::Json& meta) const {
   base::require(meta.at("seed").as_int() == config_.run.seed, "the checkpoint's seed is ",
                 meta.at("seed").as_int(), ", run.seed is ", config_.run.seed);
+  const int64_t had = meta.at("data_samples").as_int(), have = loader_.dataset().size();
   base::require(meta.at("data_fingerprint").as_string() == std::to_string(loader_.fingerprint()),
-                "the checkpoint is of other data: it had ", meta.at("data_samples").as_int(),
-                " samples, now there are ", loader_.dataset().size());
+                "the checkpoint is of other data: it had ", had, " samples, now there are ", have,
+                had == have ? " of other content" : "");
   const auto before = meta.get_or<int64_t>("global_batch", batch_.global);
   if (before != batch_.global) check_batch(before, RunState::from_json(meta.at("state")));
 }

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "engine/session/session.h"
+#include "engine/train/state_parts.h"
 #include "model/builder.h"
 #include "model/load/load.h"
 #include "train/checkpoint/weights.h"
@@ -187,6 +188,24 @@ TEST(Task, AFrozenParameterThatACheckpointLacksIsNamed) {
             std::string::npos);
 }
 
+TEST(Task, ACheckpointAsksForNoNetworkThatItDoesNotHold) {
+  Fixture f("larger");
+  run_to_end(f);
+  const auto problem_of = [&](const std::string& option) {
+    set_model(f.directory, [&](const base::Json& model) {
+      base::Json changed = model, config = model.at("config");
+      config.push_back(option);  // the last one counts
+      changed.set("config", config);
+      return changed;
+    });
+    return refusal_of([&] { model_of_checkpoint(f.directory, {}); });
+  };
+  EXPECT_NE(problem_of("layers=2147483648").find("at most 4096"), std::string::npos);
+  EXPECT_NE(problem_of("layers=4096").find("lacks the parameter"), std::string::npos);
+  EXPECT_NE(problem_of("layers=2").find("no error"), std::string::npos);
+  EXPECT_NE(problem_of("width=1048576").find("other extents"), std::string::npos);
+}
+
 TEST(Task, AModelExportedForTrainingIsEvaluatedAndServedAsForInference) {
   const std::string directory = Fixture("exported").directory;
   model::Model model;
@@ -221,6 +240,65 @@ TEST(Task, AModelExportedForTrainingIsEvaluatedAndServedAsForInference) {
   EXPECT_LT(largest_difference(result(opened.graph), want), 1e-6);
   const std::string again = save_model(opened, directory, "served", ExportFormat::onnx);
   EXPECT_LT(largest_difference(result(model::load_model(again).graph), want), 1e-6);
+}
+
+/// x through a constant table and a weight, both f16, as a file that keeps f32 inputs has them.
+std::string half_file(const std::string& directory) {
+  model::Model model;
+  const auto half = [](float value) {
+    return engine::converted(Tensor::from<float>({2, 2}, {value, 0, 0, value}), tensor::DType::f16);
+  };
+  ir::Graph& graph = model.graph;
+  model::Builder build(graph);
+  const ir::ValueId x = graph.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("batch"), 2}});
+  const ir::ValueId cast = build.op("cast", {x}, {{"to", int64_t{10}}});
+  const ir::ValueId moved = build.op("matmul", {cast, graph.add_constant(half(2), "table")});
+  const ir::ValueId y = build.op("matmul", {moved, graph.add_param("head.weight", half(0.5))});
+  graph.add_output(build.op("cast", {y}, {{"to", int64_t{1}}}), "y");
+  graph.sort();
+  return save_model(model, directory, "half", ExportFormat::onnx);
+}
+
+TEST(Task, FilesInHalfPrecisionAreTrainedInF32AndTheirConstantsAreNamed) {
+  ModelOptions options;
+  options.source = half_file(Fixture("half").directory);
+  std::string text;
+  const model::Model model = open_trained_model(options, 1, text);
+  EXPECT_NE(text.find("constants: 'table'"), std::string::npos) << text;
+  for (const ir::Value& v : model.graph.values()) EXPECT_EQ(v.type.dtype, tensor::DType::f32) << v.name;
+  options.freeze = {"table"};
+  std::string known;
+  open_trained_model(options, 1, known);
+  EXPECT_EQ(known.find("constants:"), std::string::npos) << known;
+}
+
+TEST(Task, StartWeightsInHalfPrecisionAreWidened) {
+  ir::Graph graph;
+  graph.add_param("w", Tensor::zeros(tensor::DType::f32, {2}));
+  for (const tensor::DType type : {tensor::DType::f16, tensor::DType::bf16, tensor::DType::f64}) {
+    const Tensor given = engine::converted(Tensor::from<float>({2}, {0.5, -3}), type);
+    const auto taken = [&] { return with_weights(graph, [&](const std::string&) { return &given; }); };
+    if (type == tensor::DType::f64) {
+      EXPECT_NE(refusal_of(taken).find("the weights hold f64[2]"), std::string::npos);
+      continue;
+    }
+    const ir::Graph started = taken();
+    EXPECT_EQ(started.values()[0].data.dtype(), tensor::DType::f32);
+    EXPECT_EQ(started.values()[0].data.to_doubles(), (std::vector<double>{0.5, -3}));
+  }
+}
+
+TEST(Task, NamesThatFreezeNothingOrLeaveTheRepositoryAreRefused) {
+  Fixture f("names");
+  f.sections.assign("model.freeze=[wte,wtee]");
+  EXPECT_NE(refusal_of([&] { prepare_task(f.config, f.sections); }).find("'wtee'"), std::string::npos);
+  f.sections.assign("model.freeze=[wte]");
+  EXPECT_EQ(refusal_of([&] { prepare_task(f.config, f.sections); }), "no error");
+  for (const char* name : {"a/b", "../lm", "..", "."}) {
+    f.config.run.name = name;
+    EXPECT_NE(refusal_of([&] { prepare_task(f.config, f.sections); }).find("run.name"), std::string::npos)
+        << name;
+  }
 }
 
 // The reader of a checkpoint determines where its model may be, not the writer.

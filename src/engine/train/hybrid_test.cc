@@ -162,6 +162,20 @@ TEST(TensorParallel, WithEveryStageOfZero) {
   }
 }
 
+TEST(TensorParallel, ShorterPartsMayFillOtherBucketsOfZero) {
+  // 17, 17, 17 and 14 rows of the vocabulary: the last rank has fewer bytes, and another number of buckets.
+  TrainCase c = language_case<65>("gpt2", {"positions=12", "width=32", "layers=1", "heads=4"});
+  const HybridRun want = steps_alone(c, 2);
+  for (const passes::RecomputeMode mode : {passes::RecomputeMode::none, passes::RecomputeMode::full}) {
+    c.options.strategy.recompute.mode = mode;
+    for (const int zero : {1, 2, 3}) {
+      const Strategy s{.dp = 2, .tp = 4, .zero = zero};
+      SCOPED_TRACE(text(s));
+      expect_layouts_near(want, on_ranks(c, s, 2));
+    }
+  }
+}
+
 TEST(TensorParallel, NormsOfWholeMatricesInLamb) {
   TrainCase c = wide_gpt();
   c.options.optimizer.kind = OptimizerKind::lamb;

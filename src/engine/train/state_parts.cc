@@ -150,13 +150,18 @@ Tensor whole_of(const Tensor& part, const StatePlace& place, const comm::Mesh& m
 }
 
 Tensor converted(const Tensor& content, tensor::DType type) {
-  base::check(content.dtype() == tensor::DType::f32, "conversion of ", content.type().to_string());
+  const bool is_widened = type == tensor::DType::f32;
+  base::check(is_widened || content.dtype() == tensor::DType::f32, "conversion of ",
+              content.type().to_string());
   Tensor out = Tensor::empty(type, content.dims());
-  const auto from = content.data<float>();
-  tensor::visit_dtype(type, [&](auto zero) {
-    using T = decltype(zero);
-    const auto to = out.mutable_data<T>();
+  const auto convert = [](auto from, auto to) {
+    using T = typename decltype(to)::value_type;
     for (size_t i = 0; i < to.size(); ++i) to[i] = static_cast<T>(from[i]);
+  };
+  tensor::visit_dtype(is_widened ? content.dtype() : type, [&](auto zero) {
+    using T = decltype(zero);
+    if (is_widened) return convert(content.data<T>(), out.mutable_data<float>());
+    convert(content.data<float>(), out.mutable_data<T>());
   });
   return out;
 }

@@ -17,7 +17,8 @@ tensor::Tensor whole_of(const tensor::Tensor& part, const StatePlace& place, con
 /// True if some axis splits it.
 bool is_split(const StatePlace& place, const tensor::MeshShape& mesh);
 
-/// `content` in another float type, rounded to nearest even as the cast operator does.
+/// `content`, which is f32, in another float type, rounded to nearest even as the cast operator does; or
+/// content of another type in f32.
 tensor::Tensor converted(const tensor::Tensor& content, tensor::DType type);
 
 }  // namespace trireme::engine

@@ -48,16 +48,20 @@ class TrainSession::Ranks : public lower::Agreement {
  public:
   explicit Ranks(const comm::Mesh& mesh) : group_(mesh.axis("dp,tpr,tp")) {}
 
-  void share(std::vector<passes::RecomputePlan>& plans, size_t nodes) override {
-    std::array<int64_t, 1> count{static_cast<int64_t>(plans.size())};
-    group_.broadcast(comm::as_bytes(std::span<int64_t>(count)), 0, "number of plans");
-    plans.resize(static_cast<size_t>(count[0]));
+  void share(std::vector<passes::RecomputePlan>& plans) override {
+    plans.resize(static_cast<size_t>(first_of(static_cast<int64_t>(plans.size()), "number of plans")));
     for (passes::RecomputePlan& plan : plans) {
-      std::array<int64_t, 1> mode{static_cast<int64_t>(plan.mode)};
-      group_.broadcast(comm::as_bytes(std::span<int64_t>(mode)), 0, "mode of a plan");
-      plan.mode = static_cast<passes::RecomputeMode>(mode[0]);
-      plan.again.resize(nodes);
-      group_.broadcast(comm::as_bytes(std::span<char>(plan.again)), 0, "nodes of a plan");
+      plan.mode =
+          static_cast<passes::RecomputeMode>(first_of(static_cast<int64_t>(plan.mode), "mode of a plan"));
+      std::string nodes;
+      for (const std::string& name : plan.again) nodes += name + '\0';
+      nodes.resize(static_cast<size_t>(first_of(static_cast<int64_t>(nodes.size()), "size of a plan")));
+      group_.broadcast(comm::as_bytes(std::span<char>(nodes)), 0, "nodes of a plan");
+      plan.again.clear();
+      for (size_t begin = 0, end; begin < nodes.size(); begin = end + 1) {
+        end = nodes.find('\0', begin);
+        plan.again.push_back(nodes.substr(begin, end - begin));
+      }
     }
   }
 
@@ -69,6 +73,13 @@ class TrainSession::Ranks : public lower::Agreement {
   }
 
  private:
+  /// The first rank's number.
+  int64_t first_of(int64_t own, const char* what) {
+    std::array<int64_t, 1> number{own};
+    group_.broadcast(comm::as_bytes(std::span<int64_t>(number)), 0, what);
+    return number[0];
+  }
+
   comm::Communicator& group_;
 };
 

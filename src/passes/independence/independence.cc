@@ -215,16 +215,17 @@ class IndexWalk {
     if (id == ir::kNoValue) return {};
     if (const auto at = counts_.find(id); at != counts_.end()) return at->second;
     const tensor::Tensor* known = graph_.known(id);
-    return known == nullptr || known->bytes() > kMaxBytes ? Counts{} : ops::plain_counts(*known);
+    return is_readable(known) ? ops::plain_counts(*known) : Counts{};
+  }
+
+  /// True for a constant that is small and has its content: weights may be no more than types.
+  static bool is_readable(const tensor::Tensor* known) {
+    return known != nullptr && known->bytes() <= kMaxBytes && !tensor::is_absent(*known);
   }
 
   /// True if the operands are known and small enough to compute with, and the results are small.
   bool are_known(const Node& node) {
-    const auto is_small = [&](ValueId id) {
-      const tensor::Tensor* known = graph_.known(id);
-      return id == ir::kNoValue ||
-             (known != nullptr && known->bytes() <= kMaxBytes && !tensor::is_absent(*known));
-    };
+    const auto is_small = [&](ValueId id) { return id == ir::kNoValue || is_readable(graph_.known(id)); };
     if (!std::all_of(node.in.begin(), node.in.end(), is_small)) return false;
     return std::all_of(node.out.begin(), node.out.end(), [&](ValueId id) {
       return id == ir::kNoValue || tensor::bytes_of(graph_.type(id)) <= kMaxBytes;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/table.h"
+#include "tensor/absent.h"
 
 namespace trireme::passes {
 namespace {
@@ -239,6 +240,15 @@ TEST(Independence, NamesTheNodeAndWhatItDoes) {
   const std::string why = reason("  %2 = softmax(%0) {axis=0}\n  return %2 \"y\"\n");
   EXPECT_NE(why.find("softmax"), std::string::npos) << why;
   EXPECT_NE(why.find("dimension 0"), std::string::npos) << why;
+}
+
+TEST(Independence, WeightsMayBeTypesAlone) {
+  const std::string text =
+      "graph \"g\"\n  %0 = input \"x\" : f32[n,4,6]\n  %1 = const : f32[4,6]#zeros\n"
+      "  %2 = add(%0, %1)\n  return %2 \"y\"\n";
+  ir::Graph graph = ir::parse(text, ops::table());
+  graph.value(ir::ValueId(1)).data = tensor::absent(tensor::DType::f32, {4, 6});
+  EXPECT_EQ(why_rows_mix(graph, {{1, 4, 6}}), "");
 }
 
 // The constant fits batches of eight (or one row, which it repeats), so nothing holds for all batches.

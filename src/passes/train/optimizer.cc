@@ -18,6 +18,7 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::TensorType;
 
+constexpr double kMostFactor = 1e30;    // of rates and decays, so that they are finite in f32
 constexpr double kMostBeta = 0.999999;  // at 1 the first update would be divided by 1 - beta^1 = 0
 
 const std::vector<std::string> kKindNames{"sgd", "adam", "adamw", "lamb", "lars", "adafactor", "muon"};
@@ -64,6 +65,8 @@ double number(const std::string& group, const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   base::require(error == std::errc() && end == text.data() + text.size(), "optimizer group '", group,
                 "': not a number: '", text, "'");
+  base::require(value >= 0 && value <= kMostFactor, "optimizer group '", group, "': ", text,
+                " is not a number from 0 to ", kMostFactor);
   return value;
 }
 
@@ -428,7 +431,8 @@ class Planner {
 void OptimizerOptions::fields(base::OptionList& f) {
   f.add_choice("kind", &kind, kKindNames, "the update rule");
   f.add("weight_decay", &weight_decay, "-1: the kind's own (adamw, lamb 0.01; muon 0.1; others 0)")
-      .at_least(-1);
+      .at_least(-1)
+      .at_most(kMostFactor);
   f.add("decay_vectors", &decay_vectors,
         "weight decay also for biases, norms and other one-dimensional weights");
   f.add("clip_norm", &clip_norm, "largest global norm of the gradients; 0: not clipped").at_least(0);
@@ -448,7 +452,7 @@ void OptimizerOptions::fields(base::OptionList& f) {
         "matrices with these in their names get adamw, as do embeddings and vectors");
   f.add("ema_keep", &ema_keep, "averages of the weights: share kept each step; 0: none")
       .at_least(0)
-      .at_most(1);
+      .at_most(kMostBeta);
   f.add("ema_ramp", &ema_ramp, "keep at most (1 + step) / (10 + step)");
   f.add(
       "groups", &groups,

@@ -228,6 +228,10 @@ TEST(Optimizer, SaysWhatIsWrongWithAGroup) {
   EXPECT_NE(message({"nowhere lr_scale=1"}).find("names no parameter"), std::string::npos);
   EXPECT_NE(message({"* lr=1"}).find("unknown key 'lr'"), std::string::npos);
   EXPECT_NE(message({"* lr_scale=x"}).find("not a number"), std::string::npos);
+  for (const char* value : {"-1", "inf", "nan", "1e40"}) {
+    for (const char* key : {"* lr_scale=", "* weight_decay="})
+      EXPECT_NE(message({base::concat(key, value)}).find("from 0 to"), std::string::npos) << key << value;
+  }
   EXPECT_NE(message({"* kind=best"}).find("no kind 'best'"), std::string::npos);
 }
 

@@ -2,6 +2,8 @@
 #include "passes/train/recompute.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "passes/rewriter.h"
 #include "passes/train/train.h"
@@ -188,10 +190,25 @@ std::vector<Cut> best_cuts(const Activations& a, const std::vector<Cut>& cuts) {
 /// frees no memory.
 bool is_kept(const Node& node) { return ir::has_products(node.op->schema) || node.op->schema.keeps_results; }
 
-void count(const Activations& a, RecomputePlan& plan) {
+/// What each node is called in a plan.
+std::vector<std::string> names_in_plan(const Graph& graph) {
+  std::unordered_map<std::string, size_t> before;
+  std::vector<std::string> names;
+  for (const Node& node : graph.nodes()) {
+    std::string name = base::concat(node.op == nullptr ? "" : node.op->schema.name, " ", node.from);
+    const size_t earlier = before[name]++;
+    names.push_back(base::concat(name, " ", earlier));
+  }
+  return names;
+}
+
+/// Sums up a plan that computes the nodes of `again` twice.
+void take(const Activations& a, const std::vector<char>& again, RecomputePlan& plan) {
+  const std::vector<std::string> names = names_in_plan(a.graph);
   for (size_t n = 0; n < a.graph.nodes().size(); ++n) {
     const Node& node = a.graph.nodes()[n];
-    if (plan.again[n]) {
+    if (again[n]) {
+      plan.again.push_back(names[n]);
       plan.flop += ir::cost_of(node.op->schema, a.graph.view(node)).flop;
     } else {
       plan.kept_bytes += saved_bytes(a, n);
@@ -202,8 +219,8 @@ void count(const Activations& a, RecomputePlan& plan) {
 /// Clones each planned node once, and lets backward nodes read the clones.
 class Cloner {
  public:
-  Cloner(Graph& graph, const RecomputePlan& plan)
-      : graph_(graph), plan_(plan), twin_(graph.values().size(), ir::kNoValue) {}
+  Cloner(Graph& graph, std::vector<char> planned)
+      : graph_(graph), planned_(std::move(planned)), twin_(graph.values().size(), ir::kNoValue) {}
 
   size_t run(const std::vector<char>& forward) {
     const size_t count = forward.size();
@@ -222,7 +239,7 @@ class Cloner {
   bool is_planned(ValueId id) const {
     if (id == ir::kNoValue || graph_.value(id).producer == ir::kNoNode) return false;
     const size_t n = index(graph_.value(id).producer);
-    return n < plan_.again.size() && plan_.again[n] != 0;
+    return n < planned_.size() && planned_[n] != 0;
   }
 
   /// The clone of `id`, or `id` itself if it is kept. Uses no recursion, since networks are deep.
@@ -257,8 +274,8 @@ class Cloner {
   }
 
   Graph& graph_;
-  const RecomputePlan& plan_;
-  std::vector<ValueId> twin_;  ///< by value of the original graph
+  const std::vector<char> planned_;  ///< by node of the original graph
+  std::vector<ValueId> twin_;        ///< by value of the original graph
   size_t clones_ = 0;
 };
 
@@ -268,29 +285,30 @@ size_t count_cuts(const Graph& graph) { return find_cuts(Activations(graph)).siz
 
 RecomputePlan plan_recompute(const Graph& graph, RecomputeMode mode, size_t segments) {
   const Activations a(graph);
-  RecomputePlan plan{.mode = mode, .again = std::vector<char>(graph.nodes().size(), 0)};
+  std::vector<char> again(graph.nodes().size(), 0);
   if (mode == RecomputeMode::selective) {
-    for (size_t n = 0; n < graph.nodes().size(); ++n) {
-      plan.again[n] = a.forward[n] && !is_kept(graph.nodes()[n]);
-    }
+    for (size_t n = 0; n < graph.nodes().size(); ++n) again[n] = a.forward[n] && !is_kept(graph.nodes()[n]);
   }
   if (mode == RecomputeMode::full) {
     const std::vector<Cut> cuts = find_cuts(a);
     const std::vector<Cut> chosen = segments == 0 ? best_cuts(a, cuts) : choose_cuts(cuts, segments);
     // The backward pass of the last segment follows its forward pass at once, so keeping it costs nothing.
     const size_t end = chosen.empty() ? 0 : chosen.back().node + 1;
-    for (size_t n = 0; n < end; ++n) plan.again[n] = a.forward[n];
-    for (const Cut& cut : chosen) plan.again[index(graph.value(cut.value).producer)] = 0;
+    for (size_t n = 0; n < end; ++n) again[n] = a.forward[n];
+    for (const Cut& cut : chosen) again[index(graph.value(cut.value).producer)] = 0;
   }
-  count(a, plan);
+  RecomputePlan plan{.mode = mode};
+  take(a, again, plan);
   return plan;
 }
 
 size_t recompute(Graph& graph, const RecomputePlan& plan) {
-  base::check(plan.again.size() == graph.nodes().size(), "the plan is for another graph");
   if (plan.mode == RecomputeMode::none) return 0;
+  const std::unordered_set<std::string> again(plan.again.begin(), plan.again.end());
+  std::vector<char> planned;
+  for (const std::string& name : names_in_plan(graph)) planned.push_back(again.contains(name));
   const std::vector<char> forward = Activations(graph).forward;
-  return Cloner(graph, plan).run(forward);
+  return Cloner(graph, std::move(planned)).run(forward);
 }
 
 }  // namespace trireme::passes

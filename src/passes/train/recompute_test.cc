@@ -15,8 +15,8 @@ using tensor::DType;
 using tensor::Tensor;
 
 /// A chain of products and tanh with a hand-written backward pass: y_i = tanh(y_{i-1} w), d_{i-1} = (d_i (1 -
-/// y_i^2)) w'.
-ir::Graph chain(size_t layers) {
+/// y_i^2)) w'. `more`: nodes before it that it does not depend on.
+ir::Graph chain(size_t layers, size_t more = 0) {
   ir::Graph g;
   const ir::OpTable& ops = ops::table();
   const auto add = [&](const char* op, std::vector<ir::ValueId> in) {
@@ -25,6 +25,7 @@ ir::Graph chain(size_t layers) {
   ir::ValueId y = g.add_input("x", {DType::f64, {8, 8}});
   const ir::ValueId weight = g.add_input(kLossWeightInput, {DType::f64, tensor::Shape{}});
   const ir::ValueId w = g.add_constant(random_tensor(DType::f64, {8, 8}, -0.5, 0.5));
+  for (size_t i = 0; i < more; ++i) g.add_output(add("neg", {y}), base::concat("more", i));
   std::vector<ir::ValueId> ys;
   for (size_t i = 0; i < layers; ++i) ys.push_back(y = add("tanh", {add("matmul", {y, w})}));
   g.add_output(y, "loss");
@@ -61,6 +62,15 @@ TEST(Recompute, GivesTheSameBits) {
     EXPECT_EQ(clones > 0, mode != RecomputeMode::none) << to_string(mode);
     EXPECT_TRUE(run_graph(graph, feeds)[1].same_as(want)) << to_string(mode);
   }
+}
+
+TEST(Recompute, APlanHoldsForTheSameNodesAtOtherIndices) {
+  const RecomputePlan plan = plan_recompute(chain(12), RecomputeMode::full);
+  ir::Graph same = chain(12), shifted = chain(12, 3);
+  ASSERT_NE(shifted.nodes()[0].op->schema.name, same.nodes()[0].op->schema.name);
+  const size_t clones = recompute(same, plan);
+  EXPECT_GT(clones, 0u);
+  EXPECT_EQ(recompute(shifted, plan), clones);
 }
 
 TEST(Recompute, RunsClonesBesideTheirReaders) {

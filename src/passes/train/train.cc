@@ -31,11 +31,11 @@ bool train_dropout(Rewriter& rw, const Node& node, int64_t index) {
   return true;
 }
 
-/// batch_norm(x, scale, bias, mean, var) -> batch_norm_train, plus updates of both running statistics.
+/// batch_norm(x, scale, bias, mean, var) -> batch_norm_train, plus updates of both running statistics, if
+/// these are states. Others are fixed, or computed from the batch.
 bool train_batch_norm(Rewriter& rw, const Node& node) {
   for (size_t i : {size_t{3}, size_t{4}}) {
-    base::check(rw.graph().value(node.in[i]).kind == ir::ValueKind::state, "running statistic '",
-                rw.graph().value(node.in[i]).name, "' of '", node.from, "' is no state");
+    if (rw.graph().value(node.in[i]).kind != ir::ValueKind::state) return false;
   }
   const Node train{.op = nullptr,
                    .attrs = {{"axis", int64_t{1}}, {"epsilon", node.attrs.get_float("epsilon", 1e-5)}},

@@ -29,7 +29,7 @@ bool is_crossing_gradient(std::string_view name);
 ir::ValueId need_input(ir::Graph& graph, const std::string& name, tensor::TensorType type);
 
 /// Training forms: dropout draws from the `rng` input, batch_norm takes the statistics of the batch and keeps
-/// running ones in its mean and variance, which must be states by now. Run before shapes are bound.
+/// running ones in its mean and variance where these are states by now. Run before shapes are bound.
 size_t to_training(ir::Graph& graph);
 
 /// Makes the masks of micro-batches disjoint: tells each dropout_train whose first extent is not the batch
@@ -51,8 +51,8 @@ struct ParamGradient {
 ir::ValueId scalar_loss(ir::Graph& graph, ir::ValueId loss);
 
 /// Adds the gradients of scalar_loss() times the input `loss_weight` with respect to `params` (values of kind
-/// state). A parameter the loss does not depend on is left out. All shapes are static.
-/// Throws unsupported naming the node that has no gradient.
+/// state). A parameter the loss does not depend on is left out. Throws unsupported naming the node that has
+/// no gradient, or an operand or result whose extents do not follow from the shapes of the inputs.
 std::vector<ParamGradient> differentiate(ir::Graph& graph, ir::ValueId loss,
                                          const std::vector<ir::ValueId>& params);
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "engine/train/state_parts.h"
 #include "model/safetensors.h"
 #include "train/checkpoint/checkpoint.h"
 
@@ -17,10 +18,13 @@ ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* repl
     if (value.kind != ir::ValueKind::param) continue;
     const tensor::Tensor* found = lookup(value.name);
     if (found == nullptr) continue;
-    base::require(found->type() == tensor::TensorType{value.type.dtype, value.type.shape}, "parameter '",
-                  value.name, "' is ", value.type.to_string(), ", the weights hold ",
-                  found->type().to_string());
-    value.data = *found;
+    const bool is_half = found->dtype() == tensor::DType::f16 || found->dtype() == tensor::DType::bf16;
+    const bool is_widened = value.type.dtype == tensor::DType::f32 && is_half;  // exact
+    base::require(
+        found->type().shape == value.type.shape && (is_widened || found->dtype() == value.type.dtype),
+        "parameter '", value.name, "' is ", value.type.to_string(), ", the weights hold ",
+        found->type().to_string());
+    value.data = is_widened ? engine::converted(*found, value.type.dtype) : *found;
     if (replaced != nullptr) ++*replaced;
   }
   return graph;

@@ -15,8 +15,9 @@ namespace trireme::train {
 /// The content for a parameter, or null to keep what the graph has.
 using WeightLookup = std::function<const tensor::Tensor*(const std::string& name)>;
 
-/// The graph with the content of its params replaced (shared, not copied). Throws invalid_argument for a
-/// content of another type or shape. `replaced`, if given, counts them.
+/// The graph with the content of its params replaced (shared, not copied; f16 and bf16 are widened for params
+/// of f32). Throws invalid_argument for a content of another type or shape. `replaced`, if given, counts
+/// them.
 ir::Graph with_weights(ir::Graph graph, const WeightLookup& lookup, size_t* replaced = nullptr);
 
 /// Forgets the content of the params that the session trains on some rank; they keep their types.

@@ -83,14 +83,20 @@ Tensor copied_as(std::span<const int64_t> from, const Dims& dims) {
   return out;
 }
 
-/// Batches hold f32 and i64, but graphs may need integers as i32 or as floats.
+/// Batches hold f32 and i64, but graphs may need integers as i32, as floats or as truth values.
+void require_convertible(tensor::DType from, tensor::DType to, const std::string& input) {
+  using tensor::DType;
+  const bool is_made = from == DType::i64 && (to == DType::i32 || to == DType::f32 || to == DType::boolean);
+  base::require(is_made || from == to, "input '", input, "' wants ", tensor::name_of(to),
+                ", its field holds ", tensor::name_of(from));
+}
+
 Tensor converted(const Tensor& t, tensor::DType dtype, const std::string& input) {
   if (t.dtype() == dtype) return t;
-  const bool integers = t.dtype() == tensor::DType::i64;
-  if (integers && dtype == tensor::DType::i32) return copied_as<int32_t>(t.data<int64_t>(), t.dims());
-  if (integers && dtype == tensor::DType::f32) return copied_as<float>(t.data<int64_t>(), t.dims());
-  base::fail_invalid("input '", input, "' wants ", tensor::name_of(dtype), ", its field holds ",
-                     tensor::name_of(t.dtype()));
+  require_convertible(t.dtype(), dtype, input);
+  if (dtype == tensor::DType::i32) return copied_as<int32_t>(t.data<int64_t>(), t.dims());
+  if (dtype == tensor::DType::f32) return copied_as<float>(t.data<int64_t>(), t.dims());
+  return copied_as<bool>(t.data<int64_t>(), t.dims());
 }
 
 }  // namespace
@@ -118,8 +124,12 @@ Feeder::Feeder(const ir::Graph& graph, const std::vector<Field>& fields, const F
     const bool target = contains(target_inputs, input.name);
     if (chosen[i] == nullptr) chosen[i] = only_unused(fields, used, target);
     base::require(chosen[i] != nullptr, "no field of the data feeds input '", input.name,
-                  "'; the fields are: ", names_of(fields), "; say feed: {", input.name, ": FIELD}");
+                  "'; the fields are: ", names_of(fields), "; say feed: {", input.name, ": FIELD}",
+                  target ? ", or name the target in data.label_field" : "");
     used.insert(chosen[i]->name);
+    // Fields of other types are changed on their way into a batch.
+    const bool is_kept = chosen[i]->dtype == tensor::DType::f32 || chosen[i]->dtype == tensor::DType::i64;
+    if (is_kept) require_convertible(chosen[i]->dtype, input.type.dtype, input.name);
     links_.push_back({input.name, chosen[i]->name, input.type.dtype, row_dims(input, *chosen[i]), target,
                       rows_per_sample(input, *chosen[i])});
     const tensor::Shape& shape = input.type.shape;

@@ -87,6 +87,21 @@ TEST(Feeder, AllElementsOfFloatTargetsCount) {
   EXPECT_FALSE(converting.has_integer_targets());
 }
 
+TEST(Feeder, FeedsTruthValuesAndRefusesOtherTypesBeforeAnyBatch) {
+  const Dim batch = Dim::symbol("batch");
+  const std::vector<Field> fields{{"mask", FieldKind::tensor, DType::i64, {3}, false}};
+  const auto feeder = [&](DType wanted) {
+    return Feeder(graph_of({{"mask", {wanted, {batch, 3}}}}), fields, {}, {});
+  };
+  data::Batch data;
+  data.values.push_back({"mask", Tensor::from<int64_t>({1, 3}, {0, 1, 256}), {}});
+  data.valid_rows = 1;
+  const Tensor fed = feeder(DType::boolean).feeds(data)[0];
+  EXPECT_EQ(fed.dtype(), DType::boolean);
+  EXPECT_EQ(fed.to_doubles(), (std::vector<double>{0, 1, 1}));
+  EXPECT_NE(error_of([&] { feeder(DType::f64); }).find("wants f64, its field holds i64"), std::string::npos);
+}
+
 TEST(Feeder, SaysWhatIsMissing) {
   const Dim batch = Dim::symbol("batch");
   const ir::Graph two = graph_of({{"left", {DType::f32, {batch, 6}}}, {"right", {DType::f32, {batch, 6}}}});

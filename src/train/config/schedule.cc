@@ -10,6 +10,8 @@
 namespace trireme::train {
 namespace {
 
+constexpr double kMostRate = 1e30;  // finite in f32, in which updates take it
+
 const std::vector<std::string> kKinds{"constant", "linear", "cosine", "step", "inverse_root", "wsd"};
 const std::vector<std::string> kForms{"linear", "cosine", "exponential", "one_minus_sqrt"};
 
@@ -34,7 +36,7 @@ double scale_for(const ScheduleOptions& o, int64_t batch) {
 
 void ScheduleOptions::fields(base::OptionList& f) {
   f.add_choice("kind", &kind, kKinds, "how the learning rate goes after the warm-up");
-  f.add("lr", &lr, "largest learning rate").at_least(0);
+  f.add("lr", &lr, "largest learning rate").at_least(0).at_most(kMostRate);
   f.add("min_lr", &min_lr, "floor of the decay").at_least(0);
   f.add_choice("unit", &unit, {"samples", "tokens"}, "what lengths are counted in");
   f.add("warmup", &warmup, "length of the linear warm-up").at_least(0);

@@ -17,7 +17,7 @@ void SpikeOptions::fields(base::OptionList& f) {
   f.add_choice("policy", &policy, {"off", "skip", "rollback", "stop"},
                "what a spike does: skip its update; and after `patience` in a row go back to the last "
                "checkpoint, or stop");
-  f.add("window", &window, "steps of history").at_least(2);
+  f.add("window", &window, "steps of history; until there are as many, nothing is a spike").at_least(2);
   f.add("z_loss", &z_loss, "standard deviations of the loss that make a spike; 0: not watched").at_least(0);
   f.add("z_norm", &z_norm, "the same of the gradient norm").at_least(0);
   f.add("patience", &patience, "spikes in a row before rollback or stop").at_least(1);
