@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/files/file.h"
 #include "model/hf/forms/forms.h"
@@ -25,6 +29,7 @@ constexpr int64_t kMostRank = 4096;
 /// Members that do not change what a trained adapter computes.
 const std::set<std::string_view> kAdapterKeysWithoutEffect{
     "auto_mapping",        "base_model_name_or_path",
+    "eva_config",  // how the first factors were chosen
     "exclude_modules",
     "fan_in_fan_out",  // concerns the base; the factors are the same
     "inference_mode",      "layers_pattern",
@@ -34,7 +39,7 @@ const std::set<std::string_view> kAdapterKeysWithoutEffect{
     "qalora_group_size",   "revision",
     "runtime_config",      "task_type"};
 /// Initialisations that also change the base's weights; others only choose the first factors.
-constexpr std::string_view kChangesBase[] = {"pissa", "olora", "corda", "loftq"};
+constexpr std::string_view kChangesBase[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 
 bool is_nothing(const Json& value) {
   return value.is_null() || (value.is_bool() && !value.as_bool()) ||
@@ -46,9 +51,10 @@ struct Config {
   int64_t rank = 0;
   double alpha = 0;
   bool is_rank_stable = false;
-  std::vector<std::string> targets;      ///< none: a pattern, or all
-  std::map<std::string, int64_t> ranks;  ///< by the end of a module's name
-  std::map<std::string, double> alphas;  ///< likewise
+  std::vector<std::string> targets;  ///< none: a pattern, or all
+  /// By the end of a module's name, in the order of the file: of several that fit, the first counts.
+  std::vector<std::pair<std::string, int64_t>> ranks;
+  std::vector<std::pair<std::string, double>> alphas;  ///< likewise
 
   explicit Config(const Json& json);
   double scale(const std::string& module, int64_t rank) const;
@@ -66,7 +72,7 @@ bool ends_in(std::string_view module, std::string_view end) {
 
 /// The value for a module, or the one for all modules.
 template <class T>
-T by_module(const std::map<std::string, T>& values, std::string_view module, T otherwise) {
+T by_module(const std::vector<std::pair<std::string, T>>& values, std::string_view module, T otherwise) {
   for (const auto& [end, value] : values) {
     if (ends_in(module, end)) return value;
   }
@@ -125,8 +131,8 @@ void Config::read(std::string_view key, const Json& value) {
     if (value.is_null()) return;
     for (const auto& [module, number] : value.as_object()) {
       check_pattern(module);
-      if (key == "rank_pattern") ranks[module] = rank_of(number, key);
-      if (key == "alpha_pattern") alphas[module] = alpha_of(number, key);
+      if (key == "rank_pattern") ranks.emplace_back(module, rank_of(number, key));
+      if (key == "alpha_pattern") alphas.emplace_back(module, alpha_of(number, key));
     }
   } else if (!is_nothing(value)) {
     base::fail_unsupported(kConfig, ": ", key, " ", value.dump().substr(0, 80));
@@ -152,6 +158,19 @@ Config read_adapter_config(const std::string& directory) {
       base::parse_json(base::read_file((fs::path(directory) / kConfig).string(), kMostConfigBytes)));
 }
 
+/// Whether a matrix of f32, f16 or bf16 has neither infinities nor NaN: those have all bits of the exponent.
+bool has_only_numbers(const Tensor& t) {
+  if (t.dtype() == DType::f32)
+    return std::ranges::all_of(t.data<float>(), [](float v) { return std::isfinite(v); });
+  const uint16_t exponent = t.dtype() == DType::f16 ? 0x7c00 : 0x7f80;
+  for (int64_t i = 0; i < t.elements(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, t.raw() + 2 * i, sizeof bits);
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
 /// The two factors of one module of the checkpoint.
 struct Factors {
   const Tensor *a = nullptr, *b = nullptr;
@@ -170,6 +189,7 @@ std::map<std::string, Factors> factors_of(const Safetensors& file) {
                   t.type().to_string(), ", a factor is a matrix");
     if (t.dtype() != DType::f32 && t.dtype() != DType::f16 && t.dtype() != DType::bf16)
       base::fail_unsupported("tensor '", name, "' of type ", tensor::name_of(t.dtype()));
+    base::require(has_only_numbers(t), "tensor '", name, "' of an adapter has infinities or NaN");
     const size_t length = name.size() - kFront.size() - kA.size();
     Factors& factors = found[name.substr(kFront.size(), length)];
     (is_a ? factors.a : factors.b) = &t;

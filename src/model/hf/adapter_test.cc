@@ -73,6 +73,24 @@ TEST(Adapter, TakesRanksScalesAndNamesAsPeftDoes) {
   }
 }
 
+TEST(Adapter, TheFirstPatternThatFitsCounts) {
+  const Scratch scratch("first");
+  for (const bool is_long_first : {true, false}) {
+    Json alphas = Json::object({}), config = tests::adapter_config(4, 6);
+    if (is_long_first) alphas.set("model.layers.0.mlp.down_proj", 64);
+    alphas.set("down_proj", 8);
+    if (!is_long_first) alphas.set("model.layers.0.mlp.down_proj", 64);
+    config.set("alpha_pattern", alphas);
+    config.set("init_lora_weights", "eva");
+    config.set("eva_config", Json::object({{"rho", 2.0}}));
+    tests::write_adapter(scratch.path, config, tests::adapter_factors(kFile, 1));
+    for (const AdapterPart& part : read_adapter(scratch.path, kModules, Json()).parts) {
+      const double want = is_long_first ? 16 : 2;
+      EXPECT_DOUBLE_EQ(part.scale, part.module.ends_with("down_proj") ? want : 1.5);
+    }
+  }
+}
+
 TEST(Adapter, PartsWhatACheckpointJoins) {
   const Scratch scratch("joined");
   const NamedTensors tensors = tests::adapter_factors({{"model.layers.0.self_attn.qkv_proj", 12, 16, 4}}, 1);
@@ -128,6 +146,7 @@ TEST(Adapter, RefusesByName) {
   refusal(ErrorCode::unsupported, "modules_to_save", member("modules_to_save", Json::array({"lm_head"})));
   refusal(ErrorCode::unsupported, "peft_type", member("peft_type", "IA3"));
   refusal(ErrorCode::unsupported, "init_lora_weights", member("init_lora_weights", "pissa_niter_4"));
+  refusal(ErrorCode::unsupported, "changes the base", member("init_lora_weights", "lora_ga"));
   refusal(ErrorCode::unsupported, "layer_replication", member("layer_replication", Json::array({1})));
   refusal(ErrorCode::unsupported, "what_comes_next", member("what_comes_next", 3));
   refusal(ErrorCode::unsupported, ".*_proj", member("rank_pattern", Json::object({{".*_proj", 4}})));
@@ -155,6 +174,17 @@ TEST(Adapter, RefusesByName) {
   refusal(ErrorCode::invalid_argument, "a factor is a matrix", [](Json&, NamedTensors& t) {
     t[3].second = Tensor::zeros(DType::f32, {12, 4, 1});
   });
+  for (const float none : {NAN, INFINITY, -INFINITY}) {
+    refusal(ErrorCode::invalid_argument, "infinities or NaN", [&](Json&, NamedTensors& t) {
+      t[1].second = t[1].second.clone();
+      t[1].second.mutable_data<float>()[7] = none;
+    });
+    refusal(ErrorCode::invalid_argument, "infinities or NaN", [&](Json&, NamedTensors& t) {
+      Tensor half = Tensor::zeros(DType::bf16, t[0].second.dims());
+      std::memcpy(half.mutable_raw() + 6, reinterpret_cast<const char*>(&none) + 2, 2);
+      t[0].second = half;
+    });
+  }
   refusal(ErrorCode::unsupported, "of type i8", [](Json&, NamedTensors& t) {
     t[3].second = Tensor::zeros(DType::i8, {12, 4});
   });

@@ -28,6 +28,7 @@ zoo::BertConfig read_bert_config(const base::Json& json) {
   const base::Json* padding = json.find("pad_token_id");
   if (padding != nullptr) c.padding = padding->is_null() ? -1 : padding->as_int();
   c.dropout = json.get_or("hidden_dropout_prob", 0.1);
+  c.is_tied = json.get_or("tie_word_embeddings", true);
   const std::string positions = json.get_or("position_embedding_type", "absolute");
   if (positions != "absolute") base::fail_unsupported("BERT with ", positions, " positions");
   if (json.get_or("is_decoder", false)) base::fail_unsupported("BERT as a decoder");

@@ -76,6 +76,7 @@ TEST(HfDirectory, WhatIsSavedIsLoaded) {
       {"llama", "layers=1", "width=16", "heads=2", "inner=24", "vocabulary=11", "rope_factor=2"},
       {"llama", "layers=1", "width=16", "heads=2", "inner=24", "rope_factor=8", "rope_original=16"},
       {"bert", "layers=1", "width=16", "heads=2", "vocabulary=11", "positions=8", "head=masked_lm"},
+      {"bert", "layers=1", "width=16", "heads=2", "vocabulary=11", "head=masked_lm", "is_tied=false"},
       {"bert", "layers=1", "width=16", "heads=2", "vocabulary=11", "head=classification", "classes=3"},
       {"vit_tiny", "layers=1", "width=16", "heads=2", "classes=3"},
       {"resnet18", "size=32", "classes=3"}};

@@ -2,6 +2,7 @@
 #include "model/zoo/bert.h"
 
 #include "model/net.h"
+#include "model/zoo/limits.h"
 
 namespace trireme::model::zoo {
 namespace {
@@ -19,13 +20,15 @@ class Bert {
     return x;
   }
 
-  /// x [batch, seq, width] -> logits [batch, seq, vocabulary], with the weights of the embedding.
+  /// x [batch, seq, width] -> logits [batch, seq, vocabulary], with the weights of the embedding if tied.
   ValueId masked_lm(const Net& net, ValueId x) const {
     const Net at = net.in("cls.predictions"), change = at.in("transform");
     x = linear(change.in("dense"), x, c_.width, c_.width);
     x = norm(change.in("LayerNorm"), change.activation(x, c_.activation));
-    return at.op("linear", {x, words_, at.param("bias", {c_.vocabulary}, Init::zeros())},
-                 {{"transposed", int64_t{1}}});
+    const Net own = at.in("decoder");  // its bias, too, is its own where nothing is tied
+    const ValueId weight = c_.is_tied ? words_ : own.param("weight", {c_.vocabulary, c_.width}, weight_);
+    const ValueId bias = (c_.is_tied ? at : own).param("bias", {c_.vocabulary}, Init::zeros());
+    return at.op("linear", {x, weight, bias}, {{"transposed", int64_t{1}}});
   }
 
   /// x [batch, seq, width] -> logits [batch, classes] from the first token.
@@ -93,22 +96,26 @@ class Bert {
 }  // namespace
 
 void BertConfig::fields(base::OptionList& f) {
-  f.add("vocabulary", &vocabulary, "number of tokens").at_least(1);
-  f.add("positions", &positions, "longest sequence").at_least(1);
-  f.add("token_types", &token_types, "kinds of segments").at_least(1);
-  f.add("width", &width, "channels of the residual stream").at_least(1);
-  f.add("layers", &layers, "blocks").at_least(1);
-  f.add("heads", &heads, "attention heads; divides the width").at_least(1);
-  f.add("inner", &inner, "width of the feed-forward layer; 0: 4 times the width").at_least(0);
+  f.add("vocabulary", &vocabulary, "number of tokens").at_least(1).at_most(kMostTokens);
+  f.add("positions", &positions, "longest sequence").at_least(1).at_most(kMostSequence);
+  f.add("token_types", &token_types, "kinds of segments").at_least(1).at_most(kMostClasses);
+  f.add("width", &width, "channels of the residual stream").at_least(1).at_most(kMostChannels);
+  f.add("layers", &layers, "blocks").at_least(1).at_most(kMostLayers);
+  f.add("heads", &heads, "attention heads; divides the width").at_least(1).at_most(kMostChannels);
+  f.add("inner", &inner, "width of the feed-forward layer; 0: 4 times the width")
+      .at_least(0)
+      .at_most(kMostInner);
   f.add("activation", &activation, "gelu, gelu_new (tanh form) or relu");
   f.add("epsilon", &epsilon, "added to the variance by layer normalisation").at_least(0);
   f.add("dropout", &dropout, "probability to drop an element of the embedding or of a branch's result")
       .at_least(0)
       .at_most(0.95);
   f.add_choice("head", &head, {"none", "masked_lm", "classification"}, "what follows the encoder");
-  f.add("classes", &classes, "classes of the classification head").at_least(1);
+  f.add("is_tied", &is_tied, "the head for masked tokens shares the embedding's weights");
+  f.add("classes", &classes, "classes of the classification head").at_least(1).at_most(kMostClasses);
   f.add("padding", &padding, "id of the padding token, whose embedding is not trained; -1: none")
-      .at_least(-1);
+      .at_least(-1)
+      .at_most(kMostTokens);
   f.add("has_token_types", &has_token_types, "adds the input token_type_ids; else every token is of type 0");
 }
 
@@ -147,7 +154,7 @@ base::Json bert_json(const BertConfig& c) {
                           {"pad_token_id", c.padding < 0 ? base::Json() : base::Json(c.padding)},
                           {"hidden_dropout_prob", c.dropout},
                           {"attention_probs_dropout_prob", 0.0},
-                          {"tie_word_embeddings", true},
+                          {"tie_word_embeddings", c.is_tied},
                           {"torch_dtype", "float32"}});
   if (c.head == BertHead::classification) {
     base::Json names = base::Json::object(),

@@ -17,6 +17,7 @@ struct BertConfig {
   std::string activation = "gelu";
   double epsilon = 1e-12, dropout = 0;
   BertHead head = BertHead::masked_lm;
+  bool is_tied = true;  // the head for masked tokens shares the embedding's weights
   int64_t classes = 2;
   int64_t padding = 0;           // id of the padding token, whose embedding is not trained; -1: none
   bool has_token_types = false;  // as an input; else every token is of type 0

@@ -2,18 +2,19 @@
 #include "model/zoo/cnn.h"
 
 #include "model/net.h"
+#include "model/zoo/limits.h"
 
 namespace trireme::model::zoo {
 
 using ir::ValueId;
 
 void CnnConfig::fields(base::OptionList& f) {
-  f.add("channels", &channels, "channels of the input image").at_least(1);
-  f.add("size", &size, "height and width of the input image").at_least(6);
-  f.add("width1", &width1, "channels after the first convolution").at_least(1);
-  f.add("width2", &width2, "channels after the second convolution").at_least(1);
-  f.add("hidden", &hidden, "width of the hidden linear layer").at_least(1);
-  f.add("classes", &classes, "classes to tell apart").at_least(1);
+  f.add("channels", &channels, "channels of the input image").at_least(1).at_most(kMostChannels);
+  f.add("size", &size, "height and width of the input image").at_least(6).at_most(kMostPixels);
+  f.add("width1", &width1, "channels after the first convolution").at_least(1).at_most(kMostChannels);
+  f.add("width2", &width2, "channels after the second convolution").at_least(1).at_most(kMostChannels);
+  f.add("hidden", &hidden, "width of the hidden linear layer").at_least(1).at_most(kMostChannels);
+  f.add("classes", &classes, "classes to tell apart").at_least(1).at_most(kMostClasses);
   f.add("dropout", &dropout, "probability to drop an element, after the pool and before the head")
       .at_least(0)
       .at_most(0.95);

@@ -2,6 +2,7 @@
 #include "model/zoo/gpt2.h"
 
 #include "model/net.h"
+#include "model/zoo/limits.h"
 
 namespace trireme::model::zoo {
 namespace {
@@ -80,12 +81,14 @@ Gpt2Config Gpt2Config::nano() {
 }
 
 void Gpt2Config::fields(base::OptionList& f) {
-  f.add("vocabulary", &vocabulary, "number of tokens").at_least(1);
-  f.add("positions", &positions, "longest sequence").at_least(1);
-  f.add("width", &width, "channels of the residual stream").at_least(1);
-  f.add("layers", &layers, "blocks").at_least(1);
-  f.add("heads", &heads, "attention heads; divides the width").at_least(1);
-  f.add("inner", &inner, "width of the feed-forward layer; 0: 4 times the width").at_least(0);
+  f.add("vocabulary", &vocabulary, "number of tokens").at_least(1).at_most(kMostTokens);
+  f.add("positions", &positions, "longest sequence").at_least(1).at_most(kMostSequence);
+  f.add("width", &width, "channels of the residual stream").at_least(1).at_most(kMostChannels);
+  f.add("layers", &layers, "blocks").at_least(1).at_most(kMostLayers);
+  f.add("heads", &heads, "attention heads; divides the width").at_least(1).at_most(kMostChannels);
+  f.add("inner", &inner, "width of the feed-forward layer; 0: 4 times the width")
+      .at_least(0)
+      .at_most(kMostInner);
   f.add("activation", &activation, "gelu_new (tanh form), gelu or relu");
   f.add("epsilon", &epsilon, "added to the variance by layer normalisation").at_least(0);
   f.add("dropout", &dropout, "probability to drop an element of the embedding or of a branch's result")

@@ -2,6 +2,7 @@
 #include "model/zoo/llama.h"
 
 #include "model/zoo/decoder.h"
+#include "model/zoo/limits.h"
 
 namespace trireme::model::zoo {
 namespace {
@@ -33,20 +34,24 @@ DecoderConfig decoder_of(const LlamaConfig& c) {
 }  // namespace
 
 void LlamaConfig::fields(base::OptionList& f) {
-  f.add("vocabulary", &vocabulary, "number of tokens").at_least(1);
+  f.add("vocabulary", &vocabulary, "number of tokens").at_least(1).at_most(kMostTokens);
   f.add("positions", &positions, "longest sequence").at_least(1).at_most(kMaxPositions);
-  f.add("width", &width, "channels of the residual stream").at_least(1);
-  f.add("layers", &layers, "blocks").at_least(1);
-  f.add("heads", &heads, "query heads").at_least(1);
+  f.add("width", &width, "channels of the residual stream").at_least(1).at_most(kMostChannels);
+  f.add("layers", &layers, "blocks").at_least(1).at_most(kMostLayers);
+  f.add("heads", &heads, "query heads").at_least(1).at_most(kMostChannels);
   f.add("kv_heads", &kv_heads, "key and value heads, shared by groups of query heads; 0: as many")
-      .at_least(0);
-  f.add("head_dim", &head_dim, "channels of a head, even; 0: width / heads").at_least(0);
-  f.add("inner", &inner, "width of the feed-forward layer").at_least(1);
+      .at_least(0)
+      .at_most(kMostChannels);
+  f.add("head_dim", &head_dim, "channels of a head, even; 0: width / heads")
+      .at_least(0)
+      .at_most(kMostChannels);
+  f.add("inner", &inner, "width of the feed-forward layer").at_least(1).at_most(kMostInner);
   f.add("theta", &theta, "base of the rotary wavelengths").at_least(1);
   f.add("rope_factor", &rope_factor, "stretches the rotary wavelengths").at_least(1);
   f.add("rope_original", &rope_original,
         "sequence length before stretching: short wavelengths stay, as in Llama 3.1; 0: all are stretched")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMaxPositions);
   f.add("rope_low", &rope_low, "wavelengths of fewer turns in rope_original are stretched in full")
       .at_least(0);
   f.add("rope_high", &rope_high, "wavelengths of more turns in rope_original stay; above rope_low")

@@ -2,18 +2,20 @@
 #include "model/zoo/mlp.h"
 
 #include "model/net.h"
+#include "model/zoo/limits.h"
 
 namespace trireme::model::zoo {
 
 using ir::ValueId;
 
 void MlpConfig::fields(base::OptionList& f) {
-  f.add("channels", &channels, "channels of the input image").at_least(1);
-  f.add("size", &size, "height and width of the input image").at_least(1);
+  f.add("channels", &channels, "channels of the input image").at_least(1).at_most(kMostChannels);
+  f.add("size", &size, "height and width of the input image").at_least(1).at_most(kMostPixels);
   f.add("features", &features, "length of a feature vector that is the input instead of an image; 0: image")
-      .at_least(0);
-  f.add("hidden", &hidden, "widths of the hidden layers").at_least(1);
-  f.add("classes", &classes, "length of the result").at_least(1);
+      .at_least(0)
+      .at_most(kMostInner);
+  f.add("hidden", &hidden, "widths of the hidden layers").at_least(1).at_most(kMostChannels);
+  f.add("classes", &classes, "length of the result").at_least(1).at_most(kMostClasses);
   f.add("activation", &activation, "relu, gelu, gelu_new, silu or tanh");
   f.add("dropout", &dropout, "probability to drop an element after each hidden layer")
       .at_least(0)

@@ -2,6 +2,7 @@
 #include "model/zoo/perception.h"
 
 #include "model/net.h"
+#include "model/zoo/limits.h"
 
 namespace trireme::model::zoo {
 namespace {
@@ -87,15 +88,17 @@ class Perception {
 }  // namespace
 
 void PerceptionConfig::fields(base::OptionList& f) {
-  f.add("channels", &channels, "channels of the image").at_least(1);
-  f.add("size", &size, "height and width of the image, a multiple of 8").at_least(8);
-  f.add("point_features", &point_features, "numbers of a point: place, intensity, speed").at_least(1);
-  f.add("stem_width", &stem_width, "channels after the first convolution").at_least(1);
-  f.add("width", &width, "channels of a cell and of a point").at_least(1);
-  f.add("layers", &layers, "fusion blocks").at_least(1);
-  f.add("heads", &heads, "attention heads; divides the width").at_least(1);
-  f.add("classes", &classes, "classes of a cell; class 0 is no object").at_least(1);
-  f.add("box_values", &box_values, "numbers of a box").at_least(1);
+  f.add("channels", &channels, "channels of the image").at_least(1).at_most(kMostChannels);
+  f.add("size", &size, "height and width of the image, a multiple of 8").at_least(8).at_most(kMostPixels);
+  f.add("point_features", &point_features, "numbers of a point: place, intensity, speed")
+      .at_least(1)
+      .at_most(kMostChannels);
+  f.add("stem_width", &stem_width, "channels after the first convolution").at_least(1).at_most(kMostChannels);
+  f.add("width", &width, "channels of a cell and of a point").at_least(1).at_most(kMostChannels);
+  f.add("layers", &layers, "fusion blocks").at_least(1).at_most(kMostLayers);
+  f.add("heads", &heads, "attention heads; divides the width").at_least(1).at_most(kMostChannels);
+  f.add("classes", &classes, "classes of a cell; class 0 is no object").at_least(1).at_most(kMostClasses);
+  f.add("box_values", &box_values, "numbers of a box").at_least(1).at_most(kMostChannels);
   f.add("epsilon", &epsilon, "added to the variance by norms").at_least(0);
   f.add("dropout", &dropout, "probability to drop an element of a branch's result").at_least(0).at_most(0.95);
 }

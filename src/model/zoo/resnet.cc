@@ -4,6 +4,7 @@
 #include <array>
 
 #include "model/net.h"
+#include "model/zoo/limits.h"
 
 namespace trireme::model::zoo {
 namespace {
@@ -117,9 +118,9 @@ class ResidualNet {
 }  // namespace
 
 void ResidualOptions::fields(base::OptionList& f) {
-  f.add("classes", &classes, "classes to tell apart").at_least(1);
-  f.add("channels", &channels, "channels of the input image").at_least(1);
-  f.add("size", &size, "height and width of the input image").at_least(8);
+  f.add("classes", &classes, "classes to tell apart").at_least(1).at_most(kMostClasses);
+  f.add("channels", &channels, "channels of the input image").at_least(1).at_most(kMostChannels);
+  f.add("size", &size, "height and width of the input image").at_least(8).at_most(kMostPixels);
   f.add("epsilon", &epsilon, "added to the variance by batch normalisation").at_least(0);
   f.add("momentum", &momentum, "weight of the old running statistics in each step").at_least(0).at_most(1);
   f.add("zero_init_residual", &zero_init_residual, "the last norm of each branch starts at scale 0");
@@ -128,14 +129,14 @@ void ResidualOptions::fields(base::OptionList& f) {
 }
 
 void ResnetConfig::fields(base::OptionList& f) {
-  f.add("depth", &depth, "18, 34, 50, 101 or 152");
+  f.add("depth", &depth, "18, 34, 50, 101 or 152").at_most(kMostLayers);
   f.add("small_images", &small_images, "a 3x3 stem without pool, for images of about 32 x 32");
   ResidualOptions::fields(f);
 }
 
 void SmallResnetConfig::fields(base::OptionList& f) {
-  f.add("depth", &depth, "6 n + 2: 8, 14, 20, 32, ...");
-  f.add("width", &width, "channels of the first stage").at_least(1);
+  f.add("depth", &depth, "6 n + 2: 8, 14, 20, 32, ...").at_most(kMostLayers);
+  f.add("width", &width, "channels of the first stage").at_least(1).at_most(kMostChannels);
   ResidualOptions::fields(f);
 }
 

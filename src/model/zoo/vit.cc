@@ -3,6 +3,7 @@
 #include "model/zoo/vit.h"
 
 #include "model/net.h"
+#include "model/zoo/limits.h"
 
 namespace trireme::model::zoo {
 namespace {
@@ -84,14 +85,16 @@ VitConfig VitConfig::tiny() {
 }
 
 void VitConfig::fields(base::OptionList& f) {
-  f.add("channels", &channels, "channels of the input image").at_least(1);
-  f.add("size", &size, "height and width of the input image").at_least(1);
-  f.add("patch", &patch, "height and width of a patch; divides the size").at_least(1);
-  f.add("width", &width, "channels of the residual stream").at_least(1);
-  f.add("layers", &layers, "blocks").at_least(1);
-  f.add("heads", &heads, "attention heads; divides the width").at_least(1);
-  f.add("inner", &inner, "width of the feed-forward layer; 0: 4 times the width").at_least(0);
-  f.add("classes", &classes, "classes to tell apart").at_least(1);
+  f.add("channels", &channels, "channels of the input image").at_least(1).at_most(kMostChannels);
+  f.add("size", &size, "height and width of the input image").at_least(1).at_most(kMostPixels);
+  f.add("patch", &patch, "height and width of a patch; divides the size").at_least(1).at_most(kMostPixels);
+  f.add("width", &width, "channels of the residual stream").at_least(1).at_most(kMostChannels);
+  f.add("layers", &layers, "blocks").at_least(1).at_most(kMostLayers);
+  f.add("heads", &heads, "attention heads; divides the width").at_least(1).at_most(kMostChannels);
+  f.add("inner", &inner, "width of the feed-forward layer; 0: 4 times the width")
+      .at_least(0)
+      .at_most(kMostInner);
+  f.add("classes", &classes, "classes to tell apart").at_least(1).at_most(kMostClasses);
   f.add("activation", &activation, "gelu, gelu_new (tanh form) or relu");
   f.add("epsilon", &epsilon, "added to the variance by layer normalisation").at_least(0);
   f.add("deviation", &deviation, "standard deviation of the weights at the start").at_least(0);

@@ -89,5 +89,21 @@ TEST(Zoo, NamesTheNearest) {
   EXPECT_NE(error_of("gpt2", {"heads=7"}).find("no multiple"), std::string::npos);
 }
 
+// A checkpoint states these options: what they cost must not grow with the number.
+TEST(Zoo, NoNumberAsksForANetworkWithoutBounds) {
+  for (const Entry& entry : entries()) {
+    const base::Json options = options_of(entry.name);
+    for (const auto& [key, value] : options.as_object()) {
+      const bool is_list = value.is_array();
+      if (key == "seed" || !(is_list || value.is_integer())) continue;
+      const std::string large = base::concat(key, is_list ? "=[2147483648]" : "=2147483648");
+      const std::string problem = error_of(entry.name, {large});
+      EXPECT_NE(problem.find(base::concat("'", key, "'")), std::string::npos)
+          << entry.name << ": " << problem;
+      EXPECT_NE(problem.find("must be at most"), std::string::npos) << entry.name << ": " << problem;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme::model::zoo
