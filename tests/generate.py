@@ -182,6 +182,12 @@ def test_trained(scratch):
 def test_speed_and_errors():
     bench = json.loads(generate(LLAMA, "--bench", "prompt=40,new=8,batch=3", "--json", "--threads", 2))
     check("bench", bench["batch"] == 3 and bench["decode_tokens_s"] > 0 and bench["decode_step_bytes"] > 0, bench)
+    check("no profile unless asked for", "decode_kernels" not in bench, bench)
+    profile = json.loads(generate(LLAMA, "--bench", "prompt=40,new=8,batch=3", "--json", "--profile", "--threads", 2))
+    kernels = profile["decode_kernels"]
+    check("profile of a decoding step", sum(k["count"] for k in kernels) > 0 and all(k["us"] >= 0 for k in kernels)
+          and kernels == sorted(kernels, key=lambda k: -k["us"]), kernels)
+    check("profile of a chunk has its rows", any("[40," in k["shape"] for k in profile["chunk_kernels"]), profile)
     emulated = answers(LLAMA, "--prompt-ids", "1,2,3", "--max-tokens", 4, "--device", "emulated")
     host = answers(LLAMA, "--prompt-ids", "1,2,3", "--max-tokens", 4)
     check("emulated device", emulated[0]["tokens"] == host[0]["tokens"], (emulated, host))

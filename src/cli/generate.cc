@@ -23,7 +23,7 @@ struct GenerateOptions {
   std::vector<int64_t> prompt_ids;
   std::string batch_file;
   std::vector<std::string> bench;
-  bool json = false, chat = false;
+  bool json = false, chat = false, profile = false;
 
   void fields(base::OptionList& f) {
     language.fields(f);
@@ -39,6 +39,8 @@ struct GenerateOptions {
     f.add(
         "bench", &bench,
         "measure instead, with random tokens: prompt=512,new=128,batch=8; several times: one after another");
+    f.add("profile", &profile,
+          "with --bench: also where the time of a prompt's chunk and of a decoding step goes, by kernel");
   }
 };
 
@@ -273,7 +275,7 @@ void GenerateVerb::bench() {
                                          .ranks = l.ranks.read().world(),
                                          .adapters = model_.adapters()});
   for (const std::string& shape : o_.bench) {
-    const BenchResult result = bench.run(parse_bench(shape));
+    const BenchResult result = bench.run(parse_bench(shape), o_.profile);
     std::cout << (o_.json ? result.to_json().dump() + "\n" : result.text()) << std::flush;
   }
 }
@@ -284,6 +286,7 @@ int generate_main(std::span<const std::string> words, base::Env& env) {
   GenerateOptions options;
   if (!parse(options, words, "generate")) return 0;
   const bool measures = !options.bench.empty();
+  base::require(measures || !options.profile, "--profile goes with --bench");
   GenerateVerb verb(std::move(options));
   return verb.model().run(
       [&] {

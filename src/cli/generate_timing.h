@@ -27,6 +27,13 @@ struct StepTimes {
   int64_t meetings = 0;  ///< of the team in the last step that decoded
 };
 
+/// What the steps of a program on one kernel with results of one shape take in a run.
+struct KernelTime {
+  std::string op, kernel, shape;
+  int64_t count = 0;  ///< steps
+  double us = 0, bytes = 0;
+};
+
 struct BenchResult {
   BenchShape shape;
   size_t threads = 0;
@@ -35,6 +42,9 @@ struct BenchResult {
   size_t decode_launches = 0;   ///< steps of the program
   int64_t decode_meetings = 0;  ///< of the CPU's team in a step, each a wait for its slowest member
   base::Rate prefill_flop, decode_read;
+  /// Where the time of a step goes that reads a chunk of a prompt, and of one in which every sequence
+  /// decodes, the longest first; empty unless it was asked for.
+  std::vector<KernelTime> chunk_kernels, decode_kernels;
 
   double prefill_tokens_s() const;
   double decode_tokens_s() const;
@@ -57,11 +67,15 @@ class GenerateBench {
  public:
   GenerateBench(engine::DecodeSession& session, BenchSetup setup);
 
-  /// Runs the shape twice, with prompts of its own each time, and reports the second.
-  BenchResult run(const BenchShape& shape);
+  /// Runs the shape twice, with prompts of its own each time, and reports the second. `by_kernel`: then times
+  /// the steps of the programs, too, of the first rank.
+  BenchResult run(const BenchShape& shape, bool by_kernel);
 
  private:
   StepTimes time_steps(const BenchShape& shape);
+  std::vector<int64_t> random_tokens(int64_t count);
+  std::vector<KernelTime> time_chunk(const BenchShape& shape);
+  std::vector<KernelTime> time_decoding(const BenchShape& shape);
 
   engine::DecodeSession& session_;
   BenchSetup setup_;

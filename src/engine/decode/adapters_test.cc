@@ -300,6 +300,48 @@ TEST(Adapters, ATextHoldsItsAdapterUntilItsEnd) {
   EXPECT_NO_THROW(p.slots->load(scratch.path + "/only"));
 }
 
+// Finite factors whose products are no numbers: the text that has chosen them fails, and no other.
+TEST(Adapters, NumbersThatOverflowFailTheirOwnTextAlone) {
+  const Scratch scratch;
+  const Prepared p(base_llama(), with_room(1));
+  DecodeSession session(p.model, p.options);
+  model::NamedTensors huge = tests::adapter_factors(llama_modules(4), 5);
+  for (auto& [name, t] : huge) {
+    t = t.clone();
+    for (float& v : t.mutable_data<float>()) v *= 1e30f;
+  }
+  tests::write_adapter(scratch.path + "/huge", tests::adapter_config(4, 8), huge);
+  const Loaded adapter = p.slots->load(scratch.path + "/huge");
+  const auto tokens_beside = [&](const Loaded& other) {
+    Generator generator(session);
+    for (int64_t i = 0; i < 2; ++i) {
+      GenerateRequest request{
+          .prompt = random_tokens(5, 60, i), .max_tokens = 6, .sampling = {.temperature = 0}};
+      if (i == 1) request.adapter = other;
+      generator.start(i, std::move(request));
+    }
+    std::vector<GenerateEvent> events;
+    for (std::vector<int64_t> take{5, 5}; generator.size() > 0;
+         take.assign(static_cast<size_t>(generator.size()), 1)) {
+      EXPECT_TRUE(generator.launch(take));
+      generator.collect(events);
+    }
+    return events;
+  };
+  std::vector<int64_t> want, got;
+  for (const GenerateEvent& e : tokens_beside(nullptr)) {
+    if (e.request == 0) want.push_back(e.token);
+  }
+  size_t failed = 0;
+  for (const GenerateEvent& e : tokens_beside(adapter)) {
+    if (e.request == 0) got.push_back(e.token);
+    failed += e.request == 1 && e.finish == FinishReason::failed && e.error != nullptr;
+  }
+  EXPECT_EQ(want.size(), 6u);
+  EXPECT_EQ(got, want);
+  EXPECT_EQ(failed, 1u);
+}
+
 /// How many steps of the program for one token talk to other ranks.
 int64_t collectives(DecodeSession& session) {
   const compile::Program& program = session.prepare({1, 1});

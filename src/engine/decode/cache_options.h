@@ -21,12 +21,15 @@ struct CacheOptions {
                  "keys and values that are kept; int8 and fp8 with a scale for each token and head");
     f.add("cache_bytes", &cache_bytes,
           "memory for keys and values of each rank; 0: up to half of the device's");
-    f.add("page_tokens", &page_tokens, "tokens of a page of keys and values").at_least(1);
+    f.add("page_tokens", &page_tokens, "tokens of a page of keys and values").at_least(1).at_most(1 << 20);
     f.add("share_prefixes", &share_prefixes, "texts that begin alike share the pages of that beginning");
-    f.add("max_sequences", &max_sequences, "texts under way at a time").at_least(1);
-    f.add("chunk", &chunk, "new tokens of one step; longer prompts take several").at_least(1);
+    f.add("max_sequences", &max_sequences, "texts under way at a time").at_least(1).at_most(1 << 20);
+    f.add("chunk", &chunk, "new tokens of one step; longer prompts take several")
+        .at_least(1)
+        .at_most(1 << 20);
     f.add("max_length", &max_length, "tokens of prompt and answer; 0: as many as the model knows")
-        .at_least(0);
+        .at_least(0)
+        .at_most(int64_t{1} << 31);
     f.add("max_adapters", &max_adapters, "adapters (LoRA) that are loaded at a time; 0: none may be")
         .at_least(0);
     f.add("max_adapter_rank", &max_adapter_rank, "rank of an adapter at most").at_least(1);

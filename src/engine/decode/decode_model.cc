@@ -39,6 +39,13 @@ int64_t count_weights(const DecodeStage& stage, std::set<const std::byte*>& know
   return bytes;
 }
 
+/// Parts of a layer's keys and values, on different ranks. Where the heads do not divide, the weights of the
+/// attention are whole as well, so that every rank keeps all of them.
+int64_t kv_parts(const passes::DecodeLayer& layer, const tensor::MeshShape& mesh) {
+  const int64_t ranks = mesh.extent("tp");
+  return layer.kv_heads % ranks == 0 ? ranks : 1;
+}
+
 /// How the ranks of one stage share it.
 passes::Strategy of_stage(passes::Strategy strategy) {
   strategy.pp = 1;
@@ -63,7 +70,8 @@ DecodeModel::DecodeModel(const ir::Graph& graph, const DecodeOptions& options, c
   if (strategy_.tp > 1) {
     placed_ = places(graph, of_stage(strategy_));
     const tensor::MeshShape mesh = strategy_.mesh();
-    for (size_t i = 0; mesh.extent("tp") > 1 && i < form.layers.size(); ++i) {
+    for (size_t i = 0; i < form.layers.size(); ++i) {
+      if (kv_parts(form.layers[i], mesh) == 1) continue;
       tensor::Shard by_heads;
       by_heads.set(mesh.index_of("tp"), tensor::Placement::split(1));
       placed_[passes::key_pages(i)] = placed_[passes::value_pages(i)] = by_heads;
@@ -124,10 +132,10 @@ const passes::DecodeGraph& DecodeModel::part(int number) const {
 
 KvLayout DecodeModel::kv_layout(int number) const {
   const passes::DecodeGraph& form = part(number);
-  const int64_t parts = strategy_.mesh().extent("tp");
+  const tensor::MeshShape mesh = strategy_.mesh();
   KvLayout layout{.layers = {}, .type = form.options.page_type, .page_tokens = form.options.page_tokens};
   for (const passes::DecodeLayer& l : form.layers)
-    layout.layers.push_back({l.kv_heads / parts, tensor::row_elements(layout.type, l.dim)});
+    layout.layers.push_back({l.kv_heads / kv_parts(l, mesh), tensor::row_elements(layout.type, l.dim)});
   return layout;
 }
 

@@ -46,8 +46,9 @@ std::optional<lower::RankPart> part_of(const passes::Strategy& strategy, comm::M
 /// The number of places for counts of seen tokens: one for each sequence and, if draws after guesses are
 /// counted, one for each row of the steps that may be running.
 int64_t seen_places(const DecodeOptions& options) {
-  return rounded_size(options.max_sequences) *
-         static_cast<int64_t>(options.counts_ahead ? 1 + SeenCounts::kSlots : 1);
+  const auto each = static_cast<int64_t>(options.counts_ahead ? 1 + SeenCounts::kSlots : 1);
+  const int64_t sequences = rounded_size(options.max_sequences);
+  return sequences > INT64_MAX / each ? INT64_MAX : sequences * each;
 }
 
 /// This rank's part of its stage's graph. Stages exchange which crossing values are partial sums.
@@ -76,6 +77,8 @@ ir::Graph split(ir::Graph bound, const DecodeModel& model, const passes::DecodeG
 }  // namespace
 
 int64_t rounded_size(int64_t n) {
+  constexpr int64_t kLargestPower = int64_t{1} << 62;
+  if (n > kLargestPower) return INT64_MAX;
   int64_t power = 1;
   while (power < n) power *= 2;
   return power >= 4 && power / 4 * 3 >= n ? power / 4 * 3 : power;

@@ -70,6 +70,26 @@ TEST(DecodeSession, GivesTheLogitsOfTheWholeSequence) {
   }
 }
 
+TEST(DecodeSession, RanksKeepKeysOfHeadsThatTheyDoNotDivide) {
+  for (const int64_t kv_heads : {1, 3}) {
+    model::zoo::LlamaConfig c{.vocabulary = 97, .positions = 64, .width = 48, .layers = 2, .heads = 3};
+    c.kv_heads = kv_heads;
+    c.inner = 80;
+    model::RandomParams params(5);
+    const model::Model model = model::zoo::llama(c, params);
+    const auto tokens = random_tokens(40, 97, 6);
+    DecodeOptions two{.threads = 2};
+    two.strategy.tp = 2;
+    two.strategy.rules = {"*self_attn.*:whole"};
+    const auto prepared = std::make_shared<DecodeModel>(model.graph, two);
+    EXPECT_EQ(prepared->kv_layout(0).layers[0].kv_heads, kv_heads);
+    DecodeSession one(std::make_shared<DecodeModel>(model.graph), {.threads = 2}), many(prepared, two);
+    const auto want = feed(one, one.open(), tokens, {30, 1}), got = feed(many, many.open(), tokens, {30, 1});
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_LT(difference(got[i], want[i]), 2e-5) << kv_heads << " key heads, token " << i;
+  }
+}
+
 TEST(DecodeSession, BitsDependOnNothingButTheSequence) {
   const model::Model model = tiny_llama();
   const auto prepared = std::make_shared<DecodeModel>(model.graph);

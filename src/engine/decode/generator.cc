@@ -514,8 +514,16 @@ void Generator::choose(Running& r, const DecodeSession::Drawn& drawn, size_t row
                        std::vector<GenerateEvent>& events) {
   const int64_t token = drawn.tokens[row];
   const double log_probability{drawn.log_probabilities[row]};
-  base::check(std::isfinite(log_probability), "token ", token, " of request ", r.number,
-              " has no probability: the model's logits are minus infinity or no numbers");
+  if (!std::isfinite(log_probability)) {  // through numbers of its adapter or its prompt: others go on
+    const auto error = base::Error(base::ErrorCode::internal,
+                                   base::concat("token ", r.generated, " of the answer has no probability: ",
+                                                "the model's logits are minus infinity or no numbers"));
+    r.is_over = true;
+    events.push_back({.request = r.number,
+                      .finish = FinishReason::failed,
+                      .error = std::make_shared<const base::Error>(error)});
+    return;
+  }
   r.last = token;
   r.text.push_back(token);
   if (!r.seen.empty()) r.seen[token] += 2;

@@ -148,7 +148,7 @@ class Generator {
   /// drafts behind it, as far as the text's filter lets them come. False where there are none.
   bool launch(std::span<const int64_t> tokens);
   /// The oldest step's tokens, in the order of the texts; how many tokens of prompts and answers it ran.
-  /// Throws internal where a token has no probability: the model's logits are no numbers.
+  /// A text fails whose token has no probability, because its logits are no numbers.
   int64_t collect(std::vector<GenerateEvent>& events);
   /// Of that step.
   const std::vector<CheckedDrafts>& checked() const { return checked_; }

@@ -21,19 +21,23 @@ std::vector<std::string> cuts_of_stages(const passes::Strategy& s) {
 }  // namespace
 
 void InferenceRanks::fields(base::OptionList& f) {
+  constexpr int kMostRanks = 4096;  // as of a strategy's keys
   f.add("tp", &tp,
         "ranks that each hold a part of the large weights, and of the heads of a language model: of this "
         "process, or of a job; 0: as --strategy says, else 1")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostRanks);
   f.add(
        "ep", &ep,
        "ranks that share out the experts of a mixture, whole ones each: as many as --tp, which it sets where "
        "that is not given; 0: as --strategy says, else experts are split like other weights")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostRanks);
   f.add("pp", &pp,
         "stages of ranks that each hold some of the layers, with the keys and values of a language model's; "
         "0: as --strategy says, else 1")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostRanks);
   f.add("strategy", &strategy,
         "file with the keys of the section `parallel` of a training: tp, pp, rules, cuts, …");
 }

@@ -18,7 +18,10 @@ class TextListener {
   /// It was waited for another session to read its prompt, from one moment to the other of the service's
   /// clock.
   virtual void on_pages(int64_t /*asked_ns*/, int64_t /*now_ns*/) {}
-  /// Its prompt is read from now on; so many tokens of it need not run.
+  /// Right before on_begin(): when the step began that is the first to read its prompt, by the service's
+  /// clock. Everything here is told behind a step.
+  virtual void on_step(int64_t /*began_ns*/) {}
+  /// Its prompt is being read; so many tokens of it need not run.
   virtual void on_begin(int64_t known_tokens) = 0;
   /// The next token, or a prompt that was scored and whose answer ends at once. False: the answer is over,
   /// and nothing follows this call.

@@ -242,11 +242,11 @@ void TextService::step() {
   for (const GenerateEvent& event : events) counts_.generated_tokens += event.token >= 0 ? 1 : 0;
   show();  // who has its answer also finds it in the counts
   const int64_t shown_ns = base::this_thread_cpu_ns();
-  tell_step(events);
+  tell_step(events, began_ns);
   counts_.told_ns += base::this_thread_cpu_ns() - shown_ns;
 }
 
-void TextService::tell_step(const std::vector<GenerateEvent>& events) {
+void TextService::tell_step(const std::vector<GenerateEvent>& events, int64_t began_ns) {
   const std::shared_ptr<void> telling = options_.begin_telling ? options_.begin_telling() : nullptr;
   for (const TokenScheduler::Begun& begun : scheduler_->begun()) {
     const auto at = live_.find(begun.request);
@@ -254,7 +254,11 @@ void TextService::tell_step(const std::vector<GenerateEvent>& events) {
     at->second.is_begun = true;
     asked_.begun.insert(begun.request);
     const std::shared_ptr<TextListener> listener = at->second.listener;
-    if (!guard(*listener, [&] { listener->on_begin(begun.known_tokens); })) end(begun.request, true);
+    const auto tell = [&] {
+      listener->on_step(began_ns);
+      listener->on_begin(begun.known_tokens);
+    };
+    if (!guard(*listener, tell)) end(begun.request, true);
   }
   for (const GenerateEvent& event : events) tell(event);
 }

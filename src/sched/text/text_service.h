@@ -103,7 +103,7 @@ class TextService {
   void add(TextRequest request);
   void drop_gone();
   void step();
-  void tell_step(const std::vector<engine::GenerateEvent>& events);
+  void tell_step(const std::vector<engine::GenerateEvent>& events, int64_t began_ns);
   void tell(const engine::GenerateEvent& event);
   void end(int64_t number, bool cancels);
   void fail_all(const base::Error& error);

@@ -48,8 +48,8 @@ class TokenScheduler {
   int64_t add(engine::GenerateRequest request, const Standing& standing = {});
   /// Ends a request: its next event is its last. Unknown or finished ones: nothing happens.
   void cancel(int64_t request);
-  /// Runs one step; its events, which may be none before all is done. Throws internal where a token has no
-  /// probability: the model's logits are no numbers. `now_ns`: for deadlines.
+  /// Runs one step; its events, which may be none before all is done. A request fails whose token has no
+  /// probability, because its logits are no numbers. `now_ns`: for deadlines.
   const std::vector<engine::GenerateEvent>& step(int64_t now_ns = 0);
 
   using Begun = SharedReading::Begun;
