@@ -114,5 +114,12 @@ def a_network_of_the_zoo():
     assert peak < MOST_KIB, f"{peak} KiB"
 
 
+def batches_of_networks_of_the_zoo():
+    for network in ("nanogpt", "gpt2:layers=1", "bert:layers=1", "llama:layers=1", "vit_tiny", "resnet8"):
+        text, _ = inspect(f"zoo:{network}", "--batch", 2, "--memory", "--program", "--why")
+        assert "planned peak" in text and "rows of a batch are independent" in text, (network, text[-300:])
+
+
 run_cases([(case.__name__, case) for case in [
-    a_rank_of_a_checkpoint_that_is_a_hole, one_rank_of_it, a_directory_without_weights, a_network_of_the_zoo]])
+    a_rank_of_a_checkpoint_that_is_a_hole, one_rank_of_it, a_directory_without_weights, a_network_of_the_zoo,
+    batches_of_networks_of_the_zoo]])

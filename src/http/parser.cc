@@ -163,15 +163,29 @@ size_t RequestParser::Impl::feed_head(std::string_view input) {
   return head_bytes;
 }
 
+struct Target {
+  std::string_view origin_form;
+  std::optional<std::string_view> authority = {};  // of a target with scheme and host
+};
+
 // RFC 9112 section 3.2.2: servers must also accept "http://host/path", the form that clients send to proxies.
-std::string_view origin_form(std::string_view target) {
+Target split_target(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!iequals(target.substr(0, scheme.size()), scheme)) continue;
-    const size_t end = target.find_first_of("/?", scheme.size());
-    if (end == std::string_view::npos) return "/";
-    return target.substr(end);
+    const size_t end = std::min(target.find_first_of("/?", scheme.size()), target.size());
+    const std::string_view rest = target.substr(end);
+    return {rest.empty() ? "/" : rest, target.substr(scheme.size(), end - scheme.size())};
   }
-  return target;
+  return {target};
+}
+
+// Whether all characters may be in a host with a port (RFC 3986 section 3.2).
+bool is_authority(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    constexpr std::string_view kOthers = "-._~%!$&'()*+,;=:[]";
+    return is_letter || (c >= '0' && c <= '9') || kOthers.find(c) != std::string_view::npos;
+  });
 }
 
 // Copies the head's bytes into the request and moves every view onto the copy.
@@ -194,7 +208,13 @@ bool RequestParser::Impl::adopt_head(std::string_view head) {
   request.headers = std::move(reader->headers);
   for (Header& h : request.headers) h = {rebase(h.name), rebase(h.value)};
   if (!inside) return fail(400, "malformed HTTP request: folded header line") != 0;
-  const std::string_view target = origin_form(request.target);
+  const auto [target, authority] = split_target(request.target);
+  if (authority) {  // it stands above the Host field
+    if (authority->empty()) return fail(400, "malformed HTTP request: a target without a host") != 0;
+    for (Header& h : request.headers) {
+      if (iequals(h.name, "host")) h.value = *authority;
+    }
+  }
   const size_t mark = target.find('?');
   request.path = target.substr(0, mark);
   request.query = mark == std::string_view::npos ? std::string_view() : target.substr(mark + 1);
@@ -207,7 +227,10 @@ bool RequestParser::Impl::check_framing() {
   chunked = reader->chunked();
   size_t hosts = 0, encodings = 0, offsets = 0;
   for (const Header& h : request.headers) {
-    if (iequals(h.name, "host")) ++hosts;
+    if (iequals(h.name, "host")) {
+      ++hosts;
+      if (!is_authority(h.value)) return fail(400, "malformed HTTP request: Host is no host") != 0;
+    }
     if (iequals(h.name, limits.binary_offset_header)) ++offsets;
     if (iequals(h.name, "transfer-encoding")) {
       ++encodings;

@@ -384,17 +384,18 @@ TEST(HttpServer, TakesAsManyChunksAsABodyMayHaveAndNoMore) {
 // Proxy clients send such targets; access rules for a path must not depend on how the target is written.
 TEST(HttpServer, TakesTargetsWithSchemeAndHost) {
   Server server(local_options(), [](Request&& request, Reply reply) {
-    reply.send(text_response(200, std::string(request.path) + "|" + std::string(request.query)));
+    reply.send(
+        text_response(200, base::concat(request.path, "|", request.query, "|", request.header("Host"))));
   });
   Client client = client_of(server);
   const auto got = [&](const std::string& target) {
-    client.send_raw("GET " + target + " HTTP/1.1\r\nHost: h\r\n\r\n");
+    client.send_raw("GET " + target + " HTTP/1.1\r\nHost: own\r\n\r\n");
     return client.receive().body;
   };
-  EXPECT_EQ(got("http://h:1/v2/x?a=b"), "/v2/x|a=b");
-  EXPECT_EQ(got("HTTPS://h/"), "/|");
-  EXPECT_EQ(got("http://h"), "/|");
-  EXPECT_EQ(got("/http://h/"), "/http://h/|");
+  EXPECT_EQ(got("http://h:1/v2/x?a=b"), "/v2/x|a=b|h:1");
+  EXPECT_EQ(got("HTTPS://h/"), "/||h");
+  EXPECT_EQ(got("http://h"), "/||h");
+  EXPECT_EQ(got("/http://h/"), "/http://h/||own");
 }
 
 TEST(HttpServer, ErrorsAreJsonWhateverBytesTheyQuote) {
@@ -423,6 +424,9 @@ TEST(HttpServer, RefusesMalformedRequestsAndCloses) {
       {"bare line feed", "GET / HTTP/1.1\r\nHost: h\nA: b\r\n\r\n", 400},
       {"no host", "GET / HTTP/1.1\r\n\r\n", 400},
       {"two hosts", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
+      {"no host in Host", "GET / HTTP/1.1\r\nHost: a b/c@d\r\n\r\n", 400},
+      {"no host in the target", "GET http:///x HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"a user in the target", "GET http://u@h/x HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"length and chunked",
        "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
       {"chunked and length",

@@ -48,6 +48,9 @@ struct WarmUp {
   std::vector<tensor::Tensor> example;
   std::vector<int64_t> rows = {1};
   bool is_run = true;  ///< also run it once, which touches weights and memory; else only compile
+  /// Nobody gave the values: a model that refuses them, or whose loops go on for long with them, serves
+  /// nevertheless.
+  bool is_made_up = false;
 };
 
 /// Runs batches on one session. Session and padding outlive it.

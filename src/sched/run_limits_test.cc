@@ -1,5 +1,5 @@
 // Tests runs whose length is up to a request's values: they are left to instances, and end when nobody waits
-// for them, when their time is over and when the model closes.
+// for them, when their time is over and when the model closes; and what the warm-up does with such models.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -190,6 +190,78 @@ TEST(RunLimits, ALoopThatDoesNotEndFailsAloneInItsBatch) {
   }
   expect_error(answers[1].future.get(), base::ErrorCode::invalid_argument, "rounds");
   expect_error(answers[3].future.get(), base::ErrorCode::unavailable, "the client left");
+}
+
+/// x [batch, 1], doubled until the largest is beyond e: zeros never get there.
+std::shared_ptr<const engine::PreparedModel> waiting_model() {
+  ir::Attrs attrs{{"captures", int64_t{0}}};
+  attrs.set("body", std::make_shared<const ir::Graph>(
+                        ir::parse("graph \"b\"\n %0 = input \"i\" : i64[]\n %1 = input \"go\" : bool[]\n"
+                                  " %2 = input \"v\" : f32[batch,1]\n %3 = add(%2, %2)\n"
+                                  " %4 = reduce_max(%3) {keepdims=0}\n %5 = sign(%4)\n %6 = exp(%5)\n"
+                                  " %7 = less(%4, %6)\n return %7, %3\n",
+                                  ops::table())));
+  ir::Graph g;
+  const ir::ValueId x =
+      g.add_input("x", {tensor::DType::f32, {tensor::Dim::symbol("batch"), tensor::Dim(1)}});
+  g.add_output(g.add1(ops::table().need("loop"), {ir::kNoValue, ir::kNoValue, x}, attrs), "y");
+  return std::make_shared<const engine::PreparedModel>(std::move(g));
+}
+
+/// x [n] -> [n], elements of a table of one: takes nothing but 4 and 5.
+std::shared_ptr<const engine::PreparedModel> picking_model() {
+  ir::Graph g;
+  const ir::ValueId x = g.add_input("x", {tensor::DType::i64, {tensor::Dim::symbol("n")}});
+  const ir::ValueId five = g.add_constant(Tensor::scalar(int64_t{5}));
+  const ir::ValueId table = g.add_constant(Tensor::zeros(tensor::DType::f32, {1}));
+  const ir::ValueId at = g.add1(ops::table().need("sub"), {x, five});
+  g.add_output(g.add1(ops::table().need("gather"), {table, at}, {{"axis", int64_t{0}}}), "y");
+  return std::make_shared<const engine::PreparedModel>(std::move(g));
+}
+
+// Zeros that nobody gave may be what a loop never ends with: the model starts all the same, on all instances.
+TEST(RunLimits, AnEndlessWarmUpThatNobodyAskedForIsEnded) {
+  base::SystemClock clock;
+  SchedulerOptions o = one_by_one();
+  o.instances = 2;
+  o.loop_ns = 200 * base::kNsPerMs;
+  o.p99_ns = base::kNsPerSecond;
+  o.warm_up = {{.example = {Tensor::zeros(tensor::DType::f32, {1, 1})}, .is_made_up = true}};
+  Scheduler scheduler(waiting_model(), o, clock);
+  EXPECT_NE(scheduler.warm_up_problem().find("loops"), std::string::npos) << scheduler.warm_up_problem();
+  LoopAnswer answer;
+  const float one = 1;
+  scheduler.submit({.inputs = {Tensor::from<float>({1, 1}, std::span(&one, 1))}, .sink = answer.sink()});
+  const Outcome out = answer.future.get();
+  ASSERT_FALSE(out.error.has_value()) << out.error->message();
+  EXPECT_EQ(out.outputs[0].data<float>()[0], 4.0f);
+}
+
+TEST(RunLimits, AnEndlessWarmUpThatTheConfigGivesIsAFailure) {
+  base::SystemClock clock;
+  SchedulerOptions o = one_by_one();
+  o.loop_ns = 200 * base::kNsPerMs;
+  o.warm_up = {{.example = {Tensor::zeros(tensor::DType::f32, {1, 1})}}};
+  EXPECT_THROW(Scheduler(waiting_model(), o, clock), base::Error);
+}
+
+// Values that nobody gave may be refused; those that the config gives, and shapes that do not compile, not.
+TEST(RunLimits, AModelServesThatRefusesZeros) {
+  base::SystemClock clock;
+  SchedulerOptions o = one_by_one();
+  o.has_loops = false;
+  const Tensor zeros = Tensor::zeros(tensor::DType::i64, {2});
+  o.warm_up = {{.example = {zeros}, .is_made_up = true}, {.example = {zeros}, .is_made_up = true}};
+  Scheduler scheduler(picking_model(), o, clock);
+  EXPECT_NE(scheduler.warm_up_problem().find("out of range"), std::string::npos);
+  LoopAnswer answer;
+  const int64_t fives[2] = {5, 5};
+  scheduler.submit({.inputs = {Tensor::from<int64_t>({2}, std::span(fives))}, .sink = answer.sink()});
+  EXPECT_FALSE(answer.future.get().error.has_value());
+  o.warm_up[1].is_made_up = false;
+  EXPECT_THROW(Scheduler(picking_model(), o, clock), base::Error);
+  o.warm_up = {{.example = {Tensor::zeros(tensor::DType::f32, {2})}, .is_made_up = true}};
+  EXPECT_THROW(Scheduler(waiting_model(), o, clock), base::Error);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/machine/busy_cpus.h"
+#include "sched/alarm.h"
 #include "sched/idle_work.h"
 
 namespace trireme::sched {
@@ -37,6 +38,30 @@ engine::SessionOptions session_options(const SchedulerOptions& options, const In
 
 }  // namespace
 
+/// While it lives, the thread that waits for the instances to start ends the loops of the instance's runs
+/// once `limit_ns` have passed; 0: they may go on.
+class Scheduler::LoopTime {
+ public:
+  LoopTime(Scheduler& scheduler, Instance& instance, int64_t limit_ns)
+      : scheduler_(scheduler), instance_(instance) {
+    if (limit_ns > 0) set(scheduler_.clock_.now_ns() + limit_ns);
+  }
+  ~LoopTime() { set(0); }
+  LoopTime(const LoopTime&) = delete;
+  LoopTime& operator=(const LoopTime&) = delete;
+
+ private:
+  void set(int64_t end_ns) {
+    const std::lock_guard lock(scheduler_.mutex_);
+    scheduler_.workers_[static_cast<size_t>(instance_.index)].loops_end_ns = end_ns;
+    instance_.stop.set(engine::StopReason::none);
+    scheduler_.changed_.notify_all();
+  }
+
+  Scheduler& scheduler_;
+  Instance& instance_;
+};
+
 Scheduler::Scheduler(std::shared_ptr<const engine::PreparedModel> model, SchedulerOptions options,
                      const base::Clock& clock, std::function<void(const Timing&)> on_batch)
     : clock_(clock),
@@ -63,10 +88,27 @@ void Scheduler::start(const std::shared_ptr<const engine::PreparedModel>& model)
   }
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return ready_ == options_.instances; });
+    while (ready_ < options_.instances) wait_until(changed_, lock, end_loops());
     if (failure_) std::rethrow_exception(failure_);
   }
   keeper_ = std::thread([this] { dispatcher_.keep(); });
+}
+
+/// With the lock held: ends loops of the warm-up that have had their time. Gives when the next will have.
+int64_t Scheduler::end_loops() {
+  const int64_t now_ns = clock_.now_ns();
+  int64_t next_ns = INT64_MAX;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    int64_t& end_ns = workers_[i].loops_end_ns;
+    if (end_ns == 0) continue;
+    if (now_ns < end_ns) {
+      next_ns = std::min(next_ns, end_ns);
+      continue;
+    }
+    end_ns = 0;
+    dispatcher_.instance(static_cast<int>(i)).stop.set(engine::StopReason::rounds);
+  }
+  return next_ns;
 }
 
 Scheduler::~Scheduler() { stop(INT64_MAX); }
@@ -103,9 +145,10 @@ void Scheduler::work(const std::shared_ptr<const engine::PreparedModel>& model, 
   try {
     session = std::make_unique<engine::Session>(model, session_options(options_, instance));
     runner = std::make_unique<BatchRunner>(*session, options_.padding);
-    for (const WarmUp& shapes : options_.warm_up) runner->warm_up(shapes);
+    std::vector<WarmUp> list = options_.warm_up;
+    warm_up(*runner, instance, list);
     std::vector<BatchTimes::WarmedUp> measured;
-    if (options_.p99_ns > 0) measured = measure(*runner);
+    if (options_.p99_ns > 0) measured = measure(*runner, list);
     host_operators = session->host_operators();
     dispatcher_.opened(
         instance,
@@ -132,11 +175,46 @@ void Scheduler::work(const std::shared_ptr<const engine::PreparedModel>& model, 
   changed_.notify_all();
 }
 
+/// Makes the shapes of the list ready. Once values that nobody gave have failed, such entries of the list are
+/// no longer run.
+void Scheduler::warm_up(BatchRunner& runner, Instance& instance, std::vector<WarmUp>& list) {
+  for (const WarmUp& shapes : list) {
+    if (!shapes.is_made_up) {
+      const LoopTime limit(*this, instance, options_.has_loops ? options_.loop_ns : 0);
+      runner.warm_up(shapes);
+      continue;
+    }
+    // What cannot be compiled fails whatever the values are.
+    runner.warm_up({.example = shapes.example, .rows = shapes.rows, .is_run = false});
+    if (!shapes.is_run || takes_made_up(runner, instance, shapes)) continue;
+    for (WarmUp& other : list) other.is_run = other.is_run && !other.is_made_up;
+  }
+}
+
+/// Runs values that nobody gave. False: the model refuses them, or its loops were ended.
+bool Scheduler::takes_made_up(BatchRunner& runner, Instance& instance, const WarmUp& shapes) {
+  constexpr int64_t kSeconds = 2;
+  int64_t limit_ns = kSeconds * base::kNsPerSecond;
+  if (options_.loop_ns > 0) limit_ns = std::min(limit_ns, options_.loop_ns);
+  const LoopTime limit(*this, instance, options_.has_loops ? limit_ns : 0);
+  try {
+    runner.warm_up(shapes);
+    return true;
+  } catch (const base::Error& e) {
+    if (e.code() != base::ErrorCode::invalid_argument) throw;
+    const bool was_ended = instance.stop.reason() == engine::StopReason::rounds;
+    const std::lock_guard lock(mutex_);
+    warm_up_problem_ = was_ended ? "with zeros its loops go on: they were ended" : e.what();
+    return false;
+  }
+}
+
 /// Times every size once more after the warm-up, so that the first plan for the goal has measurements before
 /// the first request.
-std::vector<BatchTimes::WarmedUp> Scheduler::measure(BatchRunner& runner) const {
+std::vector<BatchTimes::WarmedUp> Scheduler::measure(BatchRunner& runner,
+                                                     const std::vector<WarmUp>& list) const {
   std::vector<BatchTimes::WarmedUp> measured;
-  for (const WarmUp& shapes : options_.warm_up) {
+  for (const WarmUp& shapes : list) {
     if (!shapes.is_run) continue;
     for (int64_t rows : shapes.rows) {
       const int64_t start_ns = clock_.now_ns();
@@ -151,6 +229,11 @@ std::vector<BatchTimes::WarmedUp> Scheduler::measure(BatchRunner& runner) const 
 std::string Scheduler::host_operators() const {
   const std::lock_guard lock(mutex_);
   return host_operators_;
+}
+
+std::string Scheduler::warm_up_problem() const {
+  const std::lock_guard lock(mutex_);
+  return warm_up_problem_;
 }
 
 void Scheduler::submit(Request request) {

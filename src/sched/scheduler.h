@@ -23,7 +23,8 @@ namespace trireme::sched {
 /// BatchQueue (the rules of the queue), BatchTimes (what is learned).
 class Scheduler {
  public:
-  /// Returns when every instance has warmed up; throws what an instance's session or warm-up threw.
+  /// Returns when every instance has warmed up; throws what an instance's session or warm-up threw. Loops of
+  /// the warm-up end after loop_ns, those of values that nobody gave after seconds.
   /// `on_batch` (may be empty) is told of each batch that succeeded, on the instance's thread, before its
   /// sinks.
   Scheduler(std::shared_ptr<const engine::PreparedModel> model, SchedulerOptions options,
@@ -44,15 +45,22 @@ class Scheduler {
   SchedulerStats stats() const;
   /// Operators that the instances' devices have no kernel for, of programs that the warm-up compiled.
   std::string host_operators() const;
+  /// Why a run of the warm-up with values that nobody gave (WarmUp::is_made_up) has failed; empty: none has.
+  std::string warm_up_problem() const;
 
  private:
   struct Worker {
     std::thread thread;
     bool has_ended = false;
+    int64_t loops_end_ns = 0;  ///< the loops of a run of the warm-up end then; 0: when they are through
   };
+  class LoopTime;
   void start(const std::shared_ptr<const engine::PreparedModel>& model);
+  int64_t end_loops();
   void work(const std::shared_ptr<const engine::PreparedModel>& model, Instance& instance);
-  std::vector<BatchTimes::WarmedUp> measure(BatchRunner& runner) const;
+  void warm_up(BatchRunner& runner, Instance& instance, std::vector<WarmUp>& list);
+  bool takes_made_up(BatchRunner& runner, Instance& instance, const WarmUp& shapes);
+  std::vector<BatchTimes::WarmedUp> measure(BatchRunner& runner, const std::vector<WarmUp>& list) const;
   void run_batch(BatchRunner& runner, Instance& instance, std::vector<Request> batch);
   void run_here(Instance& instance, Request request);
 
@@ -65,7 +73,7 @@ class Scheduler {
   std::condition_variable changed_;  ///< one is ready, or has ended
   int ready_ = 0;                    ///< instances warmed up or failed
   std::exception_ptr failure_;       ///< of an instance's start
-  std::string host_operators_;
+  std::string host_operators_, warm_up_problem_;
   std::vector<Worker> workers_;  ///< by instance; as many from the start to the end
   std::thread keeper_;           ///< runs Dispatcher::keep()
 };

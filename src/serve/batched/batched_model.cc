@@ -114,6 +114,8 @@ void BatchedModel::make_scheduler(sched::SchedulerOptions options) {
   const std::string on_host = scheduler_->host_operators();
   if (!on_host.empty())
     env().log.warning("serve", "host_fallback", {{"model", name()}, {"operators", on_host}});
+  if (const std::string problem = scheduler_->warm_up_problem(); !problem.empty())
+    env().log.warning("serve", "warm_up_failed", {{"model", name()}, {"reason", problem}});
   if (const std::string notice = engine::take_device_notice(*prepared); !notice.empty())
     env().log.warning("serve", "device_cache", {{"model", name()}, {"problem", notice}});
 }

@@ -73,7 +73,7 @@ class Loader {
  private:
   void open_texts(model::Model& model);
   std::string why_no_pairs(const ir::Graph& graph) const;
-  void complete(const ir::Graph& graph);
+  void complete(const model::Model& model);
   void refuse_optional_inputs() const;
   void set_padding(const ir::Graph& graph);
 
@@ -124,7 +124,7 @@ BatchedParts Loader::load() {
   out_.strings = StringPorts(model);
   if (run.image_input != data::PixelValues::off)
     out_.strings.add_picture(model.graph, run.image_input, out_.config.is_batched());
-  complete(model.graph);
+  complete(model);
   out_.labels = read_output_labels(out_.config, source_.root);
   set_padding(model.graph);
   if (out_.config.sequence) {
@@ -141,7 +141,8 @@ BatchedParts Loader::load() {
   return std::move(out_);
 }
 
-void Loader::complete(const ir::Graph& graph) {
+void Loader::complete(const model::Model& model) {
+  const ir::Graph& graph = model.graph;
   const ServeOptions& options = host_.options;
   const bool streams_rows = RunConfig::of(out_.config.parameters).streams_rows;
   refuse_optional_inputs();
@@ -164,7 +165,7 @@ void Loader::complete(const ir::Graph& graph) {
   base::require(!out_.config.is_decoupled || !out_.text, "an encoder has one answer: it cannot be decoupled");
   set_string_types(out_.config, out_.strings, true);  // as the graph has them, for the comparison
   set_answer_dims(out_.config.outputs, streams_rows, true);
-  complete_config(out_.config, graph, options.max_batch);
+  complete_config(out_.config, graph, options.max_batch, model.declared_outputs);
   set_answer_dims(out_.config.outputs, streams_rows, false);
   set_string_types(out_.config, out_.strings, false);
   out_.config.name = source_.name;

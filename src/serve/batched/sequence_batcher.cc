@@ -8,6 +8,7 @@
 
 #include "base/files/file.h"
 #include "sched/current_error.h"
+#include "serve/config/regular_file.h"
 
 namespace trireme::serve {
 namespace {
@@ -52,7 +53,7 @@ Tensor initial_state(const SequenceConfig::State& state, bool is_batched, const 
   Tensor out = Tensor::zeros(*state.type, dims);
   if (state.initial_file.empty()) return out;
   const std::string bytes =
-      base::read_file(base::safe_join(root, "initial_state/" + state.initial_file), size_t{1} << 30);
+      read_regular_file(base::safe_join(root, "initial_state/" + state.initial_file), size_t{1} << 30);
   base::require(static_cast<int64_t>(bytes.size()) == out.bytes(), "initial state '", state.initial_file,
                 "' has ", bytes.size(), " bytes, the state has ", out.bytes());
   std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(out.mutable_raw()));

@@ -2,7 +2,9 @@
 #include "serve/config/ensemble_config.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -120,6 +122,22 @@ void check_ensemble(const EnsembleConfig& config, const std::vector<std::string>
   }
   for (const std::string& name : outputs)
     base::require(written.count(name) > 0, "output '", name, "' of the ensemble is not written by any step");
+}
+
+std::vector<bool> unread_steps(const EnsembleConfig& config, std::vector<std::string> outputs) {
+  std::map<std::string_view, size_t> writers;
+  for (size_t i = 0; i < config.steps.size(); ++i) {
+    for (const auto& [key, tensor] : config.steps[i].outputs) writers[tensor] = i;
+  }
+  std::vector<bool> is_unread(config.steps.size(), true);
+  while (!outputs.empty()) {
+    const auto writer = writers.find(outputs.back());
+    outputs.pop_back();
+    if (writer == writers.end() || !is_unread[writer->second]) continue;
+    is_unread[writer->second] = false;
+    for (const auto& [key, tensor] : config.steps[writer->second].inputs) outputs.push_back(tensor);
+  }
+  return is_unread;
 }
 
 }  // namespace trireme::serve

@@ -32,4 +32,7 @@ base::Json ensemble_config_json(const EnsembleConfig& config);
 void check_ensemble(const EnsembleConfig& config, const std::vector<std::string>& inputs,
                     const std::vector<std::string>& outputs);
 
+/// By step of a checked ensemble: true where none of `outputs` depends on it.
+std::vector<bool> unread_steps(const EnsembleConfig& config, std::vector<std::string> outputs);
+
 }  // namespace trireme::serve

@@ -261,18 +261,25 @@ const TensorConfig* named(const std::vector<TensorConfig>& list, const std::stri
 }
 
 /// The graph's description of a value, batch dimension included, with -1 for open extents. If the graph does
-/// not know the rank, the config is used.
+/// not know the rank, the config is used, else what the model's file declares.
 TensorConfig tensor_of(const std::string& name, const tensor::TensorType& type,
-                       const std::vector<TensorConfig>& configured, bool is_batched) {
+                       const std::vector<TensorConfig>& configured, bool is_batched,
+                       const DeclaredShapes& declared = {}) {
   TensorConfig t{.name = name, .type = type.dtype};
-  if (!type.shape.has_rank()) {
-    const TensorConfig* own = named(configured, name);
-    if (own == nullptr) base::fail_unsupported("'", name, "' has no declared rank; name it in config.pbtxt");
-    if (is_batched) t.dims.push_back(-1);
-    t.dims.insert(t.dims.end(), own->model_dims().begin(), own->model_dims().end());
-    return t;
+  const tensor::Shape* shape = &type.shape;
+  if (!shape->has_rank()) {
+    if (const TensorConfig* own = named(configured, name)) {
+      if (is_batched) t.dims.push_back(-1);
+      t.dims.insert(t.dims.end(), own->model_dims().begin(), own->model_dims().end());
+      return t;
+    }
+    const auto at = std::find_if(declared.begin(), declared.end(),
+                                 [&](const auto& output) { return output.first == name; });
+    if (at == declared.end())
+      base::fail_unsupported("'", name, "' has no declared rank; name it in config.pbtxt");
+    shape = &at->second;
   }
-  for (const tensor::Dim& d : type.shape.dims()) t.dims.push_back(d.is_static() ? d.value() : -1);
+  for (const tensor::Dim& d : shape->dims()) t.dims.push_back(d.is_static() ? d.value() : -1);
   return t;
 }
 
@@ -480,7 +487,8 @@ void infer_batching(ModelConfig& config, const std::vector<TensorConfig>& inputs
 
 }  // namespace
 
-void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_rows) {
+void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_rows,
+                     const DeclaredShapes& declared) {
   std::vector<TensorConfig> inputs, outputs;
   // Clients do not see tensors that the sequence batcher creates and keeps, unless the config names them.
   for (ir::ValueId id : graph.inputs()) {
@@ -493,9 +501,11 @@ void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_ro
     const bool is_named = named(config.outputs, name) != nullptr;
     if (config.sequence && config.sequence->keeps_output(name) && !is_named) continue;
     const tensor::TensorType& type = graph.type(graph.outputs()[i]);
-    outputs.push_back(tensor_of(name, type, config.outputs, config.is_batched()));
+    outputs.push_back(tensor_of(name, type, config.outputs, config.is_batched(), declared));
   }
   if (!config.max_batch_size) infer_batching(config, inputs, outputs, max_rows);
+  base::require(!config.is_batched() || !inputs.empty() || config.sequence,
+                "a model without inputs has no rows to batch: set max_batch_size to 0");
   merge(config.inputs, std::move(inputs), config.is_batched(), "input");
   merge(config.outputs, std::move(outputs), config.is_batched(), "output");
   if (config.platform.empty()) config.platform = "trireme";

@@ -88,10 +88,14 @@ ModelConfig parse_model_config(std::string_view text);
 /// The same from JSON, as config_json prints it.
 ModelConfig parse_model_config_json(std::string_view text);
 
+/// By name, shapes that a model's file declares of outputs whose rank the graph does not know.
+using DeclaredShapes = std::vector<std::pair<std::string, tensor::Shape>>;
+
 /// Fills in what the config does not say and checks the rest against the graph. `max_rows` becomes
 /// max_batch_size where batching is inferred: the first dimension of every input and output is symbolic.
 /// Throws invalid_argument.
-void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_rows);
+void complete_config(ModelConfig& config, const ir::Graph& graph, int64_t max_rows,
+                     const DeclaredShapes& declared = {});
 
 /// ModelConfig as Triton's JSON has it: default values printed too.
 base::Json config_json(const ModelConfig& config);

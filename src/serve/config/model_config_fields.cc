@@ -1,6 +1,7 @@
 // The fields of ModelConfig that are not honoured, each with its reason; docs/model-config.md has the
 // complete list.
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <string>
 
@@ -131,13 +132,25 @@ constexpr std::string_view kHonoured[] = {
     "ensemble_scheduling.max_inflight_requests",
 };
 
+/// A zero in any form that a number has in the text format: 0x0, 00, -0.0, 0e3, 0f.
+bool is_zero(std::string_view number) {
+  if (number.starts_with('-')) number.remove_prefix(1);
+  if (number.starts_with("0x") || number.starts_with("0X"))
+    return number.size() > 2 && number.find_first_not_of('0', 2) == std::string_view::npos;
+  if (number.size() > 1 && (number.back() == 'f' || number.back() == 'F')) number.remove_suffix(1);
+  double value = 1;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  return error == std::errc() && end == number.data() + number.size() && value == 0;
+}
+
 bool is_default_field(const TextField& f) {
   if (f.kind == TextField::Kind::message) {
     return std::all_of(f.fields.begin(), f.fields.end(), is_default_field);
   }
   if (f.kind == TextField::Kind::string) return f.text.empty();
-  constexpr std::string_view kDefaults[] = {"", "0", "0.0", "false", "False", "f", "PRIORITY_DEFAULT"};
-  return std::find(std::begin(kDefaults), std::end(kDefaults), f.text) != std::end(kDefaults);
+  constexpr std::string_view kDefaults[] = {"", "false", "False", "f", "PRIORITY_DEFAULT"};
+  return is_zero(f.text) ||
+         std::find(std::begin(kDefaults), std::end(kDefaults), f.text) != std::end(kDefaults);
 }
 
 std::string_view last_name(std::string_view path) {

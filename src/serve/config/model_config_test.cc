@@ -25,6 +25,8 @@ TEST(Pbtxt, ReadsEveryFormOfTheText) {
   EXPECT_FALSE(fields[8].as_message().at(0).as_bool());
   EXPECT_EQ(fields[9].as_message().at(0).as_int(), 15);
   EXPECT_EQ(fields[9].line, 4);
+  EXPECT_EQ(parse_pbtxt("a:\v'\\u00e4\\U0001F600\\ud83d\\ude00'\f").at(0).as_string(),
+            "\u00e4\U0001F600\U0001F600");
   EXPECT_EQ(parse_pbtxt("\xEF\xBB\xBF"
                         "a: - 7")
                 .at(0)
@@ -38,8 +40,9 @@ TEST(Pbtxt, RefusesWhatIsMalformed) {
   for (const std::string& text :
        {std::string("a"), std::string("a:"), std::string("a { b: 1"), std::string("a: 1 }"),
         std::string("a: \"x"), std::string("a: [1"), std::string("a 1"), std::string(": 1"),
-        std::string("a: \"\\q\""), std::string("a: 'x\n'"), std::string("a: 1\0", 5), std::string("a: [1,]"),
-        deep}) {
+        std::string("a: '\\u00e'"), std::string("a: '\\U00110000'"), std::string("a: '\\ud83dx'"),
+        std::string("a: '\\ude00'"), std::string("a: '\\xff'"), std::string("a: \"\\q\""),
+        std::string("a: 'x\n'"), std::string("a: 1\0", 5), std::string("a: [1,]"), deep}) {
     EXPECT_THROW(parse_pbtxt(text), base::Error) << text.substr(0, 20);
   }
   EXPECT_THROW(parse_pbtxt("a: 99999999999999999999").at(0).as_int(), base::Error);
@@ -115,6 +118,16 @@ TEST(ModelConfig, RefusesOtherFieldsByName) {
   EXPECT_NE(refusal("input { name: \"x\" data_type: FP32 dims: 1 }").find("data_type"), std::string::npos);
 }
 
+TEST(ModelConfig, FieldsThatAreNotHonouredMayRepeatTheirDefault) {
+  const auto told = [](const std::string& value) {
+    return refusal("sequence_batching { direct { minimum_slot_utilization: " + value + " } }");
+  };
+  for (const char* zero : {"0", "0.0", "0f", "0.F", "-0.0", "0e3", "0x0", "00"})
+    EXPECT_EQ(told(zero).find("minimum_slot_utilization"), std::string::npos) << told(zero);
+  for (const char* other : {"0.5", "1e-9f", "f0", "0x1", "0x0f"})
+    EXPECT_NE(told(other).find("minimum_slot_utilization"), std::string::npos) << told(other);
+}
+
 /// A scraper refuses all metrics if one series has a label twice.
 TEST(ModelConfig, TagsAreLabelsThatNoSeriesHas) {
   const auto tag = [](const char* key) {
@@ -139,6 +152,16 @@ TEST(ModelConfig, StepsGiveEachInputOnce) {
   };
   EXPECT_EQ(step("z"), "accepted");
   EXPECT_NE(step("x").find("gives input 'x' twice"), std::string::npos) << step("x");
+}
+
+TEST(ModelConfig, StepsThatNoOutputDependsOnAreKnown) {
+  const EnsembleConfig chain{
+      .steps = {{.model = "c", .inputs = {{"i", "q"}}, .outputs = {{"o", "y"}}},
+                {.model = "b", .inputs = {{"i", "p"}}, .outputs = {{"o", "unread"}}},
+                {.model = "a", .inputs = {{"i", "x"}}, .outputs = {{"o", "p"}, {"u", "q"}}},
+                {.model = "d", .inputs = {{"i", "unread"}}, .outputs = {{"o", "z"}}}}};
+  EXPECT_EQ(unread_steps(chain, {"y"}), (std::vector<bool>{false, true, false, true}));
+  EXPECT_EQ(unread_steps(chain, {"z", "y"}), (std::vector<bool>{false, false, false, false}));
 }
 
 ir::Graph relu(std::initializer_list<tensor::Dim> dims) {
@@ -175,6 +198,25 @@ TEST(ModelConfig, ChecksTheConfigAgainstTheGraph) {
       complete("max_batch_size: 8 input { name: \"x\" data_type: TYPE_FP32 dims: 7 }", open);
   EXPECT_EQ(c.inputs.at(0).dims, (tensor::Dims{7}));
   EXPECT_EQ(c.outputs.at(0).dims, (tensor::Dims{-1}));
+}
+
+TEST(ModelConfig, TakesTheDeclaredShapeOfAnOutputOfUnknownRank) {
+  ir::Graph graph;
+  const ir::ValueId x = graph.add_input("x", {tensor::DType::f32, tensor::Shape::unknown_rank()});
+  graph.add_output(graph.add1(ops::table().need("relu"), {x}), "y");
+  const auto complete = [&](const std::string& output, const DeclaredShapes& declared) {
+    ModelConfig c =
+        parse_model_config("max_batch_size: 8 input { name: \"x\" data_type: TYPE_FP32 dims: 4 }" + output);
+    complete_config(c, graph, 32, declared);
+    return c.outputs.at(0).dims;
+  };
+  const DeclaredShapes open{{"y", {tensor::Dim::symbol("n"), 4}}}, fixed{{"y", {2, 4}}};
+  EXPECT_EQ(complete("", open), (tensor::Dims{4}));
+  EXPECT_THROW(complete("", fixed), base::Error);
+  EXPECT_THROW(complete("", {{"z", {tensor::Dim::symbol("n"), 4}}}), base::Error);
+  // The config knows better.
+  EXPECT_EQ(complete("output { name: \"y\" data_type: TYPE_FP32 dims: [3,-1] }", open),
+            (tensor::Dims{3, -1}));
 }
 
 TEST(ModelConfig, GroupsOfGpusHaveInstancesOnEach) {

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace trireme::serve {
 namespace {
@@ -62,7 +63,7 @@ class Reader {
       const char c = peek();
       if (c == '#') {
         while (!at_end() && peek() != '\n') ++at_;
-      } else if (c == ' ' || c == '\t' || c == '\r' || c == '\n') {
+      } else if (c == ' ' || (c >= '\t' && c <= '\r')) {  // also \v and \f
         line_ += c == '\n';
         ++at_;
       } else {
@@ -121,6 +122,7 @@ class Reader {
         append_string(field.text);
         skip_space();
       }
+      if (!base::is_utf8(field.text)) fail("a string is not UTF-8");
       return field;
     }
     if (c == '-') {  // space may follow the sign
@@ -163,11 +165,34 @@ class Reader {
       case '?': out += c; return;
       case 'x':
       case 'X': out += static_cast<char>(digits(16, 2)); return;
+      case 'u': return base::append_utf8(out, code_point(4));
+      case 'U': return base::append_utf8(out, code_point(8));
       default: break;
     }
     if (c < '0' || c > '7') fail("unknown escape in a string");
     --at_;
     out += static_cast<char>(digits(8, 3) & 0xff);
+  }
+
+  /// Of \u and \U, whose digits are all there. A code point beyond 16 bits may be a pair of \u.
+  char32_t code_point(size_t count) {
+    const auto number = [this](size_t digits) {
+      const std::string_view hex = text_.substr(at_, digits);
+      uint32_t value = 0;
+      const auto [end, error] = std::from_chars(hex.data(), hex.data() + hex.size(), value, 16);
+      if (hex.size() < digits || error != std::errc() || end != hex.data() + digits)
+        fail("an escape lacks its digits");
+      at_ += digits;
+      return value;
+    };
+    uint32_t code = number(count);
+    if (code >= 0xD800 && code < 0xDC00 && text_.substr(at_).starts_with("\\u")) {
+      at_ += 2;
+      const uint32_t low = number(4);
+      code = low >= 0xDC00 && low < 0xE000 ? 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00) : 0xD800;
+    }
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail("an escape is no code point");
+    return code;
   }
 
   int digits(int base, int most) {

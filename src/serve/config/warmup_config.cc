@@ -6,6 +6,7 @@
 
 #include "base/files/file.h"
 #include "serve/config/field_readers.h"
+#include "serve/config/regular_file.h"
 
 namespace trireme::serve {
 namespace {
@@ -110,7 +111,7 @@ WireTensor warmup_tensor(const WarmupConfig::Input& input, bool is_batched, cons
   if (is_batched) out.dims.insert(out.dims.begin(), 1);
   if (input.data == Data::file) {
     auto bytes = std::make_shared<const std::string>(
-        base::read_file(base::safe_join(root, "warmup/" + input.file), size_t{1} << 30));
+        read_regular_file(base::safe_join(root, "warmup/" + input.file), size_t{1} << 30));
     return tensor_from_bytes(input.name, input.type, std::move(out.dims), {*bytes, bytes});
   }
   if (!input.type) {

@@ -1,6 +1,7 @@
 // One answer of a language model.
 #include "serve/generative/text_call.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace trireme::serve {
@@ -50,7 +51,8 @@ sched::Timing TextCall::timing() const {
 
 void TextCall::on_begin(int64_t known_tokens) {
   end_.known_tokens = known_tokens;
-  times_.begun_ns = times_.first_ns = times_.last_ns = host_.clock.now_ns();
+  times_.begun_ns = std::max(times_.begun_ns, times_.received_ns);
+  times_.first_ns = times_.last_ns = host_.clock.now_ns();
   host_.metrics.count_begin(times_);
 }
 

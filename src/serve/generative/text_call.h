@@ -38,6 +38,7 @@ class TextCall final : public sched::TextListener {
     times_.pages_asked_ns = asked_ns;
     times_.pages_ns = now_ns;
   }
+  void on_step(int64_t began_ns) override { times_.begun_ns = began_ns; }
   void on_begin(int64_t known_tokens) override;
   bool on_token(const engine::GenerateEvent& event) override;
   void on_end(engine::FinishReason reason) override;

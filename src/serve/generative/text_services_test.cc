@@ -13,12 +13,14 @@ namespace {
 
 class EndListener final : public sched::TextListener {
  public:
+  void on_step(int64_t at_ns) override { began_ns = at_ns; }
   void on_begin(int64_t) override {}
   bool on_token(const engine::GenerateEvent&) override { return true; }
   void on_end(engine::FinishReason) override { end(); }
   void on_error(const base::Error&) override { end(); }
   bool is_gone() const override { return false; }
   std::atomic<bool> is_over{false};
+  std::atomic<int64_t> began_ns{0};
 
  private:
   void end() {
@@ -54,6 +56,26 @@ TEST(TextServices, ADrainDoesNotWaitForAStepThatHangs) {
   EXPECT_FALSE(listener->is_over);
   gate.open();
   listener->is_over.wait(false);
+}
+
+/// A text waits until the step that reads its prompt begins, and not until it is told behind that step.
+TEST(TextServices, AQueueEndsWhereTheFirstStepBegins) {
+  base::FakeClock clock(1000);
+  Gate gate;
+  const auto model = std::make_shared<const engine::DecodeModel>(tests::tiny_llama().graph);
+  const auto make = [model] {
+    return std::make_unique<engine::DecodeSession>(model, engine::DecodeOptions{.threads = 1});
+  };
+  sched::TextService service(make, {}, clock);
+  const auto listener = std::make_shared<EndListener>();
+  engine::GenerateRequest request{.prompt = {1, 2, 3}, .max_tokens = 2};
+  request.filter = std::make_shared<HangingFilter>(gate);
+  service.submit({.generate = request, .standing = {}, .listener = listener});
+  gate.is_reached.wait(false);
+  clock.advance(1000000);
+  gate.open();
+  listener->is_over.wait(false);
+  EXPECT_EQ(listener->began_ns, 1000);
 }
 
 /// A model's own bound of its queue goes before the server's.

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
 
 #include "base/text/shortened.h"
+#include "base/utf8.h"
 #include "serve/infer/data_writer.h"
 #include "serve/infer/infer_parameter.h"
 #include "serve/core/shared_regions.h"
@@ -268,19 +268,24 @@ void read_values(pbf_reader& r, DataWriter& out) {
   }
 }
 
-/// Reads an InferTensorContents into a tensor whose name, type and dims are known.
-void fill_contents(std::string_view message, WireTensor& t) {
+/// Reads an InferTensorContents, whose fields are in all of `parts`, into a tensor whose name, type and dims
+/// are known.
+void fill_contents(std::span<const std::string_view> parts, WireTensor& t) {
   const uint32_t field = contents_field(t.type);
   base::require(field != 0, "input '", t.name, "' has datatype ", wire_name(t.type),
                 ", which only raw_input_contents can carry");
   // A value takes at least one byte; a string has a tag as well.
-  DataWriter out(t, message.size() + 2);
+  size_t bytes = 2;
+  for (const std::string_view part : parts) bytes += part.size();
+  DataWriter out(t, bytes);
   out.start_array();
-  pbf_reader r(message.data(), message.size());
-  while (r.next()) {
-    base::require(r.tag() == field, "input '", t.name, "' of datatype ", wire_name(t.type),
-                  " has contents of another type");
-    read_values(r, out);
+  for (const std::string_view part : parts) {
+    pbf_reader r(part.data(), part.size());
+    while (r.next()) {
+      base::require(r.tag() == field, "input '", t.name, "' of datatype ", wire_name(t.type),
+                    " has contents of another type");
+      read_values(r, out);
+    }
   }
   out.end_array();
 }
@@ -288,7 +293,7 @@ void fill_contents(std::string_view message, WireTensor& t) {
 struct InputPart {
   WireTensor tensor;
   RegionSpan span;
-  std::optional<std::string_view> contents;
+  std::vector<std::string_view> contents;  ///< several are one message, as of every embedded message
 };
 
 InputPart read_input(pbf_reader message) {
@@ -317,7 +322,8 @@ InputPart read_input(pbf_reader message) {
       }
       case 5: {
         // An empty message counts as absent: MLServer's client sends one beside raw contents.
-        if (const std::string_view contents = view_of(message); !contents.empty()) out.contents = contents;
+        const std::string_view contents = view_of(message);
+        if (!contents.empty()) out.contents.push_back(contents);
         break;
       }
       default: message.skip();
@@ -349,18 +355,18 @@ void attach(std::vector<InputPart>& inputs, std::vector<RawContents>& raw, const
   for (InputPart& input : inputs) {
     WireTensor& t = input.tensor;
     if (!input.span.region.empty()) {
-      base::require(!input.contents, "input '", t.name, "' has contents and a shared memory region");
+      base::require(input.contents.empty(), "input '", t.name, "' has contents and a shared memory region");
       if (regions == nullptr) base::fail_unsupported("shared memory is not served here");
       t = regions->read(std::move(t), input.span);
     } else if (!raw.empty()) {
-      base::require(!input.contents,
+      base::require(input.contents.empty(),
                     "contents field must not be specified when using raw_input_contents for '", t.name, "'");
       base::require(next < raw.size(), "expected tensor data for input '", t.name,
                     "': raw_input_contents has too few entries");
       const RawContents& bytes = raw[next++];
       t = tensor_from_bytes(std::move(t.name), t.type, std::move(t.dims), {bytes.bytes, bytes.owner});
     } else {
-      fill_contents(input.contents.value_or(std::string_view()), t);
+      fill_contents(input.contents, t);
     }
     request.inputs.push_back(std::move(t));
   }
@@ -376,6 +382,7 @@ GrpcInferRequest read_request(const SplitMessage& message, std::vector<InputPart
       case 2: out.model_version = text_of(r); break;
       case 3:
         out.request.id = text_of(r);
+        base::require(base::is_utf8(out.request.id), "Unable to parse 'id': it is not UTF-8");
         out.request.has_id = !out.request.id.empty();
         break;
       case 4: {

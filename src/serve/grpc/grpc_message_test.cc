@@ -129,6 +129,29 @@ TEST(GrpcMessage, ReadsParametersAsJsonHasThem) {
   EXPECT_NE(refusal(bad).find("reserved"), std::string::npos);
 }
 
+// Protobuf allows the parts of an embedded message to be sent one after another.
+TEST(GrpcMessage, JoinsContentsThatComeInParts) {
+  std::string message;
+  pbf_writer request(message);
+  {
+    pbf_writer input(request, 5);
+    input.add_string(1, "x");
+    input.add_message(5, std::string("\x1a\x02\x07\x08", 4));  // int64_contents [7, 8]
+    input.add_string(2, "INT64");
+    const std::vector<int64_t> dims{3};
+    input.add_packed_int64(3, dims.begin(), dims.end());
+    input.add_message(5, std::string());
+    input.add_message(5, std::string("\x1a\x01\x09", 3));
+  }
+  EXPECT_EQ(parse(message).request.inputs.at(0).values.to_ints(), (std::vector<int64_t>{7, 8, 9}));
+}
+
+// The answer repeats the id, and its reader would refuse the whole answer.
+TEST(GrpcMessage, AnIdIsUtf8) {
+  EXPECT_EQ(parse("\x1a\x02\xc3\xa4").request.id, "\u00e4");
+  EXPECT_NE(refusal("\x1a\x01\xff").find("UTF-8"), std::string::npos);
+}
+
 TEST(GrpcMessage, RefusesWhatDoesNotFit) {
   const std::string good = two_floats();
   EXPECT_NE(refusal(std::string_view(good).substr(0, good.size() - 1)).find("malformed"), std::string::npos);

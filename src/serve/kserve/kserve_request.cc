@@ -91,7 +91,10 @@ At InferHandler::object_at() const {
   const bool is_parameters = key_ == "parameters";
   switch (at_) {
     case At::before: return At::root;
-    case At::root: return is_parameters ? At::parameters : At::skip;
+    case At::root:
+      base::require(key_ != "id" && key_ != "inputs" && key_ != "outputs", "Unable to parse '", key_,
+                    "': unexpected JSON object");
+      return is_parameters ? At::parameters : At::skip;
     case At::inputs: return At::input;
     case At::outputs: return At::output;
     case At::input: return is_parameters ? At::input_parameters : At::skip;
@@ -121,7 +124,9 @@ At InferHandler::array_at() const {
   if (has_parameters) refuse_parameters(0.0);
   switch (at_) {
     case At::before: base::fail_invalid("failed to parse the request JSON buffer: expected an object");
-    case At::root: return key_ == "inputs" ? At::inputs : key_ == "outputs" ? At::outputs : At::skip;
+    case At::root:
+      base::require(key_ != "id", "Unable to parse 'id': unexpected JSON array");
+      return key_ == "inputs" ? At::inputs : key_ == "outputs" ? At::outputs : At::skip;
     case At::input: return key_ == "shape" ? At::shape : key_ == "data" ? At::data : At::skip;
     case At::output:
     case At::skip: return At::skip;

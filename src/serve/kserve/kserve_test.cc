@@ -188,6 +188,9 @@ TEST(KserveRequest, RefusesMalformedJson) {
   EXPECT_REFUSED(R"({"inputs":[1]})", "expected an object");
   EXPECT_REFUSED(R"({"inputs":1})", "expected an array");
   EXPECT_REFUSED(R"({"id":1})", "'id'");
+  EXPECT_REFUSED(R"({"id":["a"]})", "'id'");
+  EXPECT_REFUSED(R"({"id":{"a":1}})", "'id'");
+  EXPECT_REFUSED(R"({"outputs":{"name":"y"}})", "'outputs'");
   EXPECT_REFUSED(R"({"parameters":{"triton_x":1}})", "triton_");
   EXPECT_REFUSED(R"({"parameters":{"timeout":-1}})", "timeout");
   EXPECT_REFUSED(R"({"parameters":{"x":null}})", "must be a number");

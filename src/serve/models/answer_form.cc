@@ -5,6 +5,7 @@
 
 #include "base/files/file.h"
 #include "serve/infer/classify.h"
+#include "serve/config/regular_file.h"
 
 namespace trireme::serve {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 std::vector<std::string> read_labels(const std::string& root, const std::string& file) {
   std::vector<std::string> labels;
   if (file.empty()) return labels;
-  const std::string text = base::read_file(base::safe_join(root, file), size_t{64} << 20);
+  const std::string text = read_regular_file(base::safe_join(root, file), size_t{64} << 20);
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     labels.push_back(text.substr(at, end - at));

@@ -84,7 +84,7 @@ CheckedInputs Border::take(InferRequest& request, size_t first, size_t last) con
                        ". Please provide all required input(s).");
   }
   CheckedInputs out;
-  out.rows = rows_of(request.inputs[places.at(0)]);
+  out.rows = places.empty() ? 1 : rows_of(request.inputs[places[0]]);
   for (size_t place : places) {
     WireTensor& t = request.inputs[place];
     base::require(rows_of(t) == out.rows, "inputs of model '", config_.name,

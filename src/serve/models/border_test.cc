@@ -53,6 +53,16 @@ TEST(Border, GivesInputsInTheOrderOfTheConfiguration) {
   EXPECT_EQ(inputs.rows, 2);
 }
 
+TEST(Border, AModelWithoutInputsHasOneRow) {
+  ModelConfig config = two_inputs();
+  config.inputs.clear();
+  config.max_batch_size = 0;
+  InferRequest request;
+  const CheckedInputs inputs = Border(config).take(request);
+  EXPECT_EQ(inputs.rows, 1);
+  EXPECT_TRUE(inputs.tensors.empty());
+}
+
 TEST(Border, NamesWhatDoesNotFit) {
   EXPECT_EQ(refusal({floats("a", {4, 3}), floats("b", {4, 1, 2})}), "");
   EXPECT_TRUE(holds(refusal({floats("a", {1, 4}), floats("b", {1, 1, 2})}), "Expected [-1,3], got [1,4]"));

@@ -115,15 +115,19 @@ bool check_members(const ModelConfig& config, const FindModel& find) {
   return takes_sequences;
 }
 
+std::vector<std::string> names_of(const std::vector<TensorConfig>& tensors) {
+  std::vector<std::string> names;
+  for (const TensorConfig& t : tensors) names.push_back(t.name);
+  return names;
+}
+
 /// Completes the configuration of an ensemble, and checks its steps one by one.
 ModelConfig complete_ensemble(const ModelSource& source) {
   ModelConfig config = source.config;
   config.name = source.name;
   config.platform = "ensemble";
   config.max_batch_size = config.max_batch_size.value_or(0);
-  std::vector<std::string> inputs, outputs;
-  for (const TensorConfig& t : config.inputs) inputs.push_back(t.name);
-  for (const TensorConfig& t : config.outputs) outputs.push_back(t.name);
+  const std::vector<std::string> inputs = names_of(config.inputs), outputs = names_of(config.outputs);
   base::require(!inputs.empty() && !outputs.empty(), "an ensemble's config names its inputs and outputs");
   check_ensemble(*config.ensemble, inputs, outputs);
   return config;
@@ -136,7 +140,7 @@ ModelConfig complete_ensemble(const ModelSource& source) {
 struct EnsembleModel::Flow {
   struct State {
     Tensors tensors;
-    std::vector<bool> started;
+    std::vector<bool> started;  ///< or never to start
     bool is_over = false;
   };
   Flow(const EnsembleModel& own, const InferRequest& given, InferSink sink)
@@ -197,7 +201,16 @@ EnsembleModel::EnsembleModel(const ModelSource& source, const ModelConfig& compl
       find_(host.find),
       border_(config()),
       form_(config(), read_output_labels(config(), source.root)),
-      takes_sequences_(check_members(config(), host.find)) {}
+      takes_sequences_(check_members(config(), host.find)),
+      unread_(unread_steps(*config().ensemble, names_of(config().outputs))) {
+  for (size_t i = 0; i < unread_.size(); ++i) {
+    if (!unread_[i]) continue;
+    env().log.warning("serve", "ensemble_step_unused",
+                      {{"ensemble", name()},
+                       {"model", config().ensemble->steps[i].model},
+                       {"reason", "no output of the ensemble depends on the step: it does not run"}});
+  }
+}
 
 void EnsembleModel::Flow::answer(Tensors&& results) {
   call.answer([&] {
@@ -240,7 +253,7 @@ void EnsembleModel::infer(InferRequest request, InferSink sink) {
   }
   try {
     flow->state.with([&](Flow::State& s) {
-      s.started.resize(flow->steps().size(), false);
+      s.started = unread_;
       for (WireTensor& t : inputs.tensors) s.tensors[t.name] = std::move(t);
     });
     request.inputs.clear();

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include "serve/models/answer_form.h"
 #include "serve/models/served_model.h"
@@ -40,6 +41,7 @@ class EnsembleModel final : public ServedModel {
   const Border border_;
   const AnswerForm form_;
   const bool takes_sequences_;
+  const std::vector<bool> unread_;  ///< by step: no output depends on it, so it never starts
   const std::shared_ptr<UnderWay> under_way_ = std::make_shared<UnderWay>();
 };
 

@@ -103,15 +103,27 @@ TEST_F(EnsembleModelTest, AStepThatHangsKeepsNoRunThatWasAnswered) {
 }
 
 TEST_F(EnsembleModelTest, AStepThatEndsAfterItsRunTouchesNothing) {
-  make({"y"});
+  make({"y", "z"});
   infer();
-  step("a").answer();
-  EXPECT_EQ(told_, "done:an answer");
+  step("a").sinks.at(0).failed(base::Error(base::ErrorCode::internal, "it breaks"));
+  const std::string told = told_;
+  EXPECT_NE(told.find("failed:"), std::string::npos) << told;
   ASSERT_EQ(model_->waiting(), 0u);
   model_->drain();
   model_.reset();
   step("b").answer();
+  EXPECT_EQ(told_, told);
+}
+
+// It would be cancelled once the answer is there, and counted as a failure of its model.
+TEST_F(EnsembleModelTest, AStepThatNoOutputNeedsDoesNotStart) {
+  make({"y"});
+  infer();
+  EXPECT_EQ(step("a").waiting(), 1u);
+  EXPECT_EQ(step("b").waiting(), 0u);
+  step("a").answer();
   EXPECT_EQ(told_, "done:an answer");
+  EXPECT_EQ(step("b").waiting(), 0u);
 }
 
 }  // namespace

@@ -100,6 +100,23 @@ void read_biases(const Members& m, engine::GenerateRequest& r) {
   }
 }
 
+void refuse_unserved_of_chats(const Members& m) {
+  for (const char* name : {"chat_template", "documents"}) {
+    const Json* given = m.find(name);
+    const bool is_empty = given != nullptr && given->is_array() && given->size() == 0;
+    if (given != nullptr && !is_empty)
+      refuse_member(name,
+                    "is not served: the model's own template renders the messages, and reads "
+                    "chat_template_kwargs");
+  }
+  for (const char* name : {"web_search_options", "audio"}) {
+    if (m.has(name)) refuse_member(name, "is not served");
+  }
+  const Json* kinds = m.find("modalities");
+  if (kinds != nullptr && *kinds != Json::array({"text"}))
+    refuse_member("modalities", "other than text are not served");
+}
+
 /// Refuses members that would change an answer but are not supported, so that no client takes an answer for
 /// what it asked for.
 void refuse_unserved(const Members& m, bool is_chat) {
@@ -110,6 +127,7 @@ void refuse_unserved(const Members& m, bool is_chat) {
     const bool is_off = given != nullptr && given->is_bool() && !given->as_bool();
     if (given != nullptr && !is_off) refuse_member(name, "is not served");
   }
+  if (is_chat) refuse_unserved_of_chats(m);
   // Of these one value is served, which is the default. The template of a chat writes the special tokens.
   const std::pair<const char*, bool> only[] = {
       {"include_stop_str_in_output", false}, {"skip_special_tokens", true}, {"add_special_tokens", !is_chat}};
@@ -128,6 +146,7 @@ CompletionRequest common(const Members& m, int64_t seed, bool is_chat) {
   r.streams = m.flag("stream");
   if (const Json* options = m.find("stream_options")) {
     if (!r.streams) fail_member("stream_options", "is only for streams");
+    if (!options->is_object()) fail_member("stream_options", "expected an object");
     const Members of(*options);
     r.wants_usage = of.flag("include_usage");
     r.wants_usage_always = r.wants_usage && of.flag("continuous_usage_stats");
@@ -194,6 +213,9 @@ void check_tools(const Json& tools) {
   if (!tools.is_array()) fail_member("tools", "expected a list");
   std::set<std::string> names;
   for (const Json& tool : tools.as_array()) {
+    const Json* type = tool.find("type");
+    if (type != nullptr && *type != Json("function"))
+      refuse_member("tools", "of other kinds than function are not served");
     const Json* function = tool.find("function");
     const Json* name = function == nullptr ? nullptr : function->find("name");
     if (name == nullptr || !name->is_string()) fail_member("tools", "each is a function with a name");

@@ -54,6 +54,25 @@ TEST(CompletionRequest, WhatWouldChangeTheAnswerIsRefused) {
   }
 }
 
+TEST(CompletionRequest, WhatWouldChangeAChatIsRefused) {
+  const auto refused = [](const char* name, const Json& value) { return refused_member(name, value, true); };
+  EXPECT_EQ(refused("chat_template", "{{ messages }}"), "chat_template");
+  EXPECT_EQ(refused("documents", Json::array({Json::object({{"text", "x"}})})), "documents");
+  EXPECT_EQ(refused("documents", Json::array()), "");
+  EXPECT_EQ(refused("documents", Json()), "");
+  EXPECT_EQ(refused("web_search_options", Json::object()), "web_search_options");
+  EXPECT_EQ(refused("audio", Json::object({{"voice", "alloy"}})), "audio");
+  EXPECT_EQ(refused("modalities", Json::array({"text", "audio"})), "modalities");
+  EXPECT_EQ(refused("modalities", Json::array({"text"})), "");
+  const Json function = Json::object({{"name", "f"}});
+  EXPECT_EQ(refused("tools", Json::array({Json::object({{"type", "custom"}, {"function", function}})})),
+            "tools");
+  EXPECT_EQ(refused("tools", Json::array({Json::object({{"type", "function"}, {"function", function}})})),
+            "");
+  Json body = Json::object({{"model", "talk"}, {"prompt", "x"}, {"stream", true}, {"stream_options", 5}});
+  EXPECT_THROW(completion_request(body.dump(), 1), MemberError);
+}
+
 /// The arguments of an earlier call as a template is given them.
 Json arguments_for_template(const char* sent) {
   const Json call = Json::object(

@@ -185,8 +185,8 @@ bool has_output(const ModelConfig& config, const std::string& name) {
                      [&](const TensorConfig& t) { return t.name == name; });
 }
 
-/// Throws not_found for a model that cannot do what is asked; for a model that embeds, turns pairs into
-/// single texts.
+/// Throws not_found for a model that cannot do what is asked, and invalid_argument for more dimensions than
+/// it has; for a model that embeds, turns pairs into single texts.
 void fit_to_model(EmbeddingRequest& request, const ModelConfig& config) {
   if (scores_pairs(config)) {
     if (request.firsts == 0)
@@ -198,7 +198,13 @@ void fit_to_model(EmbeddingRequest& request, const ModelConfig& config) {
                  output);
     return;
   }
-  if (embeds_texts(config)) return static_cast<void>(request.firsts = 0);
+  if (embeds_texts(config)) {
+    const int64_t width = config.outputs[0].dims[0];
+    if (width > 0 && request.dimensions > width)
+      fail("dimensions", base::concat("the model's embeddings have ", width));
+    request.firsts = 0;
+    return;
+  }
   if (request.firsts == 0)
     base::fail(ErrorCode::not_found, "The model `", request.model, "` makes no embeddings of texts");
   base::fail(ErrorCode::not_found, "The model `", request.model,

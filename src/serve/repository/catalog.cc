@@ -6,6 +6,14 @@
 #include "serve/repository/repository_files.h"
 
 namespace trireme::serve {
+namespace {
+
+/// What is on its way in or out has no reason but its state.
+std::string why_not(const std::string& state, const std::string& reason) {
+  return reason.empty() ? "it is " + state : reason;
+}
+
+}  // namespace
 
 bool CatalogModel::serves() const {
   return std::any_of(versions.begin(), versions.end(),
@@ -19,8 +27,10 @@ std::shared_ptr<ServedModel> Catalog::find(std::string_view name, std::string_vi
   }
   const CatalogModel& model = at->second;
   if (!model.serves()) {
-    const std::string& reason =
-        model.versions.empty() ? model.reason : model.versions.rbegin()->second.reason;
+    const auto last = model.versions.rbegin();
+    const std::string reason = last == model.versions.rend()
+                                   ? why_not(model.state, model.reason)
+                                   : why_not(last->second.state, last->second.reason);
     base::fail(model.is_unloaded ? base::ErrorCode::not_found : base::ErrorCode::unavailable,
                "Request for unknown model: '", name, "' has no available versions: ", reason);
   }
@@ -36,7 +46,7 @@ std::shared_ptr<ServedModel> Catalog::find(std::string_view name, std::string_vi
   }
   if (!v->second.model) {
     base::fail(base::ErrorCode::unavailable, "Request for unknown model: '", name, "' version ", version,
-               " is not at ready state: ", v->second.reason);
+               " is not at ready state: ", why_not(v->second.state, v->second.reason));
   }
   return v->second.model;
 }

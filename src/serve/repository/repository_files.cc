@@ -10,6 +10,7 @@
 #include "base/files/file.h"
 #include "base/files/scratch.h"
 #include "serve/models/model_file.h"
+#include "serve/config/regular_file.h"
 
 namespace trireme::serve {
 namespace {
@@ -113,7 +114,7 @@ ModelConfig read_config(const std::string& root, const std::string& name) {
   const bool is_link = fs::is_symlink(file, none);  // a broken link is not an absent configuration
   if (!is_link && !base::file_exists(file)) return {};
   try {
-    ModelConfig config = parse_model_config(base::read_file(file, size_t{4} << 20));
+    ModelConfig config = parse_model_config(read_regular_file(file, size_t{4} << 20));
     base::require(config.name.empty() || config.name == name, "name '", config.name,
                   "' is not that of the directory, '", name, "'");
     return config;

@@ -3,6 +3,7 @@
 #include "serve/repository/repository.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -104,6 +105,24 @@ TEST_F(RepositoryTest, LoadsReloadsAndUnloads) {
   EXPECT_EQ(unload("nothing"), "");
   EXPECT_NE(load("nothing").find("failed to poll from model repository"), std::string::npos);
   EXPECT_FALSE(repository_->has_failures());
+}
+
+TEST(Catalog, AModelThatComesOrGoesIsSaidTo) {
+  Catalog catalog;
+  catalog.models["new"] = {.versions = {}, .state = "LOADING", .reason = "", .is_unloaded = false};
+  catalog.models["old"].versions[1] = {.model = nullptr, .state = "UNLOADING", .reason = ""};
+  catalog.models["bad"].versions[1] = {.model = nullptr, .state = "UNAVAILABLE", .reason = "it is broken"};
+  const auto told = [&](const char* name) -> std::string {
+    try {
+      catalog.find(name, "");
+    } catch (const base::Error& e) {
+      return e.message();
+    }
+    return "found";
+  };
+  EXPECT_NE(told("new").find("has no available versions: it is LOADING"), std::string::npos) << told("new");
+  EXPECT_NE(told("old").find("has no available versions: it is UNLOADING"), std::string::npos) << told("old");
+  EXPECT_NE(told("bad").find("has no available versions: it is broken"), std::string::npos) << told("bad");
 }
 
 TEST_F(RepositoryTest, SeriesOfTextsGoWithTheirModel) {
@@ -361,6 +380,52 @@ TEST_F(RepositoryTest, CountsGoOnAfterALoadThatFailed) {
   const std::string shown = metrics_.expose();
   EXPECT_NE(shown.find("nv_cache_num_misses_per_model{model=\"m\",version=\"1\"} 1\n"), std::string::npos)
       << shown;
+}
+
+TEST_F(RepositoryTest, AModelMayHaveNoInputs) {
+  ir::Graph g;
+  const ir::ValueId c = g.add_constant(Tensor::from<float>({2}, std::vector<float>{3, 4}));
+  g.add_output(g.add1(ops::table().need("identity"), {c}), "y");
+  fs::create_directories(root_ / "m/1");
+  model::onnx::save_onnx(g, (root_ / "m/1/model.onnx").string());
+  start();
+  ASSERT_EQ(load("m"), "");
+  std::promise<std::vector<double>> answer;
+  repository_->catalog()->find("m", "")->infer(
+      {}, {.done = [&](InferResponse&& r) { answer.set_value(r.outputs[0].tensor.values.to_doubles()); },
+           .failed = [&](const base::Error& e) { answer.set_exception(std::make_exception_ptr(e)); },
+           .cancelled = {},
+           .received_ns = env_.clock.now_ns()});
+  EXPECT_EQ(answer.get_future().get(), (std::vector<double>{3, 4}));
+  base::write_file_atomic((root_ / "m/config.pbtxt").string(), "max_batch_size: 4");
+  EXPECT_NE(load("m").find("without inputs"), std::string::npos);
+}
+
+// Opening a pipe that nobody writes to would never end, and no other model would be loaded.
+TEST_F(RepositoryTest, AConfigThatIsAPipeIsRefused) {
+  write_model(root_ / "m/1/model.onnx", 1);
+  ASSERT_EQ(::mkfifo((root_ / "m/config.pbtxt").c_str(), 0600), 0);
+  start();
+  EXPECT_NE(load("m").find("not a regular file"), std::string::npos);
+}
+
+// The zeros of the warm-up are values that nobody sent, unless the config asks for them.
+TEST_F(RepositoryTest, AModelThatRefusesZerosLoads) {
+  ir::Graph g;
+  const ir::ValueId x = g.add_input("x", {tensor::DType::i64, {tensor::Dim(2)}});
+  const ir::ValueId five = g.add_constant(Tensor::scalar(int64_t{5}));
+  const ir::ValueId table = g.add_constant(Tensor::zeros(tensor::DType::f32, {1}));
+  const ir::ValueId at = g.add1(ops::table().need("sub"), {x, five});
+  g.add_output(g.add1(ops::table().need("gather"), {table, at}, {{"axis", int64_t{0}}}), "y");
+  fs::create_directories(root_ / "m/1");
+  model::onnx::save_onnx(g, (root_ / "m/1/model.onnx").string());
+  options_.warm_up = WarmUpLevel::compile;
+  start();
+  EXPECT_EQ(load("m"), "");
+  base::write_file_atomic((root_ / "m/config.pbtxt").string(),
+                          "max_batch_size: 0 model_warmup { name: \"w\" inputs { key: \"x\" value { "
+                          "data_type: TYPE_INT64 dims: 2 zero_data: true } } }");
+  EXPECT_NE(load("m").find("out of range"), std::string::npos);
 }
 
 // A request without rows would be padded to a batch of a size that the client names at no cost to itself.
