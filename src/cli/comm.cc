@@ -43,8 +43,8 @@ struct CommOptions {
           "let ranks share devices where they outnumber them");
     f.add("op", base::ChoiceTarget{kOperations, [this] { return op; }, [this](size_t i) { op = i; }},
           "which collective");
-    f.add("min", &min, "smallest size").at_least(1);
-    f.add("max", &max, "largest size; sizes grow fourfold").at_least(1);
+    f.add("min", &min, "smallest size, 1 byte at least");
+    f.add("max", &max, "largest size, 1 TiB at most; sizes grow fourfold");
     f.add("time", &time, "how long to measure each size");
     f.add("deadline", &deadline, "give up when a rank waits so long for another; 0: never").at_least(0);
     f.add("json", &json, "print one JSON object");
@@ -149,7 +149,10 @@ int comm_main(std::span<const std::string> words, base::Env& env) {
   if (!parse(options, words, "comm")) return 0;
   base::require(options.action == "bench", "unknown action of trireme comm: '", options.action,
                 "'; the nearest is 'bench'");
-  base::require(options.min.bytes <= options.max.bytes, "min is above max");
+  base::require(options.min.bytes >= 1, "--min is at least 1 byte");
+  base::require(options.max.bytes <= comm::kMostBenchBytes, "--max is at most 1 TiB");
+  base::require(options.min.bytes <= options.max.bytes, "--min is above --max");
+  base::require(options.time.ns >= 0, "--time is not negative");
   comm::RankOptions how{.kind = options.kind, .ranks = options.ranks, .deadline_ns = options.deadline.ns};
   how.on_stuck = [&](const std::string& report) { env.log.error("comm", "stuck", {{"report", report}}); };
   const bool local = comm::chosen_kind(how) == comm::RankKind::local;

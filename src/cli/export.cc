@@ -1,4 +1,6 @@
 // trireme export: writes a model for other programs, as an ONNX file or a Hugging Face directory.
+#include <filesystem>
+
 #include "cli/model_input.h"
 #include "cli/verb.h"
 #include "model/hf/directory.h"
@@ -46,6 +48,16 @@ model::Model open_source(const ExportCommand& command) {
   return model;
 }
 
+/// ONNX has no operator for weights in the blocks of GGUF.
+void refuse_blocks(const model::Model& model) {
+  for (const ir::Node& node : model.graph.nodes()) {
+    if (node.op != nullptr && node.op_name() == "dequantize_blocks")
+      base::fail_unsupported("ONNX has no form of weights in blocks, as '",
+                             model.graph.value(node.in[0]).name,
+                             "' is; `trireme quantize --to f32` writes them as numbers, to be exported then");
+  }
+}
+
 }  // namespace
 
 int export_main(std::span<const std::string> words, base::Env&) {
@@ -57,8 +69,14 @@ int export_main(std::span<const std::string> words, base::Env&) {
   if (is_onnx) {
     model::onnx::ExportOptions options;
     options.opset = command.opset;
+    refuse_blocks(model);
     model::onnx::save_onnx(model.graph, command.target, options);
   } else {
+    if (model.format == "gguf")
+      base::fail_unsupported("a GGUF file is not written as a directory; export it as ONNX, '",
+                             command.target, ".onnx', or take the directory that it was made from");
+    if (!command.companions.empty() && !std::filesystem::is_directory(command.companions))
+      base::fail(base::ErrorCode::not_found, "--companions: no directory '", command.companions, "'");
     model::hf::save_directory(model, command.target, {.companions = command.companions});
   }
   return 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "model/load/load.h"
 #include "model/zoo/resnet.h"
@@ -114,11 +115,28 @@ std::vector<tensor::Dims> input_shapes(const ir::Graph& graph, int64_t batch,
   return result;
 }
 
-tensor::Tensor random_tensor(tensor::DType dtype, const tensor::Dims& dims, uint64_t seed) {
+int64_t rows_read_by(const ir::Graph& graph, ir::ValueId input) {
+  int64_t rows = INT64_MAX;
+  std::set<ir::ValueId> holders{input};  // of elements of the input
+  for (const ir::Node& node : graph.nodes()) {
+    for (size_t k = 0; node.op != nullptr && k < node.in.size(); ++k) {
+      if (node.in[k] == ir::kNoValue || !holders.contains(node.in[k])) continue;
+      if (ir::moves_operand(node.op->schema, k)) holders.insert(node.out.begin(), node.out.end());
+      if (node.op_name() != "gather" || k != 1) continue;
+      const tensor::Shape& table = graph.type(node.in[0]).shape;
+      if (!table.has_rank() || table.rank() == 0) continue;
+      const tensor::Dim& extent = table[ir::normal_axis(node.attrs.get_int("axis", 0), table.rank())];
+      if (extent.is_static()) rows = std::min(rows, extent.value());
+    }
+  }
+  return rows;
+}
+
+tensor::Tensor random_tensor(tensor::DType dtype, const tensor::Dims& dims, uint64_t seed, int64_t below) {
   tensor::Tensor t = tensor::Tensor::zeros(dtype, dims);
   std::mt19937_64 engine(seed);
   std::normal_distribution<float> normal;
-  std::uniform_int_distribution<int> small(0, 100);
+  std::uniform_int_distribution<int64_t> small(0, std::clamp<int64_t>(below - 1, 0, 100));
   tensor::visit_dtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     for (T& x : t.mutable_data<T>()) {

@@ -1,6 +1,7 @@
 // What `run` and `inspect` share: loading a model, choosing input shapes, making input tensors.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,8 +25,14 @@ std::vector<tensor::Dims> input_shapes(const ir::Graph& graph, int64_t batch,
                                        const std::vector<std::string>& given,
                                        const std::vector<std::string>& dims);
 
-/// Seeded random content: floats standard normal, integers small and non-negative, booleans true.
-tensor::Tensor random_tensor(tensor::DType dtype, const tensor::Dims& dims, uint64_t seed);
+/// Rows of the smallest table that elements of an input choose from as they are given, such as the vocabulary
+/// of token ids; INT64_MAX: of none.
+int64_t rows_read_by(const ir::Graph& graph, ir::ValueId input);
+
+/// Seeded random content: floats standard normal, integers from 0 to 100 and less than `below`, booleans
+/// true.
+tensor::Tensor random_tensor(tensor::DType dtype, const tensor::Dims& dims, uint64_t seed,
+                             int64_t below = INT64_MAX);
 
 /// "name=value" -> pair. Throws invalid_argument without "=".
 std::pair<std::string, std::string> split_assignment(const std::string& text);

@@ -131,6 +131,13 @@ class LayerMoments {
   Moments known_;
 };
 
+/// A model is read while its other form is written. A missing output is another place.
+void require_another_place(const QuantizeCommand& c) {
+  std::error_code none;
+  base::require(!std::filesystem::equivalent(c.model, c.output, none), "'", c.output,
+                "' is the model itself");
+}
+
 /// Writes the directory, prints the report for people, and returns the one for programs.
 base::Json write_directory(const QuantizeCommand& c, base::ThreadPool& pool) {
   if (!std::filesystem::is_directory(c.model))
@@ -138,9 +145,7 @@ base::Json write_directory(const QuantizeCommand& c, base::ThreadPool& pool) {
                            "' is a file");
   base::require(!std::filesystem::exists(c.output) || std::filesystem::is_directory(c.output), "'", c.output,
                 "' is a file, --to ", c.to, " writes a directory");
-  std::error_code none;
-  base::require(!std::filesystem::equivalent(c.model, c.output, none), "'", c.output,
-                "' is the model itself");
+  require_another_place(c);
   using model::hf::DirectoryForm;
   const DirectoryForm form = c.to == "int8"   ? DirectoryForm::int8
                              : c.to == "int4" ? DirectoryForm::int4
@@ -159,6 +164,7 @@ base::Json write_directory(const QuantizeCommand& c, base::ThreadPool& pool) {
 
 base::Json write_gguf(const QuantizeCommand& c, base::ThreadPool& pool) {
   base::require(!std::filesystem::is_directory(c.output), "'", c.output, "' is a directory");
+  require_another_place(c);
   base::require(c.text.empty() || c.output.ends_with(".gguf"), "'", c.output,
                 "' does not end in .gguf, so it could not be opened to measure --text");
   base::require(c.group == 0 && !c.zeros, "--group and --zeros are for int8 and int4, not for ", c.to);

@@ -94,11 +94,22 @@ double bus_factor(Collective what, int ranks) {
   }
 }
 
+std::vector<int64_t> bench_sizes(const BenchSpec& spec, int ranks) {
+  base::require(spec.min_bytes >= 1 && spec.min_bytes <= spec.max_bytes && spec.max_bytes <= kMostBenchBytes,
+                "sizes of a benchmark are 1 byte to 1 TiB, min is not above max");
+  std::vector<int64_t> sizes;
+  const int64_t unit = 64 * ranks;  // A multiple of it gives each rank's block whole cache lines.
+  for (int64_t want = spec.min_bytes; want <= spec.max_bytes; want *= 4) {
+    const int64_t up = (want + unit - 1) / unit * unit;
+    const int64_t bytes = up <= spec.max_bytes ? up : std::max(unit, spec.max_bytes / unit * unit);
+    if (sizes.empty() || bytes > sizes.back()) sizes.push_back(bytes);
+  }
+  return sizes;
+}
+
 std::vector<BenchPoint> run_bench(Communicator& ranks, const BenchSpec& spec, const BenchDevice* on) {
   std::vector<BenchPoint> points;
-  const int64_t unit = 64 * ranks.size();  // A multiple of it gives each rank's block whole cache lines.
-  for (int64_t want = spec.min_bytes; want <= spec.max_bytes; want *= 4) {
-    const int64_t bytes = (want + unit - 1) / unit * unit;
+  for (const int64_t bytes : bench_sizes(spec, ranks.size())) {
     const Buffer a(bytes, on), b(bytes, on);
     const Bytes data = a.span(), other = b.span();
     BenchPoint p{.bytes = bytes};

@@ -11,9 +11,11 @@
 
 namespace trireme::comm {
 
+inline constexpr int64_t kMostBenchBytes = int64_t{1} << 40;
+
 struct BenchSpec {
   Collective what = Collective::all_reduce;
-  int64_t min_bytes = 1024, max_bytes = 64 << 20;  // sizes grow by factors of 4
+  int64_t min_bytes = 1024, max_bytes = 64 << 20;  // at least 1, at most kMostBenchBytes
   int64_t min_ns = 100'000'000;                    // measured time a size
   int repeats = 5;                                 // of which the median counts
 };
@@ -49,6 +51,10 @@ struct BenchDevice {
 /// one.
 std::vector<BenchPoint> run_bench(Communicator& ranks, const BenchSpec& spec,
                                   const BenchDevice* on = nullptr);
+
+/// The sizes of a run, fourfold from `min_bytes` on, rounded to whole cache lines for each rank; each once,
+/// and none above `max_bytes` unless that is less than a cache line for each.
+std::vector<int64_t> bench_sizes(const BenchSpec& spec, int ranks);
 
 BenchFit fit(std::span<const BenchPoint> points);
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "comm/local.h"
 
 namespace trireme::comm {
@@ -33,6 +34,21 @@ TEST(CommBench, FitHasNoNegativeLatency) {
   EXPECT_EQ(f.latency_s, 0);
   EXPECT_GT(f.bytes_per_s, 1e6 / 4e-3);
   EXPECT_LT(f.bytes_per_s, 1e3 / 1e-6);
+}
+
+TEST(CommBench, SizesEndAndDifferFromEachOther) {
+  const auto sizes = [](int64_t min, int64_t max) {
+    return bench_sizes({.min_bytes = min, .max_bytes = max}, 3);
+  };
+  EXPECT_EQ(sizes(1, 100), (std::vector<int64_t>{192}));  // a cache line for each rank is the least
+  EXPECT_EQ(sizes(1, 1000), (std::vector<int64_t>{192, 384}));
+  EXPECT_EQ(sizes(1000, 5000), (std::vector<int64_t>{1152, 4032}));
+  EXPECT_EQ(sizes(1000, 4000), (std::vector<int64_t>{1152, 3840}));  // 4,032 bytes are above it
+  EXPECT_EQ(sizes(1, kMostBenchBytes).size(), 18u);
+  EXPECT_THROW(sizes(0, 100), base::Error);
+  EXPECT_THROW(sizes(INT64_MIN, 100), base::Error);
+  EXPECT_THROW(sizes(200, 100), base::Error);
+  EXPECT_THROW(sizes(1, INT64_MAX), base::Error);
 }
 
 TEST(CommBench, MeasuresEverySize) {

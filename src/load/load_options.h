@@ -14,6 +14,9 @@ namespace trireme::load {
 enum class Arrivals { poisson, fixed };
 enum class Format { binary, json };
 
+/// Requests a second between which loads lie: far below the slowest use, far above what a machine sends.
+inline constexpr double kLeastRate = 1e-6, kMostRate = 1e7;
+
 /// What is asked of language models.
 struct TextLoad {
   bool completions = false;
@@ -113,7 +116,9 @@ struct LoadOptions {
           "and mean latency, ten at most; 0: one window")
         .at_least(0)
         .at_most(100);
-    f.add("rate", &rate, "open loop: requests a second, sent on time whatever the server does").at_least(0);
+    f.add("rate", &rate, "open loop: requests a second, sent on time whatever the server does")
+        .at_least(0)
+        .at_most(kMostRate);
     f.add_choice("arrivals", &arrivals, {"poisson", "fixed"}, "open loop: gaps between requests");
     f.add("find_rate", &find_rate, "search the highest rate that meets every --slo, starting at --rate");
     f.add("find_concurrency", &find_concurrency,
@@ -127,8 +132,12 @@ struct LoadOptions {
     f.add_choice("scenario", &scenario, {"none", "single_stream", "multi_stream", "server", "offline"},
                  "MLPerf LoadGen scenario: --duration is the least one, --rate the server's target or the "
                  "expected offline rate, --variants the loaded samples");
-    f.add("min_queries", &min_queries, "scenario: least queries; 0: 100, offline 24,576 samples").at_least(0);
-    f.add("samples_per_query", &samples_per_query, "multi_stream: requests of one query").at_least(1);
+    f.add("min_queries", &min_queries, "scenario: least queries; 0: 100, offline 24,576 samples")
+        .at_least(0)
+        .at_most(1e8);
+    f.add("samples_per_query", &samples_per_query, "multi_stream: requests of one query")
+        .at_least(1)
+        .at_most(1e6);
     f.add("percentile", &percentile, "scenario: judged share of latencies; 0: single_stream 0.9, else 0.99")
         .at_least(0)
         .at_most(0.9999);
@@ -137,7 +146,8 @@ struct LoadOptions {
     f.add("duration", &duration, "measured time, after the warm-up");
     f.add("warmup", &warmup, "time before, sent but not counted");
     f.add("requests", &requests, "end after this many counted requests or queries; 0: by time alone")
-        .at_least(0);
+        .at_least(0)
+        .at_most(1e12);
     f.add("timeout", &timeout, "a request is given up so long after its scheduled time");
     f.add("connections", &connections, "open loop: most connections").at_least(1).at_most(65536);
     f.add("threads", &threads, "generator threads; 0: one for four processors").at_least(0).at_most(64);

@@ -183,8 +183,8 @@ void Worker::run() {
 }
 
 bool Worker::done() const {
-  return (now_ns_ >= tally.end_ns() || schedule_.is_used_up()) && in_flight_ == 0 &&
-         schedule_.backlog.empty();
+  const bool is_over = now_ns_ >= tally.end_ns() && !schedule_.is_behind(tally.end_ns());
+  return (is_over || schedule_.is_used_up()) && in_flight_ == 0 && schedule_.backlog.empty();
 }
 
 // epoll counts in milliseconds; waiting on its descriptor with ppoll gives the nanoseconds that a schedule
@@ -460,6 +460,7 @@ void Worker::check_stop() {
     stopped_ns_ = now_ns_;
     for (const Send& what : schedule_.backlog) tally.forget(what);
     schedule_.backlog.clear();
+    schedule_.stop();
     tally.end_at(std::min(tally.end_ns(), now_ns_));
     tally.result.is_interrupted = true;
   }

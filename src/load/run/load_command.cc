@@ -201,6 +201,8 @@ void check_options(const LoadOptions& o) {
                 "--trace goes without --rate, --sweep and --find-…");
   base::require(o.scenario == Scenario::none || (o.sweep.empty() && !finds),
                 "--scenario goes without --sweep and --find-…");
+  base::require(o.rate == 0 || o.rate >= kLeastRate, "--rate is at least ", kLeastRate,
+                ", or 0 for none, found ", o.rate);
   base::require(o.target_latency.ns > 0, "--target-latency must be positive");
   base::require(o.duration.ns > 0, "--duration must be positive");
   base::require(o.timeout.ns > 0, "--timeout must be positive");
@@ -233,7 +235,7 @@ void run_all(const LoadOptions& options, const Payload& payload, Measurement& me
     if (start <= 0) start = std::max(1.0, measurement.closed(options.concurrency).result.throughput() / 2);
     report.found_rate = find_highest({.start = start,
                                       .least = 0.01,
-                                      .most = 1e9,
+                                      .most = kMostRate,
                                       .run = [&](double rate) { return measurement.open(rate); }},
                                      report.runs);
   } else if (options.find_concurrency) {

@@ -18,6 +18,7 @@
 #include "base/text/json.h"
 #include "load/run/generator.h"
 #include "load/run/load_command.h"
+#include "load/run/schedule.h"
 #include "load/run/search.h"
 #include "load/requests/payload.h"
 #include "http/server.h"
@@ -96,6 +97,63 @@ TEST(Load, PoissonGapsAreExponential) {
     EXPECT_NEAR(mean, 2e6, 2e4);  // 1000/s over two threads: 2 ms each
     EXPECT_NEAR(std::sqrt(squares / kCount - mean * mean) / mean, 1.0, 0.02);
   }
+}
+
+TEST(Load, WhatWaitsIsBoundedAndKeepsItsTimes) {
+  const std::vector<std::string> requests{"request"};
+  LoadPlan plan;
+  plan.requests = &requests;
+  plan.rate = kMostRate;
+  plan.arrivals = Arrivals::fixed;
+  const Window window{0, 0, 10 * base::kNsPerSecond, base::kNsPerSecond};
+  Tally tally(plan, window);
+  Schedule schedule(plan, window, 0);
+  schedule.queue_due(5 * base::kNsPerSecond, tally);
+  const size_t room = schedule.backlog.size();
+  EXPECT_LE(room, size_t{1} << 23);  // of 50 million that are due
+  EXPECT_TRUE(schedule.is_behind(tally.end_ns()));
+  const int64_t last = schedule.backlog.back().scheduled_ns;
+  EXPECT_LT(last, base::kNsPerSecond);
+  schedule.backlog.resize(room - 10);
+  schedule.queue_due(5 * base::kNsPerSecond, tally);
+  EXPECT_EQ(schedule.backlog.size(), room);
+  EXPECT_EQ(schedule.backlog[room - 10].scheduled_ns, last + 100);  // 10 million a second
+  EXPECT_EQ(tally.result.scheduled, static_cast<int64_t>(room) + 10);
+  schedule.stop();
+  schedule.backlog.clear();
+  schedule.queue_due(5 * base::kNsPerSecond, tally);
+  EXPECT_TRUE(schedule.backlog.empty());
+  EXPECT_FALSE(schedule.is_behind(tally.end_ns()));
+}
+
+TEST(Load, ArrivalsThatNeverComeLieInTheFuture) {
+  LoadPlan plan;
+  plan.rate = 1e-300;
+  for (const Arrivals arrivals : {Arrivals::fixed, Arrivals::poisson}) {
+    plan.arrivals = arrivals;
+    ArrivalTimes times(plan, 0);
+    times.next_ns();  // fixed: the first is at the start
+    EXPECT_GT(times.next_ns(), int64_t{1} << 60);
+  }
+}
+
+TEST(Load, NumbersWithoutBoundsAreRefused) {
+  const auto problem = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> words{"http://127.0.0.1:1/"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    LoadOptions options;
+    try {
+      base::OptionList(options).parse_flags(words);
+      measure(options, [](const std::string&) {});
+    } catch (const base::Error& e) {
+      return e.message();
+    }
+    return std::string();
+  };
+  for (const char* rate : {"1e308", "inf", "nan", "2147483648", "1e-320"})
+    EXPECT_NE(problem({"--rate", rate}).find("--rate"), std::string::npos) << rate;
+  for (const char* name : {"--min-queries", "--samples-per-query", "--requests"})
+    EXPECT_NE(problem({name, "2000000000000"}).find(name), std::string::npos) << name;
 }
 
 // A server that stops for 300 ms: a generator that waits for answers would see one slow request, the schedule

@@ -8,11 +8,19 @@
 #include "base/rng.h"
 
 namespace trireme::load {
+namespace {
+
+/// Of requests that are due and wait for a connection, 24 bytes each. More arrive when some have gone, and
+/// keep the times at which they were due.
+constexpr size_t kMostWaiting = size_t{1} << 22;
+constexpr double kLatestNs = 4e18;  // 127 years, to which a start can be added
+
+}  // namespace
 
 ArrivalTimes::ArrivalTimes(const LoadPlan& plan, int thread)
     : arrivals_(plan.arrivals),
-      gap_ns_(1e9 * plan.threads / plan.rate),
-      at_ns_(arrivals_ == Arrivals::fixed ? 1e9 * thread / plan.rate - gap_ns_ : 0),
+      gap_ns_(std::min(1e9 * plan.threads / plan.rate, kLatestNs)),
+      at_ns_(arrivals_ == Arrivals::fixed ? gap_ns_ * thread / plan.threads - gap_ns_ : 0),
       seed_(plan.seed),
       stream_(static_cast<uint64_t>(thread)) {}
 
@@ -23,7 +31,7 @@ int64_t ArrivalTimes::next_ns() {
     const base::PhiloxBlock words = base::philox_block(seed_, stream_, index_++);
     at_ns_ += -gap_ns_ * std::log(1 - base::uniform_f64(words[0], words[1]));
   }
-  return static_cast<int64_t>(at_ns_);
+  return static_cast<int64_t>(std::min(at_ns_, kLatestNs));
 }
 
 Schedule::Schedule(const LoadPlan& plan, const Window& window, int thread)
@@ -36,6 +44,7 @@ Schedule::Schedule(const LoadPlan& plan, const Window& window, int thread)
 }
 
 void Schedule::queue_due(int64_t now_ns, Tally& tally) {
+  if (is_stopped_) return;
   if (plan_.pacer != nullptr) {
     queue_paced(now_ns, tally);
   } else {
@@ -44,7 +53,7 @@ void Schedule::queue_due(int64_t now_ns, Tally& tally) {
 }
 
 void Schedule::queue_arrivals(int64_t now_ns, Tally& tally) {
-  for (; next_arrival_ns_ <= now_ns && next_arrival_ns_ < tally.end_ns();
+  for (; next_arrival_ns_ <= now_ns && next_arrival_ns_ < tally.end_ns() && backlog.size() < kMostWaiting;
        next_arrival_ns_ = start_ns_ + arrivals_.next_ns()) {
     if (quota_ == 0) tally.end_at(next_arrival_ns_);
     if (next_arrival_ns_ >= tally.end_ns()) break;
@@ -58,7 +67,7 @@ void Schedule::queue_arrivals(int64_t now_ns, Tally& tally) {
 
 void Schedule::queue_paced(int64_t now_ns, Tally& tally) {
   const int64_t since_start = now_ns - start_ns_;
-  while (now_ns < tally.end_ns() && plan_.pacer->next_ns() <= since_start) {
+  while (now_ns < tally.end_ns() && plan_.pacer->next_ns() <= since_start && backlog.size() < kMostWaiting) {
     Send what = plan_.pacer->take(since_start);
     what.scheduled_ns += start_ns_;
     ++tally.result.scheduled;

@@ -20,7 +20,11 @@ class Schedule {
   bool is_open_loop() const { return plan_.rate > 0 || plan_.pacer != nullptr; }
   /// All counted requests have been started, or the pacer has no more.
   bool is_used_up() const { return quota_ == 0 || (plan_.pacer != nullptr && plan_.pacer->done()); }
-  /// Puts what is due by now into the backlog.
+  /// An arrival before `end_ns` is not in the backlog yet, which is full.
+  bool is_behind(int64_t end_ns) const { return !is_stopped_ && plan_.rate > 0 && next_arrival_ns_ < end_ns; }
+  /// From now on nothing becomes due.
+  void stop() { is_stopped_ = true; }
+  /// Puts what is due by now into the backlog, as far as that has room.
   void queue_due(int64_t now_ns, Tally& tally);
   /// A closed loop starts the next message, which counts if `is_counted`.
   size_t next_request(Tally& tally);
@@ -39,6 +43,7 @@ class Schedule {
   int64_t quota_;  ///< counted requests still to start; < 0: unlimited
   ArrivalTimes arrivals_;
   int64_t next_arrival_ns_ = 0;
+  bool is_stopped_ = false;
   size_t next_request_;  ///< of the turn, in which threads alternate
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "load/load_options.h"
 
 namespace trireme::load {
 namespace {
@@ -73,7 +74,11 @@ Sweep Sweep::parse(std::string_view text) {
     for (const std::string_view part : split(values, ',')) sweep.points.push_back(number_of(part, text));
   }
   for (double& point : sweep.points) {
-    if (sweep.rates) continue;
+    if (sweep.rates) {
+      base::require(point >= kLeastRate && point <= kMostRate, "rate of a sweep is not from ", kLeastRate,
+                    " to ", kMostRate, ": ", text);
+      continue;
+    }
     base::require(point >= 1 && point <= 65536, "concurrency of a sweep is not from 1 to 65536: ", text);
     point = std::round(point);
   }

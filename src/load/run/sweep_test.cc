@@ -25,7 +25,7 @@ TEST(Sweep, Points) {
 
 TEST(Sweep, OtherTextsAreRefused) {
   for (const char* bad : {"", "a", "1,", "0", "-1", "4:1", "1:8:1x", "1:8:0", "1:8:2:2", "threads=1", "1:1e9",
-                          "70000", "inf", "1:8:x", "rate="}) {
+                          "70000", "inf", "1:8:x", "rate=", "rate=1e8", "rate=1e-7"}) {
     EXPECT_THROW(Sweep::parse(bad), base::Error) << bad;
   }
 }
