@@ -86,6 +86,11 @@ def case_rerank():
     assert [r["document"]["text"] for r in body["results"]] == [DOCUMENTS[i] for i in order], body
     # [CLS] query [SEP] document [SEP]: the query has five tokens.
     assert body["usage"]["total_tokens"] > 8 * len(DOCUMENTS), body
+    # An empty document is [CLS] query [SEP] [SEP], wherever it stands.
+    empty = ask("/v1/rerank", query=QUERY, documents=["", DOCUMENTS[0], {"text": ""}])["results"]
+    found = {r["index"]: r["relevance_score"] for r in empty}
+    assert found[0] == found[2] and abs(found[1] - want[0]) < 1e-5, (found, want)
+    same(infer("pairs", text=[QUERY], text_pair=[""])["score"], [found[0]], 1e-6)
     best = ask("/rerank", query=QUERY, documents=DOCUMENTS, top_n=1)["results"]
     assert [r["index"] for r in best] == order[:1], best
 

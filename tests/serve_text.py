@@ -742,7 +742,8 @@ def case_embeddings():
         assert call(server, "/v1/completions", {"model": "minilm", "prompt": "x"})[0] == 404
         for members, param in (({}, "input"), ({"input": []}, "input"), ({"input": [1, 2]}, "input"),
                                ({"input": ""}, "input"), ({"input": "x", "encoding_format": "x"}, "encoding_format"),
-                               ({"input": "x", "dimensions": 0}, "dimensions")):
+                               ({"input": "x", "dimensions": 0}, "dimensions"),
+                               ({"input": "x", "dimensions": len(plain[0]) + 1}, "dimensions")):
             status, error, _ = error_of(server, "/v1/embeddings", model="minilm", **members)
             assert status == 400 and error["param"] == param, (members, error)
         assert error_of(server, "/v1/embeddings", model="none", input="x")[0] == 404

@@ -183,6 +183,60 @@ TEST(PieceTokenizer, JoinersAreWithinWords) {
   EXPECT_EQ(ids("<x>\u200d"), (Ids{0, 0, 0, 3}));
 }
 
+/// As the package: marks of the first token are nothing, its own spaces stay.
+TEST(PieceTokenizer, TheFirstTokenKeepsItsOwnSpaces) {
+  const auto tokenizer = tokenizer_from_json(
+      R"({"added_tokens": [{"id": 2, "content": "tok a"}],
+          "decoder": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"},
+          "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "_a": 1}}})");
+  EXPECT_EQ(tokenizer->decode({2, 1}), "tok a a");
+  EXPECT_EQ(tokenizer->decode({1, 2}), "atok a");
+}
+
+TEST(PieceTokenizer, DecodersInOtherOrdersAreRefused) {
+  const auto code_of = [](const std::string& list) {
+    try {
+      tokenizer_from_json(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"decoder":)"
+                          R"({"type":"Sequence","decoders":[)" +
+                          list + "]}}");
+    } catch (const base::Error& e) {
+      return base::to_string(e.code());
+    }
+    return std::string_view("none");
+  };
+  const std::string replace = R"({"type":"Replace","pattern":{"String":"_"},"content":" "})";
+  const std::string strip = R"({"type":"Strip","content":" ","start":1,"stop":0})";
+  const auto plain = [](const char* type) { return R"({"type":")" + std::string(type) + "\"}"; };
+  const std::string bytes = plain("ByteFallback"), fuse = plain("Fuse"), level = plain("ByteLevel");
+  EXPECT_EQ(code_of(replace + "," + bytes + "," + fuse + "," + strip), "none");
+  EXPECT_EQ(code_of(replace + "," + replace + "," + bytes), "none");
+  EXPECT_EQ(code_of(level + "," + fuse), "none");
+  for (const std::string& list :
+       {fuse + "," + plain("WordPiece"), replace + "," + level,
+        plain("BPEDecoder") + "," + plain("Metaspace"), level + "," + level, plain("WordPiece") + "," + level,
+        bytes + "," + strip, bytes + "," + replace})
+    EXPECT_EQ(code_of(list), "unsupported") << list;
+}
+
+/// Bytes stand for what was not found, with the marks of its place; whole words are looked up without.
+TEST(PieceTokenizer, BytesAndWordsBesidePrefixAndSuffix) {
+  const auto with = [](const char* rules) {
+    return tokenizer_from_json(
+        R"({"model": {"type": "BPE",
+                      "vocab": {"a": 0, "<0x62>": 1, "<0x23>": 2, "<0x2F>": 3, "#b": 4, "ab": 5, "b/": 6}, "merges": [], )" +
+        std::string(rules) + "}}");
+  };
+  const auto ids = [](const auto& tokenizer, std::string_view text) {
+    return tokenizer->encode(text, false);
+  };
+  using Ids = std::vector<int64_t>;
+  const auto bytes = with(R"("byte_fallback": true, "continuing_subword_prefix": "##")");
+  EXPECT_EQ(ids(bytes, "ab"), (Ids{0, 2, 2, 1}));
+  const auto whole = with(R"("ignore_merges": true, "end_of_word_suffix": "/")");
+  EXPECT_EQ(ids(whole, "ab"), (Ids{5}));
+  EXPECT_EQ(ids(whole, "aab"), (Ids{0, 0, 6}));
+}
+
 /// The last text is kept for the id; the first is still found in texts.
 TEST(PieceTokenizer, TwoTextsMayHaveOneId) {
   const auto tokenizer = tokenizer_from_json(R"({"added_tokens": [

@@ -12,21 +12,24 @@ namespace {
 
 using base::Json;
 
+/// Whether a text may be empty: documents come from searches, which may find empty ones.
+enum class Emptiness { is_refused, is_scored };
+
 /// Reads a text, or an object that contains one.
-std::string given_text(const Json& given, std::string_view member) {
+std::string given_text(const Json& given, std::string_view member, Emptiness emptiness) {
   const Json* text = given.is_object() ? given.find("text") : &given;
   if (text == nullptr || !text->is_string()) fail_member(member, "expected texts, or objects with a text");
-  if (text->as_string().empty()) fail_member(member, "a text is empty");
+  if (text->as_string().empty() && emptiness == Emptiness::is_refused) fail_member(member, "a text is empty");
   return text->as_string();
 }
 
 /// Reads a list of texts, or one text.
-std::vector<std::string> given_texts(const Json& given, std::string_view member) {
+std::vector<std::string> given_texts(const Json& given, std::string_view member, Emptiness emptiness) {
   const base::JsonArray list = given.is_array() ? given.as_array() : base::JsonArray{given};
   if (list.empty() || list.size() > kMostTexts)
     fail_member(member, base::concat("expected 1 to ", kMostTexts, " texts, found ", list.size()));
   std::vector<std::string> texts;
-  for (const Json& one : list) texts.push_back(given_text(one, member));
+  for (const Json& one : list) texts.push_back(given_text(one, member, emptiness));
   return texts;
 }
 
@@ -68,10 +71,10 @@ RerankRequest rerank_request(std::string_view body) {
   RerankRequest r;
   read_common(r.embedding, m);
   r.embedding.firsts = 1;
-  r.embedding.texts = {given_text(first_member(m, {"query"}), "query")};
+  r.embedding.texts = {given_text(first_member(m, {"query"}), "query", Emptiness::is_refused)};
   const Json& documents = first_member(m, {"documents"});
   if (!documents.is_array()) fail_member("documents", "expected a list of texts");
-  std::vector<std::string> texts = given_texts(documents, "documents");
+  std::vector<std::string> texts = given_texts(documents, "documents", Emptiness::is_scored);
   const auto count = static_cast<int64_t>(texts.size());
   r.embedding.texts.insert(r.embedding.texts.end(), texts.begin(), texts.end());
   const int64_t most = m.integer("top_n", 0, 0, INT32_MAX);
@@ -85,9 +88,10 @@ ScoreRequest score_request(std::string_view body) {
   const Members m(json);
   ScoreRequest r;
   read_common(r.embedding, m);
-  r.embedding.texts = given_texts(first_member(m, {"text_1", "data_1", "queries"}), "text_1");
+  r.embedding.texts =
+      given_texts(first_member(m, {"text_1", "data_1", "queries"}), "text_1", Emptiness::is_refused);
   const std::vector<std::string> second =
-      given_texts(first_member(m, {"text_2", "data_2", "documents"}), "text_2");
+      given_texts(first_member(m, {"text_2", "data_2", "documents"}), "text_2", Emptiness::is_scored);
   const size_t firsts = r.embedding.firsts = r.embedding.texts.size();
   if (firsts > 1 && firsts != second.size())
     fail_member("text_2", base::concat("has ", second.size(), " texts, text_1 has ", firsts,
