@@ -223,7 +223,8 @@ TEST(PieceTokenizer, BytesAndWordsBesidePrefixAndSuffix) {
   const auto with = [](const char* rules) {
     return tokenizer_from_json(
         R"({"model": {"type": "BPE",
-                      "vocab": {"a": 0, "<0x62>": 1, "<0x23>": 2, "<0x2F>": 3, "#b": 4, "ab": 5, "b/": 6}, "merges": [], )" +
+                      "vocab": {"a": 0, "<0x62>": 1, "<0x23>": 2, "<0x2F>": 3, "#b": 4, "ab": 5,
+            "b/": 6}, "merges": [], )" +
         std::string(rules) + "}}");
   };
   const auto ids = [](const auto& tokenizer, std::string_view text) {
