@@ -165,6 +165,7 @@ TEST(ChatTemplate, NumbersAndTextsAreThoseOfPython) {
     EXPECT_EQ(code_of(source), ErrorCode::unsupported) << source;
   EXPECT_EQ(code_of("{{ 'a'.ljust(1000000000000) }}"), ErrorCode::exhausted);
   EXPECT_EQ(code_of("{{ [1]|slice(1000000000000)|list }}"), ErrorCode::exhausted);
+  EXPECT_EQ(code_of("{{ [1]|slice(1152921504606846976)|list }}"), ErrorCode::exhausted);  // 2^60
 }
 
 /// Integers beyond 63 bits are shown as they were given.

@@ -348,7 +348,8 @@ Value batch(Budget& budget, const Value& in, const CallArguments& a) {
 Value slices(Budget& budget, const Value& in, const CallArguments& a) {
   const int64_t count = argument(a, 0, "slices").as_integer();
   base::require(count > 0, "template: ", count, " slices");
-  budget.take(static_cast<uint64_t>(count) * sizeof(Value) * 2);
+  constexpr int64_t kMostCounted = int64_t{1} << 40;  // more than any budget, and no product overflows
+  budget.take(static_cast<uint64_t>(std::min(count, kMostCounted)) * sizeof(Value) * 2);
   const Value* fill = a.find(1, "fill_with");
   const Value::List items = elements_of(in, budget);
   const auto size = static_cast<int64_t>(items.size()), each = size / count, longer = size % count;
